@@ -1,0 +1,23 @@
+# Compiler settings of this project's own code. All code is compiled with -fPIC, programs too, so that one precompiled
+# header serves libraries and programs.
+add_compile_options(-fPIC)
+
+add_library(fulgur_warnings INTERFACE)
+target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(FULGUR_WARNINGS_AS_ERRORS)
+  target_compile_options(fulgur_warnings INTERFACE -Werror)
+endif()
+
+if(FULGUR_SANITIZE)
+  add_compile_options(-fsanitize=${FULGUR_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${FULGUR_SANITIZE})
+endif()
+
+# ccache accepts precompiled headers only when it may ignore their time stamps.
+find_program(FULGUR_CCACHE ccache)
+if(FULGUR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime CCACHE_PCH_EXTSUM=1 ${FULGUR_CCACHE})
+  # -fpch-preprocess lets ccache see which precompiled header a file uses.
+  add_compile_options(-fpch-preprocess)
+endif()

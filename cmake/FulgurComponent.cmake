@@ -1,0 +1,47 @@
+# Precompiled headers that components and tests share: one of them at most per target.
+#   fulgur_pch_tensor  <ATen/core/Tensor.h>   0.4 s a file
+#   fulgur_pch_module  <torch/nn/module.h>    2.2 s a file
+if(FULGUR_PRECOMPILED_HEADERS)
+  foreach(_pair "tensor|<ATen/core/Tensor.h>" "module|<torch/nn/module.h>")
+    string(REPLACE "|" ";" _pair "${_pair}")
+    list(GET _pair 0 _name)
+    list(GET _pair 1 _header)
+    file(WRITE ${CMAKE_BINARY_DIR}/pch/${_name}.cpp "")
+    add_library(fulgur_pch_${_name} OBJECT ${CMAKE_BINARY_DIR}/pch/${_name}.cpp)
+    target_link_libraries(fulgur_pch_${_name} PRIVATE fulgur::torch fulgur_warnings)
+    target_precompile_headers(fulgur_pch_${_name} PRIVATE ${_header})
+  endforeach()
+endif()
+
+# fulgur_use_pch(target tensor|module|none)
+function(fulgur_use_pch target pch)
+  if(FULGUR_PRECOMPILED_HEADERS AND NOT pch STREQUAL "none")
+    target_precompile_headers(${target} REUSE_FROM fulgur_pch_${pch})
+  endif()
+endfunction()
+
+# fulgur_component(core SOURCES … [DEPENDS core …] [PRIVATE_LIBRARIES …] [PCH tensor|module|none] [NO_TORCH])
+# makes the OBJECT library fulgur_core. It sees its own folder and the public headers of DEPENDS and of theirs, nothing
+# else: a forbidden include does not compile.
+function(fulgur_component name)
+  cmake_parse_arguments(arg "NO_TORCH" "PCH" "SOURCES;DEPENDS;PRIVATE_LIBRARIES" ${ARGN})
+  set(target fulgur_${name})
+  add_library(${target} OBJECT ${arg_SOURCES})
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/*.h)
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_CURRENT_SOURCE_DIR}/include FILES ${headers})
+  endif()
+  target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  foreach(dep ${arg_DEPENDS})
+    # Headers only: objects are linked once, into libfulgur.so.
+    target_include_directories(${target} PUBLIC $<TARGET_PROPERTY:fulgur_${dep},INTERFACE_INCLUDE_DIRECTORIES>)
+  endforeach()
+  if(NOT arg_NO_TORCH)
+    target_link_libraries(${target} PUBLIC fulgur::torch)
+  endif()
+  target_link_libraries(${target} PRIVATE fulgur_warnings ${arg_PRIVATE_LIBRARIES})
+  if(arg_PCH)
+    fulgur_use_pch(${target} ${arg_PCH})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY FULGUR_COMPONENTS ${target})
+endfunction()

@@ -1,0 +1,94 @@
+# Finds LibTorch and makes these imported targets, without nvcc or torch's own CMake package (which insists on a CUDA
+# toolkit):
+#   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
+#   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, where they and their headers are present
+# Looked for in Torch_DIR, CMAKE_PREFIX_PATH (both as torch's own package uses them), then in the cache folder that
+# scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment) chooses between the two parts of the cache.
+
+set(_cache "$ENV{XDG_CACHE_HOME}")
+if(NOT _cache)
+  set(_cache "$ENV{HOME}/.cache")
+endif()
+set(_flavours cuda cpu)
+if("$ENV{FULGUR_LIBTORCH}" STREQUAL "cpu")
+  set(_flavours cpu cuda)
+endif()
+
+set(_candidates)
+foreach(_dir "${Torch_DIR}" "$ENV{Torch_DIR}")
+  if(_dir)
+    list(APPEND _candidates "${_dir}/../../..")
+  endif()
+endforeach()
+set(_prefixes ${CMAKE_PREFIX_PATH})
+string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+foreach(_dir ${_prefixes} ${_env_prefixes})
+  list(APPEND _candidates "${_dir}" "${_dir}/torch")
+endforeach()
+foreach(_flavour ${_flavours})
+  if(EXISTS "${_cache}/fulgur/torch-2.11.0-${_flavour}/.complete")
+    file(GLOB _found "${_cache}/fulgur/torch-2.11.0-${_flavour}/lib/python3*/site-packages/torch")
+    list(APPEND _candidates ${_found})
+  endif()
+endforeach()
+
+set(_torch_root)
+foreach(_dir ${_candidates})
+  if(EXISTS "${_dir}/lib/libtorch_cpu.so" AND EXISTS "${_dir}/include/ATen/core/Tensor.h")
+    get_filename_component(_torch_root "${_dir}" ABSOLUTE)
+    break()
+  endif()
+endforeach()
+if(NOT _torch_root)
+  message(FATAL_ERROR
+    "LibTorch was not found. Run scripts/setup.sh, which puts it into ${_cache}/fulgur, or name one that you have with "
+    "-DTorch_DIR=<torch>/share/cmake/Torch or -DCMAKE_PREFIX_PATH=<torch>. Looked in: ${_candidates}")
+endif()
+set(FULGUR_TORCH_ROOT "${_torch_root}" CACHE PATH "The LibTorch in use" FORCE)
+
+# The CUDA wheels lie beside the torch folder: site-packages/nvidia/...
+get_filename_component(_site "${_torch_root}" DIRECTORY)
+set(FULGUR_TORCH_LIBRARY_DIRS "${_torch_root}/lib")
+if(NOT TARGET fulgur::torch)
+  add_library(fulgur::torch INTERFACE IMPORTED GLOBAL)
+  # After all other folders: the wheel ships an include/fmt newer than the one that spdlog was built with.
+  target_compile_options(fulgur::torch INTERFACE
+    "SHELL:-idirafter ${_torch_root}/include" "SHELL:-idirafter ${_torch_root}/include/torch/csrc/api/include")
+  target_link_libraries(fulgur::torch INTERFACE "${_torch_root}/lib/libtorch_cpu.so" "${_torch_root}/lib/libc10.so")
+  target_link_options(fulgur::torch INTERFACE "-Wl,-rpath,${_torch_root}/lib")
+  foreach(_dir "${_site}/nvidia/cu13/lib" "${_site}/nvidia/cuda_runtime/lib" "${_site}/nvidia/cuda_cupti/lib")
+    if(EXISTS "${_dir}")
+      target_link_options(fulgur::torch INTERFACE "-Wl,-rpath-link,${_dir}")
+    endif()
+  endforeach()
+endif()
+
+set(FULGUR_WITH_CUDA OFF)
+if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/libc10_cuda.so")
+  foreach(_dir "${_site}/nvidia/cu13/include" "$ENV{CUDA_HOME}/include")
+    if(EXISTS "${_dir}/cuda_runtime_api.h")
+      set(_cuda_include "${_dir}")
+      break()
+    endif()
+  endforeach()
+  find_library(_cudart NAMES libcudart.so.13 libcudart.so.12 libcudart.so
+    PATHS "${_site}/nvidia/cu13/lib" "$ENV{CUDA_HOME}/lib64" NO_DEFAULT_PATH NO_CACHE)
+  if(_cuda_include AND _cudart)
+    set(FULGUR_WITH_CUDA ON)
+    if(NOT TARGET fulgur::torch_cuda)
+      add_library(fulgur::torch_cuda INTERFACE IMPORTED GLOBAL)
+      target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_cuda_include}")
+      if(EXISTS "${_site}/nvidia/nccl/include/nccl.h")
+        target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_site}/nvidia/nccl/include")
+      endif()
+      target_link_libraries(fulgur::torch_cuda INTERFACE fulgur::torch
+        "-Wl,--no-as-needed" "${_torch_root}/lib/libtorch_cuda.so" "${_torch_root}/lib/libc10_cuda.so" "${_cudart}" "-Wl,--as-needed")
+      foreach(_lib cudnn nccl cusparselt nvshmem)
+        if(EXISTS "${_site}/nvidia/${_lib}/lib")
+          target_link_options(fulgur::torch_cuda INTERFACE "-Wl,-rpath-link,${_site}/nvidia/${_lib}/lib")
+        endif()
+      endforeach()
+    endif()
+  endif()
+endif()
+message(STATUS "LibTorch: ${FULGUR_TORCH_ROOT} (CUDA: ${FULGUR_WITH_CUDA})")

@@ -1,0 +1,13 @@
+# libfulgur.so: all components in one shared library.
+get_property(_components GLOBAL PROPERTY FULGUR_COMPONENTS)
+add_library(fulgur SHARED)
+add_library(fulgur::fulgur ALIAS fulgur)
+set_target_properties(fulgur PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX)
+foreach(_component ${_components})
+  target_sources(fulgur PRIVATE $<TARGET_OBJECTS:${_component}>)
+  target_include_directories(fulgur INTERFACE $<BUILD_INTERFACE:$<TARGET_PROPERTY:${_component},INTERFACE_INCLUDE_DIRECTORIES>>)
+endforeach()
+target_include_directories(fulgur INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_compile_features(fulgur PUBLIC cxx_std_20)
+target_link_libraries(fulgur PUBLIC fulgur::torch
+  PRIVATE $<BUILD_INTERFACE:yaml-cpp> $<BUILD_INTERFACE:spdlog::spdlog> $<BUILD_INTERFACE:ZLIB::ZLIB> Threads::Threads ${CMAKE_DL_LIBS})

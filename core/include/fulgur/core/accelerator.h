@@ -1,0 +1,35 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// A kind of device. The CPU's is built in; libfulgur_cuda.so brings the CUDA one when it is loaded.
+class FULGUR_API Accelerator {
+ public:
+  virtual ~Accelerator();
+  virtual std::string name() const = 0;  ///< `cpu`, `cuda`
+  virtual int64_t device_count() const = 0;
+  virtual at::Device device(int64_t index) const = 0;
+  virtual std::string device_name(int64_t index) const = 0;
+  /// Waits until the device is idle; never called in a step.
+  virtual void synchronize(int64_t index) const = 0;
+  /// Most bytes that tensors held since the start, where the device counts them.
+  virtual std::optional<int64_t> peak_bytes(int64_t index) const = 0;
+};
+
+/// The accelerator of that name, or nullptr. For `cuda`, loads libfulgur_cuda.so (and libtorch_cuda.so) first.
+FULGUR_API Accelerator* find_accelerator(const std::string& name);
+/// Why `find_accelerator("cuda")` gave none: no driver, no CUDA part of LibTorch, no device.
+FULGUR_API std::string why_no_cuda();
+/// Called by libfulgur_cuda.so. Keeps the pointer for the life of the process.
+FULGUR_API void register_accelerator(Accelerator* accelerator);
+
+}  // namespace fulgur

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "fulgur/core/batch.h"
+#include "fulgur/core/hooks.h"
+#include "fulgur/core/outputs.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/core/run_context.h"
+
+namespace fulgur {
+
+/// Order among callbacks: those that watch, then those that decide, then those that write checkpoints.
+enum class Phase { observe, decide, checkpoint };
+
+/// Something that watches or decides in a run. Derive and override what you need; all hooks do nothing by default.
+/// Hooks run on the thread of the run, in the order of `trainer.callbacks`, before the module's hook of the same name.
+class FULGUR_API Callback : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "callback";
+
+  ~Callback() override;
+
+  /// Names the state in checkpoints; two stateful callbacks with one key are a ConfigError. Default: the class name.
+  virtual std::string state_key() const;
+  virtual Phase phase() const { return Phase::observe; }
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+
+  virtual void setup(RunContext&, Verb) {}
+  virtual void teardown(RunContext&, Verb) {}
+  virtual void on_exception(RunContext&, const std::exception&) {}
+
+  virtual void on_fit_start(RunContext&) {}
+  virtual void on_fit_end(RunContext&) {}
+  virtual void on_sanity_check_start(RunContext&) {}
+  virtual void on_sanity_check_end(RunContext&) {}
+
+  virtual void on_train_start(RunContext&) {}
+  virtual void on_train_end(RunContext&) {}
+  virtual void on_train_epoch_start(RunContext&) {}
+  virtual void on_train_epoch_end(RunContext&) {}
+  virtual void on_train_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/) {}
+  virtual void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t /*batch_idx*/) {}
+  virtual void on_before_zero_grad(RunContext&, Optimizer&) {}
+  virtual void on_before_backward(RunContext&, const Tensor& /*loss*/) {}
+  virtual void on_after_backward(RunContext&) {}
+  virtual void on_before_optimizer_step(RunContext&, Optimizer&) {}
+
+  virtual void on_validation_start(RunContext&) {}
+  virtual void on_validation_end(RunContext&) {}
+  virtual void on_validation_epoch_start(RunContext&) {}
+  virtual void on_validation_epoch_end(RunContext&) {}
+  virtual void on_validation_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+
+  virtual void on_test_start(RunContext&) {}
+  virtual void on_test_end(RunContext&) {}
+  virtual void on_test_epoch_start(RunContext&) {}
+  virtual void on_test_epoch_end(RunContext&) {}
+  virtual void on_test_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_test_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+
+  virtual void on_predict_start(RunContext&) {}
+  virtual void on_predict_end(RunContext&) {}
+  virtual void on_predict_epoch_start(RunContext&) {}
+  virtual void on_predict_epoch_end(RunContext&) {}
+  virtual void on_predict_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+
+  /// May add to or change what the checkpoint will hold; runs after every callback has decided.
+  virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}
+  virtual void on_load_checkpoint(RunContext&, const StateTree& /*checkpoint*/) {}
+  /// The request with this ticket is safe on disk.
+  virtual void on_checkpoint_published(RunContext&, const CheckpointInfo&) {}
+  /// It is not; what was there before is intact.
+  virtual void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) {}
+
+  const HookMask& overridden() const { return overridden_; }
+  void set_overridden(const HookMask& mask) { overridden_ = mask; }
+
+  /// Called by `make_component`: remembers the name and which batch hooks T overrides.
+  template <class T>
+  static void on_component_made(T& made, const ConfigNode& /*options*/) {
+    made.set_overridden(hooks_of<T>());
+  }
+
+  template <class T>
+  static HookMask hooks_of() {
+    HookMask mask;
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, Callback, hook))
+    FULGUR_LOOK(on_train_batch_start);
+    FULGUR_LOOK(on_train_batch_end);
+    FULGUR_LOOK(on_before_zero_grad);
+    FULGUR_LOOK(on_before_backward);
+    FULGUR_LOOK(on_after_backward);
+    FULGUR_LOOK(on_before_optimizer_step);
+    FULGUR_LOOK(on_validation_batch_start);
+    FULGUR_LOOK(on_validation_batch_end);
+    FULGUR_LOOK(on_test_batch_start);
+    FULGUR_LOOK(on_test_batch_end);
+    FULGUR_LOOK(on_predict_batch_start);
+    FULGUR_LOOK(on_predict_batch_end);
+#undef FULGUR_LOOK
+    mask.exact = true;
+    return mask;
+  }
+
+ private:
+  HookMask overridden_;
+};
+
+}  // namespace fulgur

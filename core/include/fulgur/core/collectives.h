@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+enum class ReduceOp { sum, mean, min, max };
+
+/// Communication between the ranks of a run. Every function must be called by all ranks in the same order; in a world
+/// of one each is the identity and costs nothing.
+class FULGUR_API Collectives {
+ public:
+  virtual ~Collectives();
+  virtual int64_t rank() const = 0;
+  virtual int64_t world_size() const = 0;
+  /// The reduced tensor; the input is not changed.
+  virtual Tensor all_reduce(const Tensor& value, ReduceOp op) = 0;
+  /// Each rank's tensor, by rank. With `with_gradients`, backward reaches the tensors of all ranks.
+  virtual std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) = 0;
+  virtual Tensor broadcast(const Tensor& value, int64_t source_rank) = 0;
+  /// True where `value` is true on any rank.
+  virtual bool any(bool value) = 0;
+  /// Waits for all ranks; `reason` appears in the error when one does not come.
+  virtual void barrier(std::string_view reason) = 0;
+};
+
+/// The world of one.
+class FULGUR_API SingleProcessCollectives final : public Collectives {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t world_size() const override { return 1; }
+  Tensor all_reduce(const Tensor& value, ReduceOp) override { return value; }
+  std::vector<Tensor> all_gather(const Tensor& value, bool) override { return {value}; }
+  Tensor broadcast(const Tensor& value, int64_t) override { return value; }
+  bool any(bool value) override { return value; }
+  void barrier(std::string_view) override {}
+};
+
+}  // namespace fulgur

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// Where a value of the config was written. `line` and `column` count from 1; 0 where there is none.
+struct Location {
+  std::string source;  ///< file name, `command line`, `environment variable NAME`, or empty for defaults
+  int line = 0;
+  int column = 0;
+
+  /// `file:line:column`, or the source alone.
+  FULGUR_API std::string text() const;
+};
+
+/// A value of the config as it was written: null, scalar text, list or map (in order, keys unique). A scalar keeps its
+/// text and whether it was quoted; its type is decided by the field that reads it. Independent of the YAML library.
+class FULGUR_API ConfigNode {
+ public:
+  enum class Kind { null, scalar, list, map };
+  using Entry = std::pair<std::string, ConfigNode>;
+
+  ConfigNode() = default;
+  static ConfigNode null() { return {}; }
+  static ConfigNode scalar(std::string text, bool quoted = false);
+  static ConfigNode string(std::string text) { return scalar(std::move(text), true); }
+  static ConfigNode boolean(bool value) { return scalar(value ? "true" : "false"); }
+  static ConfigNode integer(int64_t value) { return scalar(std::to_string(value)); }
+  static ConfigNode number(double value);
+  static ConfigNode list(std::vector<ConfigNode> items = {});
+  static ConfigNode map(std::vector<Entry> entries = {});
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::null; }
+  bool is_scalar() const { return kind_ == Kind::scalar; }
+  bool is_list() const { return kind_ == Kind::list; }
+  bool is_map() const { return kind_ == Kind::map; }
+  /// `null`, `text 'abc'`, `list of 3`, `map of 2`: for messages.
+  std::string describe() const;
+
+  const std::string& text() const { return text_; }
+  bool quoted() const { return quoted_; }
+  const std::vector<ConfigNode>& items() const { return items_; }
+  std::vector<ConfigNode>& items() { return items_; }
+  const std::vector<Entry>& entries() const { return entries_; }
+  std::vector<Entry>& entries() { return entries_; }
+
+  /// The entry named `key` of a map, or nullptr.
+  const ConfigNode* find(std::string_view key) const;
+  ConfigNode* find(std::string_view key);
+  /// The entry named `key`, made (null) where it is absent; turns a null node into a map.
+  ConfigNode& get_or_add(std::string_view key);
+  void set(std::string_view key, ConfigNode value) { get_or_add(key) = std::move(value); }
+  void erase(std::string_view key);
+
+  Location where;      ///< of the value
+  Location key_where;  ///< of the key, for the entries of a map
+  std::string comment;  ///< written above the entry when it is printed with comments
+
+  /// Same kinds, texts and entries, in the same order; places and comments do not count.
+  bool same_as(const ConfigNode& other) const;
+
+ private:
+  Kind kind_ = Kind::null;
+  bool quoted_ = false;
+  std::string text_;
+  std::vector<ConfigNode> items_;
+  std::vector<Entry> entries_;
+};
+
+/// One thing that is wrong with a config.
+struct Problem {
+  Location where;
+  std::string path;  ///< `trainer.max_epochs`
+  std::string message;
+};
+
+/// Collects everything that is wrong, so that one report names it all.
+class FULGUR_API Problems {
+ public:
+  void add(const Location& where, std::string path, std::string message);
+  bool empty() const { return items_.empty(); }
+  const std::vector<Problem>& items() const { return items_; }
+  /// One line per problem: `file:line:col: path: message`.
+  std::string report() const;
+  /// Throws a ConfigError with the report where there is any problem.
+  void throw_if_any() const;
+
+ private:
+  std::vector<Problem> items_;
+};
+
+/// `parent.child`, or `child` where the parent is empty.
+FULGUR_API std::string join_path(std::string_view parent, std::string_view child);
+
+}  // namespace fulgur

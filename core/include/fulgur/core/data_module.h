@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fulgur/core/loader.h"
+#include "fulgur/core/options.h"
+#include "fulgur/core/stage.h"
+
+namespace fulgur {
+
+/// Everything about the data of a run: how it is prepared, split and loaded.
+class FULGUR_API DataModule : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "data";
+
+  /// Checks or prepares files; called on one process per node, before `setup`. Sets no members.
+  virtual void prepare_data() {}
+  /// Reads what `verb` needs; called on every process. Called again for another verb.
+  virtual void setup(Verb verb);
+  /// Loaders of a stage; empty where the module has none. Validation, test and predict may have several.
+  virtual std::vector<std::shared_ptr<Loader>> loaders(Stage stage) = 0;
+  virtual void teardown(Verb verb);
+  /// After an exception in the run, before teardown.
+  virtual void on_exception(const std::exception& error);
+  /// Facts that the config's `link` may pass to other components after `setup`: `num_classes`, `num_features`, ….
+  virtual StateTree facts() const { return {}; }
+
+  /// What evaluation of a checkpoint must know of the data it was trained on (mean and standard deviation, …).
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+};
+
+}  // namespace fulgur

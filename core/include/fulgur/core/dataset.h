@@ -1,0 +1,53 @@
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "fulgur/core/batch.h"
+#include "fulgur/core/state_tree.h"
+
+namespace fulgur {
+
+/// What a sample may depend on beside its index; random transforms are a function of (seed, epoch, index).
+struct SampleContext {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+};
+
+/// Samples that can be read by index. Shared by all worker threads: every const function must be thread-safe.
+/// Most users derive from `BatchDataset` or `SampleDataset` instead.
+class FULGUR_API Dataset {
+ public:
+  virtual ~Dataset();
+  /// Number of samples.
+  virtual int64_t size() const = 0;
+  /// One batch of one sample with the names, dtypes and shapes of the rest; the loader allocates batches from it.
+  virtual Batch prototype() const = 0;
+  /// Writes the samples `indices` to rows [first_row, first_row + indices.size()) of `out`, whose tensors have the
+  /// prototype's dtypes and sample shapes. Throws a DataError that names index and file for a bad sample.
+  virtual void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const = 0;
+  /// Samples [start, start + length) without a copy, where the data lies so; else nothing.
+  virtual std::optional<Batch> view(int64_t start, int64_t length) const;
+};
+
+/// A dataset whose user writes one function from indices to a batch.
+class FULGUR_API BatchDataset : public Dataset {
+ public:
+  /// The samples `indices` (never empty), in that order.
+  virtual Batch get(c10::ArrayRef<int64_t> indices, const SampleContext& context) const = 0;
+  Batch prototype() const override;
+  void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
+};
+
+/// A stream without length or index. Its state is the position of the next sample.
+class FULGUR_API IterableDataset : public Stateful {
+ public:
+  /// Starts epoch `context.epoch` from its first sample.
+  virtual void reset(const SampleContext& context) = 0;
+  /// Up to `count` samples; fewer only at the end, nothing after it.
+  virtual std::optional<Batch> next(int64_t count, const SampleContext& context) = 0;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// What a process of Fulgur returns to its caller. The numbers are part of the contract (docs/errors.md).
+enum class ExitCode : int {
+  ok = 0,
+  other = 1,
+  usage = 2,        ///< wrong command line or config
+  data = 3,         ///< a data set is missing, damaged or empty
+  checkpoint = 4,   ///< a checkpoint cannot be written, read or does not fit
+  distributed = 5,  ///< processes or devices cannot work together
+  non_finite = 6,   ///< NaN or infinity in loss or gradients
+  preempted = 75,   ///< stopped by SIGTERM after a checkpoint was written
+  interrupted = 130,
+  terminated = 143,  ///< stopped by SIGTERM without a checkpoint
+};
+
+/// Base of every error that Fulgur throws on purpose. The message has the form
+/// `[component.function] rule; what came. What to do.`
+class FULGUR_API Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, ExitCode code = ExitCode::other);
+  ~Error() override;
+  ExitCode code() const noexcept { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// Wrong config or command line, or a combination of options that cannot work (exit code 2).
+class FULGUR_API ConfigError : public Error {
+ public:
+  explicit ConfigError(const std::string& message);
+  ~ConfigError() override;
+};
+
+/// Data that is missing, damaged, empty or out of range (exit code 3).
+class FULGUR_API DataError : public Error {
+ public:
+  explicit DataError(const std::string& message);
+  ~DataError() override;
+};
+
+/// A checkpoint that cannot be written, read, or does not fit the module (exit code 4).
+class FULGUR_API CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const std::string& message);
+  ~CheckpointError() override;
+};
+
+/// Processes or devices that cannot work together (exit code 5).
+class FULGUR_API DistributedError : public Error {
+ public:
+  explicit DistributedError(const std::string& message);
+  ~DistributedError() override;
+};
+
+/// NaN or infinity where training cannot go on (exit code 6).
+class FULGUR_API NonFiniteError : public Error {
+ public:
+  explicit NonFiniteError(const std::string& message);
+  ~NonFiniteError() override;
+};
+
+}  // namespace fulgur

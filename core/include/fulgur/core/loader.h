@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "fulgur/core/batch.h"
+#include "fulgur/core/state_tree.h"
+
+namespace fulgur {
+
+/// Batches, epoch by epoch. Its state is the position that was *consumed* (batches given out by `next`), never what was
+/// read ahead; `load_state` before `start_epoch` makes that epoch go on behind it. Used by one thread.
+class FULGUR_API Loader : public Stateful {
+ public:
+  /// Batches per epoch; nothing where the length is unknown.
+  virtual std::optional<int64_t> size() const = 0;
+  /// Samples per epoch; nothing where unknown.
+  virtual std::optional<int64_t> samples() const = 0;
+  /// Samples in a full batch.
+  virtual int64_t batch_size() const = 0;
+  /// Begins epoch `epoch`, at its first batch or at the position that was loaded for it.
+  virtual void start_epoch(int64_t epoch) = 0;
+  /// The next batch into `out`; false at the end of the epoch. The batch stays valid after the following call.
+  virtual bool next(Batch& out) = 0;
+  /// Seed and share of this process; called by the Trainer before the first epoch.
+  virtual void configure(uint64_t seed, int64_t rank, int64_t world_size) = 0;
+  /// True where batches come in an order other than the dataset's.
+  virtual bool shuffles() const { return false; }
+};
+
+}  // namespace fulgur

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+/// Messages to the person at the console (stderr). Metrics go through `Logger`, not through here.
+/// Every function may be called from any thread. Control characters in messages are escaped.
+namespace fulgur::log {
+
+enum class Level { debug, info, warning, error, off };
+
+FULGUR_API void set_level(Level level);
+FULGUR_API Level level();
+
+FULGUR_API void debug(std::string_view message);
+FULGUR_API void info(std::string_view message);
+FULGUR_API void error(std::string_view message);
+
+/// A warning with an identity such as `data.val_shuffled`. Each id is shown once per process, with the id in
+/// brackets, and not at all where the config's `silence` list names it.
+FULGUR_API void warn(std::string_view id, std::string_view message);
+
+/// Silences warnings by id for this process (the config's `silence:` list).
+FULGUR_API void silence(const std::vector<std::string>& ids);
+
+/// Forgets which warnings were shown; for tests and for a second run in one process.
+FULGUR_API void reset_warnings();
+
+/// Called around each line that goes to the console, so that a progress bar can clear and redraw itself.
+struct ConsoleGuard {
+  virtual ~ConsoleGuard() = default;
+  virtual void before_line() = 0;
+  virtual void after_line() = 0;
+};
+
+/// Installs `guard` (or none, with nullptr). The caller keeps it alive until it is replaced.
+FULGUR_API void set_console_guard(ConsoleGuard* guard);
+
+/// Receives each message that is shown; for tests. An empty function removes it.
+using Sink = void (*)(Level level, const std::string& line, void* user);
+FULGUR_API void set_sink(Sink sink, void* user);
+
+}  // namespace fulgur::log

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/options.h"
+#include "fulgur/core/state_tree.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+/// Parameters that share hyper-parameters.
+struct ParamGroup {
+  std::string name;                 ///< shown by LearningRateMonitor; may be empty
+  std::vector<Tensor> params;
+  std::vector<std::string> names;   ///< dotted names in the module, one per parameter
+  double lr = 0;                    ///< learning rate now
+  double initial_lr = 0;            ///< before any schedule
+  std::optional<double> weight_decay;  ///< overrides the optimizer's
+};
+
+/// Reads the loss again; for optimizers that evaluate it several times in a step (LBFGS).
+using Closure = std::function<Tensor()>;
+
+/// An optimizer: hyper-parameters from its options, parameters attached by the Trainer or by the user in
+/// `configure_optimizers`. Used by one thread.
+class FULGUR_API Optimizer : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "optimizer";
+
+  /// Takes the parameters. Throws a ConfigError where there is none, or where one stands twice.
+  void attach(std::vector<ParamGroup> groups);
+  bool attached() const { return !groups_.empty(); }
+  std::vector<ParamGroup>& groups() { return groups_; }
+  const std::vector<ParamGroup>& groups() const { return groups_; }
+  /// Learning rate of the options, for groups that name none.
+  virtual double default_lr() const = 0;
+  /// Class name, for logs (`AdamW`).
+  virtual std::string name() const = 0;
+
+  /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
+  /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
+  virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
+  /// Sets the gradients of these parameters to none.
+  void zero_grad();
+  virtual bool needs_closure() const { return false; }
+  /// Gradients now, over all groups; undefined ones left out.
+  std::vector<Tensor> gradients() const;
+
+  /// Attached parameters as `state[name]`, hyper-parameters as `groups`.
+  StateTree state() const override;
+  /// Throws a CheckpointError that lists every parameter that is missing, unexpected or of another shape.
+  void load_state(const StateTree& state) override;
+
+ protected:
+  /// State of one parameter (`exp_avg`, `step`, …), named as Python does; empty before its first step.
+  virtual StateTree parameter_state(const Tensor& parameter) const = 0;
+  virtual void load_parameter_state(const Tensor& parameter, const StateTree& state) = 0;
+  /// Throws a CheckpointError where `state` is not of this kind of optimizer or does not fit the parameter.
+  virtual void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const = 0;
+  /// Called at the end of `attach`.
+  virtual void on_attached() {}
+
+ private:
+  std::vector<ParamGroup> groups_;
+};
+
+/// A learning-rate schedule over the groups of one optimizer.
+class FULGUR_API LrScheduler : public Stateful {
+ public:
+  static constexpr const char* kRegistryKind = "lr_scheduler";
+
+  /// Remembers the optimizer, which must outlive this, and sets the rates of step 0.
+  void attach(Optimizer& optimizer);
+  Optimizer& optimizer() const;
+  /// One step of the schedule; `metric` is the monitored value of a schedule that wants one.
+  void step(std::optional<double> metric = std::nullopt);
+  int64_t steps_done() const { return steps_; }
+  virtual bool wants_metric() const { return false; }
+  /// Optimizer steps (or epochs) of the whole run, told once before the first step; for `total_steps: auto`.
+  virtual void set_total_steps(int64_t steps);
+
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ protected:
+  /// The rate of a group after `steps` steps: a pure function where possible.
+  virtual double lr_at(int64_t steps, double initial_lr) const = 0;
+  /// Receives the metric before `lr_at`.
+  virtual void observe(std::optional<double> metric);
+
+ private:
+  void apply();
+  Optimizer* optimizer_ = nullptr;
+  int64_t steps_ = 0;
+};
+
+enum class ScheduleInterval { epoch, step };
+
+/// A scheduler and when it steps (Lightning's lr_scheduler config).
+struct SchedulerConfig {
+  std::shared_ptr<LrScheduler> scheduler;
+  ScheduleInterval interval = ScheduleInterval::epoch;
+  int64_t frequency = 1;              ///< every n epochs or steps, counted over the run
+  std::optional<std::string> monitor; ///< metric given to a scheduler that wants one
+  bool strict = true;                 ///< a missing metric is an error, else a warning
+  std::string name;                   ///< label in logs; empty: `lr-<optimizer>`
+};
+
+struct PlannedOptimizer {
+  std::shared_ptr<Optimizer> optimizer;
+  std::optional<SchedulerConfig> scheduler;
+};
+
+/// What `configure_optimizers` returns. Empty: the config's optimizer and scheduler.
+struct FULGUR_API OptimizerPlan {
+  std::vector<PlannedOptimizer> optimizers;
+  OptimizerPlan() = default;
+  OptimizerPlan(std::shared_ptr<Optimizer> optimizer) : optimizers{{std::move(optimizer), std::nullopt}} {}
+  OptimizerPlan(std::shared_ptr<Optimizer> optimizer, SchedulerConfig scheduler)
+      : optimizers{{std::move(optimizer), std::move(scheduler)}} {}
+  OptimizerPlan(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<LrScheduler> scheduler)
+      : optimizers{{std::move(optimizer), SchedulerConfig{.scheduler = std::move(scheduler)}}} {}
+  OptimizerPlan(std::vector<PlannedOptimizer> planned) : optimizers(std::move(planned)) {}
+  bool empty() const { return optimizers.empty(); }
+};
+
+}  // namespace fulgur

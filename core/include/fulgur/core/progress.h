@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "fulgur/core/state_tree.h"
+
+namespace fulgur {
+
+/// How far something that repeats has come. On resume the counters fall back to what was completed.
+struct Counter {
+  int64_t ready = 0, started = 0, processed = 0, completed = 0;
+  void reset() { *this = {}; }
+  void fall_back() { ready = started = processed = completed; }
+};
+
+/// Counters of a fit: over the whole run (`total`) and inside the epoch (`current`).
+struct FULGUR_API Progress final : Stateful {
+  int64_t epoch = 0;              ///< of the running epoch, from 0
+  int64_t global_step = 0;        ///< optimizer steps of the training loop over the run
+  int64_t skipped_steps = 0;      ///< steps that the device skipped for non-finite gradients
+  int64_t samples_seen = 0;       ///< training samples on this rank
+  Counter batches_total, batches; ///< training batches over the run, and in this epoch
+  Counter epochs;
+  int64_t validations = 0;        ///< completed validation runs
+
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,169 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/options.h"
+
+namespace fulgur {
+
+/// What a registry knows of a component.
+struct ComponentInfo {
+  std::string name;
+  std::string doc;
+  std::string file;  ///< where it was registered
+  int line = 0;
+  std::function<std::unique_ptr<AnyOptions>()> make_options;
+  /// Makes the component; the pointer inside is a `Base*` of the registry's Base.
+  std::function<std::shared_ptr<void>(const AnyOptions&)> create;
+};
+
+/// The components of one kind (`callback`, `model`, …), by name. Lives in libfulgur.so, one per kind and process, so
+/// that plug-ins register into the same one. Adding is meant for start-up; reading may happen from any thread.
+class FULGUR_API ComponentRegistry {
+ public:
+  explicit ComponentRegistry(std::string kind) : kind_(std::move(kind)) {}
+  const std::string& kind() const { return kind_; }
+  /// Never throws, since it runs before main: a name that is taken is kept as a problem that `throw_if_problems` reports.
+  void add(ComponentInfo info) noexcept;
+  /// Nothing where the name is unknown.
+  const ComponentInfo* find(std::string_view name) const;
+  /// Throws a ConfigError that names the nearest names.
+  const ComponentInfo& get(std::string_view name) const;
+  /// Sorted.
+  std::vector<std::string> names() const;
+  void throw_if_problems() const;
+
+ private:
+  std::string kind_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<ComponentInfo>> components_;
+  std::vector<std::string> problems_;
+};
+
+/// The registry of `kind`, made at its first use.
+FULGUR_API ComponentRegistry& component_registry(std::string_view kind);
+
+/// All kinds that have a registry, sorted.
+FULGUR_API std::vector<std::string> registry_kinds();
+
+/// Throws where a registration failed before main (two components with one name), with both places.
+FULGUR_API void throw_if_registration_failed();
+
+namespace detail {
+template <class T>
+struct OptionsTypeOf { using type = NoOptions; };
+template <class T>
+  requires requires { typename T::Options; }
+struct OptionsTypeOf<T> { using type = typename T::Options; };
+}  // namespace detail
+
+/// Options of a component class: its `Options` member type, or none.
+template <class T>
+using OptionsType = typename detail::OptionsTypeOf<T>::type;
+
+/// Makes a T from its options as the registry does: what a factory sets (hyper-parameters, overridden hooks) is set.
+template <class Base, class T>
+std::shared_ptr<T> make_component(const OptionsType<T>& options) {
+  std::shared_ptr<T> made;
+  if constexpr (std::is_same_v<OptionsType<T>, NoOptions>) made = std::make_shared<T>();
+  else made = std::make_shared<T>(options);
+  if constexpr (requires { Base::template on_component_made<T>(*made, std::declval<ConfigNode>()); }) {
+    OptionsOf<OptionsType<T>> copy(options);
+    Fields fields;
+    copy.fields(fields);
+    Base::template on_component_made<T>(*made, fields.write());
+  }
+  return made;
+}
+
+/// The components that derive from Base. `Base::kRegistryKind` names the registry.
+template <class Base>
+class Registry {
+ public:
+  static ComponentRegistry& instance() { return component_registry(Base::kRegistryKind); }
+
+  /// Registers T (its `Options`, or none) under `name`.
+  template <class T>
+  static bool add(std::string name, std::string doc, std::source_location where = std::source_location::current()) noexcept {
+    ComponentInfo info;
+    info.name = std::move(name);
+    info.doc = std::move(doc);
+    info.file = where.file_name();
+    info.line = static_cast<int>(where.line());
+    info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
+    info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {
+      const auto& typed = static_cast<const OptionsOf<OptionsType<T>>&>(options);
+      return std::shared_ptr<Base>(make_component<Base, T>(typed.value));
+    };
+    instance().add(std::move(info));
+    return true;
+  }
+
+  static std::shared_ptr<Base> create(std::string_view name, const AnyOptions& options) {
+    return std::static_pointer_cast<Base>(instance().get(name).create(options));
+  }
+};
+
+/// `{class_path: Name, init_args: {…}}` or just `Name`: a component chosen by the config. Its options are checked when
+/// the config is read, before anything is made.
+class FULGUR_API ComponentSpec {
+ public:
+  explicit ComponentSpec(std::string kind) : kind_(std::move(kind)) {}
+  ComponentSpec(std::string kind, std::string class_path);
+  ComponentSpec(const ComponentSpec& other);
+  ComponentSpec& operator=(const ComponentSpec& other);
+  ComponentSpec(ComponentSpec&&) noexcept = default;
+  ComponentSpec& operator=(ComponentSpec&&) noexcept = default;
+  ~ComponentSpec();
+
+  const std::string& kind() const { return kind_; }
+  /// Empty: nothing chosen.
+  const std::string& class_path() const { return class_path_; }
+  explicit operator bool() const { return !class_path_.empty(); }
+  /// Throws std::logic_error where nothing is chosen.
+  AnyOptions& options();
+  const AnyOptions& options() const;
+
+  bool read(const ConfigNode& node, Problems& problems, const std::string& path);
+  ConfigNode write() const;
+  Location where;  ///< of the class path in the config
+
+ private:
+  std::string kind_;
+  std::string class_path_;
+  std::unique_ptr<AnyOptions> options_;
+};
+
+template <class Base>
+class Spec : public ComponentSpec {
+ public:
+  Spec() : ComponentSpec(Base::kRegistryKind) {}
+  explicit Spec(std::string class_path) : ComponentSpec(Base::kRegistryKind, std::move(class_path)) {}
+  std::shared_ptr<Base> create() const { return Registry<Base>::create(class_path(), options()); }
+};
+
+template <class Base>
+struct FieldTraits<Spec<Base>> {
+  static TypeInfo type() {
+    return {.kind = TypeInfo::Kind::component, .name = Base::kRegistryKind, .registry_kind = Base::kRegistryKind};
+  }
+  static bool read(const ConfigNode& n, Spec<Base>& v, Problems& p, const std::string& path) { return v.read(n, p, path); }
+  static ConfigNode write(const Spec<Base>& v) { return v.write(); }
+};
+
+}  // namespace fulgur
+
+#define FULGUR_CONCAT_(a, b) a##b
+#define FULGUR_CONCAT(a, b) FULGUR_CONCAT_(a, b)
+
+/// Registers a class of the user's own, in one .cpp file of the program or plug-in:
+/// `FULGUR_REGISTER(fulgur::Callback, MyCallback, "What it does.")`.
+#define FULGUR_REGISTER(Base, Type, doc) \
+  [[maybe_unused]] static const bool FULGUR_CONCAT(fulgur_registered_, __COUNTER__) = ::fulgur::Registry<Base>::add<Type>(#Type, doc)

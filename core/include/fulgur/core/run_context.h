@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/collectives.h"
+#include "fulgur/core/config_node.h"
+#include "fulgur/core/log_options.h"
+#include "fulgur/core/progress.h"
+#include "fulgur/core/stage.h"
+
+namespace fulgur {
+
+class LightningModule;
+class Logger;
+class LrScheduler;
+class Optimizer;
+
+/// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's.
+struct CheckpointRequest {
+  std::filesystem::path name;          ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
+  std::string reason;                  ///< for the log
+  bool last = false;                   ///< `last.ckpt` shall point to it
+  bool weights_only = false;
+  std::string owner;                   ///< state key of the callback that asks
+  std::optional<double> score;         ///< of the monitored metric
+};
+
+/// What became of a request.
+struct CheckpointInfo {
+  uint64_t ticket = 0;
+  std::filesystem::path path;          ///< of the folder, after it was published
+  int64_t epoch = 0;
+  int64_t global_step = 0;
+  CheckpointRequest request;
+};
+
+/// All that modules and callbacks see of a run. They read, log and *request*; the Trainer acts on requests at one
+/// place, on the same step on all ranks. Valid during a run and on the thread that runs it.
+class FULGUR_API RunContext {
+ public:
+  virtual ~RunContext();
+
+  virtual const Progress& progress() const = 0;
+  /// Index of the running batch inside its loader and epoch.
+  virtual int64_t batch_idx() const = 0;
+  virtual Verb verb() const = 0;
+  virtual Stage stage() const = 0;
+  virtual bool sanity_checking() const = 0;
+  virtual bool fast_dev_run() const = 0;
+  /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
+  virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
+  /// Optimizer steps of the whole fit; nothing where unknown.
+  virtual std::optional<int64_t> estimated_steps() const = 0;
+  /// Epoch limit of the fit; nothing where there is none.
+  virtual std::optional<int64_t> max_epochs() const = 0;
+  /// True where a validation loop runs in this fit.
+  virtual bool has_validation() const = 0;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t world_size() const = 0;
+  bool is_global_zero() const { return rank() == 0; }
+  virtual at::Device device() const = 0;
+  virtual Collectives& collectives() = 0;
+
+  virtual LightningModule& module() = 0;
+  /// The module as M; throws an Error where it is none.
+  template <class M>
+  M& module_as();
+  virtual std::vector<Optimizer*> optimizers() = 0;
+  virtual std::vector<LrScheduler*> lr_schedulers() = 0;
+
+  /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the device
+  /// and so wait for it.
+  virtual std::optional<double> metric(std::string_view name) = 0;
+  /// Names of all metrics that have a value.
+  virtual std::vector<std::string> metric_names() const = 0;
+  /// Metrics logged with prog_bar, newest values. Reads the device: call it when a line is drawn, not each step.
+  virtual Metrics progress_metrics() = 0;
+
+  /// Logs a scalar; see `LogOptions`. A tensor stays on its device until it is read.
+  virtual void log(std::string_view name, const Tensor& value, const LogOptions& options = {}) = 0;
+  virtual void log(std::string_view name, double value, const LogOptions& options = {}) = 0;
+  /// A line to the console, from rank 0 only.
+  virtual void print(std::string_view line) = 0;
+
+  /// The module's options as they were resolved.
+  virtual const ConfigNode& hparams() const = 0;
+  virtual const std::vector<std::shared_ptr<Logger>>& loggers() const = 0;
+  /// The run folder; empty where there is none.
+  virtual std::filesystem::path log_dir() const = 0;
+  virtual std::filesystem::path checkpoint_dir() const = 0;
+  virtual std::optional<std::filesystem::path> last_checkpoint() const = 0;
+  virtual std::optional<std::filesystem::path> best_checkpoint() const = 0;
+  /// Called by a checkpoint callback to say which published checkpoint is the best now.
+  virtual void set_best_checkpoint(std::filesystem::path path) = 0;
+
+  /// Seconds since the run began, the same on all ranks.
+  virtual double agreed_time_s() const = 0;
+
+  /// From the next window on, `count` batches make one optimizer step.
+  virtual void set_accumulation(int64_t count) = 0;
+  /// Ends the fit at the end of this step.
+  virtual void request_stop(std::string reason) = 0;
+  virtual bool stop_requested() const = 0;
+  /// A checkpoint at the end of this step (or epoch, or validation); returns its ticket.
+  virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
+  /// Removes a published checkpoint that this owner keeps no more; done after the next one is safe.
+  virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
+};
+
+template <class M>
+M& RunContext::module_as() {
+  return dynamic_cast<M&>(module());
+}
+
+}  // namespace fulgur

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// All that an order may depend on.
+struct SamplerContext {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+  int64_t rank = 0;
+  int64_t world_size = 1;
+};
+
+/// The order of samples of an epoch: a pure function of seed, epoch, rank and world size, so that a position in it is
+/// all that resume needs.
+class FULGUR_API Sampler {
+ public:
+  virtual ~Sampler();
+  /// Samples that this rank sees in an epoch.
+  virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
+  /// Their indices, in order.
+  virtual std::vector<int64_t> order(const SamplerContext& context) const = 0;
+  /// True where the order is not that of the dataset (a validation loader that shuffles is warned of).
+  virtual bool shuffles() const { return false; }
+};
+
+}  // namespace fulgur

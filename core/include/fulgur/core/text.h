@@ -1,0 +1,64 @@
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// Shortest text that reads back as exactly `value`, always with a point or exponent (`1.0`, `0.1`, `1e-05`),
+/// or `.nan`, `.inf`, `-.inf` as YAML writes them.
+FULGUR_API std::string format_double(double value);
+
+/// `value` with `digits` places after the point, for people to read.
+FULGUR_API std::string format_fixed(double value, int digits);
+
+/// `count` as `123`, `1.2 K`, `2.0 M`, `3.0 B`, `400 T`.
+FULGUR_API std::string format_count(int64_t count);
+
+/// `text` with control characters (newline, ESC, …) written as `\n`, `\x1b`; safe for terminals and log lines.
+FULGUR_API std::string escape_controls(std::string_view text);
+
+/// True where `text` is well-formed UTF-8.
+FULGUR_API bool is_utf8(std::string_view text);
+
+/// The names of `candidates` that a person may have meant by `name`, nearest first, at most three.
+FULGUR_API std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& candidates);
+
+/// `; did you mean 'a' or 'b'?`, or nothing where no candidate is near.
+FULGUR_API std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+/// `a, b, c`.
+FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
+
+namespace detail {
+inline void append(std::string& out, std::string_view part) { out += part; }
+inline void append(std::string& out, const char* part) { out += part; }
+inline void append(std::string& out, const std::string& part) { out += part; }
+inline void append(std::string& out, char part) { out += part; }
+inline void append(std::string& out, bool part) { out += part ? "true" : "false"; }
+inline void append(std::string& out, const std::filesystem::path& part) { out += part.string(); }
+inline void append(std::string& out, std::floating_point auto part) { out += format_double(static_cast<double>(part)); }
+template <std::integral I>
+void append(std::string& out, I part) {
+  char digits[24];
+  auto [end, error] = std::to_chars(digits, digits + sizeof digits, part);
+  out.append(digits, end);
+}
+}  // namespace detail
+
+/// Joins texts and numbers to one string; how messages are made (`std::format` is absent from g++ 12).
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+  std::string out;
+  (detail::append(out, parts), ...);
+  return out;
+}
+
+}  // namespace fulgur

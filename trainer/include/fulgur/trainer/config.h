@@ -1,0 +1,86 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/data_module.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/options.h"
+#include "fulgur/trainer/trainer_options.h"
+
+namespace fulgur {
+
+/// `seed_everything: 42`, `true` (a random seed, which is printed and saved) or `false` (not seeded).
+struct FULGUR_API SeedChoice {
+  bool enabled = false;
+  std::optional<uint64_t> seed;  ///< nothing and enabled: random
+};
+
+template <>
+struct FULGUR_API FieldTraits<SeedChoice> {
+  static TypeInfo type();
+  static bool read(const ConfigNode& node, SeedChoice& value, Problems& problems, const std::string& path);
+  static ConfigNode write(const SeedChoice& value);
+};
+
+/// The config of a run, typed and checked.
+struct FULGUR_API Config {
+  SeedChoice seed_everything;
+  TrainerOptions trainer;
+  Spec<LightningModule> model;
+  Spec<DataModule> data;
+  std::optional<Spec<Optimizer>> optimizer;
+  std::optional<Spec<LrScheduler>> lr_scheduler;
+  std::string lr_scheduler_interval = "epoch";  ///< how often the config's scheduler steps: epoch or step
+  std::optional<std::string> lr_scheduler_monitor;
+  std::optional<std::string> ckpt_path;
+  /// Target option → fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied after setup.
+  std::map<std::string, std::string> link;
+  std::vector<std::string> silence;  ///< warning ids not to show
+
+  void fields(Fields& f);
+  /// The config as it stands, docs as comments.
+  ConfigNode write() const;
+};
+
+/// What the command line and the environment add to the files.
+struct FULGUR_API ConfigSources {
+  std::vector<std::filesystem::path> files;                 ///< `--config`, later wins
+  std::vector<std::pair<std::string, std::string>> overrides;  ///< `trainer.max_epochs` → `3`, in order; a key may end in `+`
+  std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are looked at
+};
+
+/// Reads one YAML file into nodes: size, depth and node limits, UTF-8, duplicate keys, aliases, several documents.
+FULGUR_API ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems);
+/// The same for a text; `source` stands for the file name in messages.
+FULGUR_API ConfigNode parse_yaml(const std::string& text, const std::string& source, Problems& problems);
+/// YAML that parses back to the same nodes.
+struct YamlStyle {
+  bool comments = false;
+  bool skip_null = false;
+};
+FULGUR_API std::string to_yaml(const ConfigNode& node, const YamlStyle& style = {});
+
+/// Files, environment and command line merged in this order (later wins), short forms and `+=` resolved, `${…}` filled.
+FULGUR_API ConfigNode merge_config(const ConfigSources& sources, Problems& problems);
+/// The typed config; throws a ConfigError that names everything that is wrong.
+FULGUR_API Config load_config(const ConfigSources& sources);
+/// The typed config of one node; throws likewise.
+FULGUR_API Config config_from_node(const ConfigNode& node);
+
+/// Writes `facts` of the data module into the options that `link` names; throws a ConfigError for a link that cannot be.
+FULGUR_API void apply_links(Config& config, const StateTree& facts);
+
+/// JSON Schema (draft 2020-12) of the config, with every registered component.
+FULGUR_API std::string config_json_schema();
+/// `describe NAME`: doc and options of a component, as a table for people. Throws a ConfigError for unknown names.
+FULGUR_API std::string describe_component(const std::string& name);
+/// `list [kind]`: all components with their first line of doc.
+FULGUR_API std::string list_components(const std::optional<std::string>& kind);
+
+}  // namespace fulgur

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/batch.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log_options.h"
+#include "fulgur/core/outputs.h"
+
+namespace fulgur {
+
+/// What a fit came to.
+struct FULGUR_API FitReport {
+  ExitCode exit_code = ExitCode::ok;
+  std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal`
+  int64_t epochs = 0;       ///< completed
+  int64_t global_step = 0;
+  double train_seconds = 0;  ///< inside the loops, evaluation included
+  Metrics metrics;           ///< last values by name
+  std::filesystem::path run_dir;
+  std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
+};
+
+/// Metrics of one evaluation, exact over all samples: one list per loader.
+struct FULGUR_API EvalReport {
+  ExitCode exit_code = ExitCode::ok;
+  std::vector<Metrics> loaders;
+  int64_t samples = 0;
+  double seconds = 0;
+  std::filesystem::path run_dir;
+  std::optional<std::filesystem::path> checkpoint;
+};
+
+struct FULGUR_API PredictReport {
+  ExitCode exit_code = ExitCode::ok;
+  /// Per loader: named outputs of all samples, in dataset order.
+  std::vector<Outputs> loaders;
+  std::vector<std::filesystem::path> files;
+  int64_t samples = 0;
+  std::filesystem::path run_dir;
+  std::optional<std::filesystem::path> checkpoint;
+};
+
+/// Box-drawing table for stdout: `Validate metric | DataLoader 0`.
+FULGUR_API std::string metrics_table(const std::string& title, const std::vector<Metrics>& columns);
+
+}  // namespace fulgur

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+#include "fulgur/core/data_module.h"
+#include "fulgur/core/logger.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/strategy.h"
+#include "fulgur/trainer/config.h"
+#include "fulgur/trainer/reports.h"
+#include "fulgur/trainer/trainer_options.h"
+
+namespace fulgur {
+
+/// Parts made by the user's program, beside those that the options name.
+struct FULGUR_API Parts {
+  std::vector<std::shared_ptr<Callback>> callbacks;
+  std::vector<std::shared_ptr<Logger>> loggers;  ///< replace those of the options where not empty
+  std::shared_ptr<Strategy> strategy;
+  std::shared_ptr<Precision> precision;
+  /// The config of the run, saved in the run folder and the checkpoints; made from the options where it is absent.
+  std::optional<ConfigNode> config;
+  /// For modules that plan no optimizer of their own.
+  std::optional<Spec<Optimizer>> optimizer;
+  std::optional<Spec<LrScheduler>> lr_scheduler;
+  ScheduleInterval lr_scheduler_interval = ScheduleInterval::epoch;
+  std::optional<std::string> lr_scheduler_monitor;
+  /// Seed of loaders and generators; nothing: the process's random state is used as it is.
+  std::optional<uint64_t> seed;
+};
+
+/// Where data comes from: a DataModule, or loaders as they are.
+struct FULGUR_API DataSource {
+  std::shared_ptr<DataModule> module;
+  std::vector<std::shared_ptr<Loader>> train, validation, test, predict;
+  DataSource() = default;
+  DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
+  DataSource(std::shared_ptr<Loader> train_loader, std::vector<std::shared_ptr<Loader>> validation_loaders = {})
+      : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
+};
+
+/// `last`, `best` or a path, as `--ckpt_path` takes them.
+using CheckpointChoice = std::optional<std::string>;
+
+/// Runs the loops. One run at a time; used by one thread.
+class FULGUR_API Trainer {
+ public:
+  explicit Trainer(TrainerOptions options = {}, Parts parts = {});
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  /// A trainer with all that `config` says of it.
+  static Trainer from_config(const Config& config);
+
+  FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
+  EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
+  EvalReport test(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
+  PredictReport predict(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
+
+  /// The same for a module whose class is known here: hooks that it does not override cost nothing.
+  template <class M>
+    requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>)
+  FitReport fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+    if (!module->overridden().exact) module->set_overridden(LightningModule::hooks_of<M>());
+    return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
+  }
+
+  const TrainerOptions& options() const;
+  std::filesystem::path log_dir() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur
