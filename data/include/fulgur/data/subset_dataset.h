@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "fulgur/core/dataset.h"
+
+namespace fulgur {
+
+/// Some samples of another dataset, in an order of one's own.
+class FULGUR_API SubsetDataset : public Dataset {
+ public:
+  /// Throws a DataError for an index outside the source.
+  SubsetDataset(std::shared_ptr<const Dataset> source, std::vector<int64_t> indices);
+  int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
+  Batch prototype() const override { return source_->prototype(); }
+  void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
+  /// A view where the range is one range of the source, too.
+  std::optional<Batch> view(int64_t start, int64_t length) const override;
+  /// Indices into the source.
+  const std::vector<int64_t>& indices() const { return indices_; }
+
+ private:
+  std::shared_ptr<const Dataset> source_;
+  std::vector<int64_t> indices_;
+};
+
+/// Disjoint random parts of 0 … dataset_size - 1 with `sizes` samples, each in ascending order: a pure function of its
+/// arguments. The parts are taken one after the other from one permutation; `sizes` may leave a rest. Throws a
+/// ConfigError where a size is negative or their sum is more than there is.
+FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size, const std::vector<int64_t>& sizes, uint64_t seed);
+
+/// The parts of `split_indices` as datasets.
+FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset, const std::vector<int64_t>& sizes,
+                                                             uint64_t seed);
+
+}  // namespace fulgur

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <optional>
+
+#include "fulgur/core/data_module.h"
+
+namespace fulgur {
+
+/// How `TensorDataModule` makes batches.
+struct TensorDataOptions {
+  int64_t batch_size = 64;
+  Auto<int64_t> eval_batch_size = {};  ///< auto: as batch_size
+  bool shuffle = true;                 ///< of the training set
+  bool drop_last = false;              ///< of the training set
+};
+
+/// Data sets from tensors in memory, samples in dimension 0; what is left out has no loader. Entries keep their names and
+/// dtypes. Throws a DataError for entries of different lengths, or where a loader would have no batch.
+class FULGUR_API TensorDataModule : public DataModule {
+ public:
+  struct Sets {
+    std::optional<Batch> train = {}, val = {}, test = {}, predict = {};
+  };
+  explicit TensorDataModule(Sets sets, TensorDataOptions options = {});
+  std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
+
+ protected:
+  /// For data that is made in `setup`; the sets come with `set_data`.
+  explicit TensorDataModule(TensorDataOptions options);
+  void set_data(Sets sets);
+
+ private:
+  TensorDataOptions options_;
+  Sets sets_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,106 @@
+#include "append_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+constexpr size_t kMostWaiting = 1 << 20;
+
+/// Bytes written; fewer than asked for on an error, which errno then names.
+size_t write_all(int file, std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t wrote = ::write(file, bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) break;
+    done += static_cast<size_t>(wrote);
+  }
+  return done;
+}
+
+}  // namespace
+
+AppendFile::~AppendFile() { close(); }
+
+void AppendFile::open(std::filesystem::path path) {
+  close();
+  waiting_.clear();
+  path_ = std::move(path);
+}
+
+void AppendFile::add(std::string_view row) {
+  if (waiting_.size() + row.size() <= kMostWaiting) waiting_ += row;
+}
+
+bool AppendFile::fail(const char* action) noexcept {
+  const int code = errno;
+  try {
+    error_ = cat("cannot ", action, " ", path_, ": ", std::strerror(code));
+  } catch (...) {
+  }
+  return false;
+}
+
+bool AppendFile::flush() noexcept {
+  if (waiting_.empty()) return true;
+  if (file_ < 0) {
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (file_ < 0) return fail("open");
+    struct stat status {};
+    if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      errno = EINVAL;
+      fail("append to what is no regular file,");
+      ::close(std::exchange(file_, -1));
+      return false;
+    }
+    good_size_ = status.st_size;
+  }
+  const size_t wrote = write_all(file_, waiting_);
+  if (wrote < waiting_.size()) {
+    fail("write");
+    // A torn row would spoil the file for its readers. Where even this fails, the next start of a logger mends it.
+    [[maybe_unused]] const int cut = ::ftruncate(file_, good_size_);
+    return false;
+  }
+  good_size_ += static_cast<int64_t>(wrote);
+  waiting_.clear();
+  return true;
+}
+
+void AppendFile::close() noexcept {
+  flush();
+  if (file_ >= 0) ::close(std::exchange(file_, -1));
+}
+
+std::string replace_file(const std::filesystem::path& path, const std::function<void(const std::function<void(std::string_view)>&)>& write) {
+  const std::string temporary = path.string() + ".tmp";
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file < 0) return cat("cannot open ", temporary, ": ", std::strerror(errno));
+  int code = 0;
+  std::string block;
+  const auto put = [&] {
+    if (code == 0 && write_all(file, block) < block.size()) code = errno;
+    block.clear();
+  };
+  write([&](std::string_view part) {
+    block += part;
+    if (block.size() > (1 << 16)) put();
+  });
+  put();
+  if (::close(file) != 0 && code == 0) code = errno;
+  if (code == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) code = errno;
+  if (code == 0) return {};
+  ::unlink(temporary.c_str());
+  return cat("cannot replace ", path, ": ", std::strerror(code));
+}
+
+}  // namespace fulgur

@@ -1,0 +1,118 @@
+#include "fulgur/loggers/jsonl_logger.h"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "append_file.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "run_name.h"
+
+namespace fulgur {
+namespace {
+
+constexpr const char* kWarning = "logger.jsonl_write";
+
+nlohmann::ordered_json json_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+/// True where the line is a row that belongs to the run up to `resume_step`.
+bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
+  const auto row = nlohmann::json::parse(line, nullptr, false);
+  if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) return false;
+  return !resume_step || row["step"].get<int64_t>() <= *resume_step;
+}
+
+}  // namespace
+
+struct JsonlLogger::Impl {
+  Options options;
+  std::filesystem::path path;
+  AppendFile file;
+
+  void warn(const std::string& what) const {
+    log::warn(kWarning, cat("[loggers.JsonlLogger] metrics are not written for now; ", what, ". The run goes on; free space or mend the permissions."));
+  }
+
+  void flush() {
+    if (!file.flush()) warn(file.error());
+  }
+
+  /// Cuts rows after `resume_step` and torn ones; a file that has none stays untouched.
+  void mend(std::optional<int64_t> resume_step) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    std::string kept;
+    for (size_t position = 0, end = 0; (end = text.find('\n', position)) != std::string::npos; position = end + 1) {
+      const std::string_view line(text.data() + position, end - position);
+      if (is_kept(line, resume_step)) kept.append(line) += '\n';
+    }
+    if (kept == text) return;
+    if (const std::string error = replace_file(path, [&](const auto& put) { put(kept); }); !error.empty()) warn(error);
+  }
+};
+
+void JsonlLogger::Options::fields(Fields& f) {
+  f(name, "name", "Folder of the runs under default_root_dir.");
+  f(version, "version", "Number of the run's folder; auto: the next free one.").at_least(0);
+}
+
+JsonlLogger::JsonlLogger(const Options& options) : impl_(std::make_unique<Impl>()) {
+  checked_run_name("JsonlLogger", options.name);
+  impl_->options = options;
+}
+
+JsonlLogger::JsonlLogger() : JsonlLogger(Options()) {}
+JsonlLogger::~JsonlLogger() = default;
+
+std::optional<std::string> JsonlLogger::run_name() const { return impl_->options.name; }
+std::optional<int64_t> JsonlLogger::run_version() const { return impl_->options.version.value; }
+
+void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
+  std::error_code error;
+  std::filesystem::create_directories(log_dir, error);
+  impl_->path = log_dir / "metrics.jsonl";
+  impl_->file.open(impl_->path);
+  if (std::filesystem::is_regular_file(impl_->path, error)) impl_->mend(resume_step);
+}
+
+void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
+  if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_metrics.");
+  nlohmann::ordered_json row;
+  row["step"] = step;
+  for (const auto& [name, value] : metrics)
+    if (name == "epoch") row["epoch"] = std::trunc(value) == value && std::abs(value) < 1e15 ? nlohmann::ordered_json(static_cast<int64_t>(value)) : json_number(value);
+  for (const auto& [name, value] : metrics) {
+    if (name == "epoch") continue;
+    if (name == "step") {
+      log::warn("logger.reserved_name", "[loggers.JsonlLogger] 'step' is the name of the step itself; the metric of that name is left out. Rename it.");
+      continue;
+    }
+    row[name] = json_number(value);
+  }
+  // Names that are no UTF-8 are mended, not refused.
+  impl_->file.add(row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
+  impl_->flush();
+}
+
+void JsonlLogger::flush() { impl_->flush(); }
+
+void JsonlLogger::finalize(RunStatus) noexcept {
+  try {
+    impl_->flush();
+    impl_->file.close();
+  } catch (...) {
+    // A warning that cannot be shown must not end a run that is over.
+  }
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Logger>::add<JsonlLogger>("JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");
+
+}  // namespace fulgur

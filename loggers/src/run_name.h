@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace fulgur {
+
+/// `name`, where it is a plain folder name; else a ConfigError that names `component`: a run's folder never lies outside
+/// of its root.
+std::string checked_run_name(std::string_view component, const std::string& name);
+
+}  // namespace fulgur

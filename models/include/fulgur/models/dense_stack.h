@@ -1,0 +1,29 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <vector>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+/// Fully connected layers with ReLU and dropout between them, none after the last: parameters `layer0.weight`, ….
+class FULGUR_API DenseStack : public torch::nn::Module {
+ public:
+  /// `widths`: input, hidden layers, output; at least two. Throws a ConfigError for fewer or for widths below 1.
+  explicit DenseStack(const std::vector<int64_t>& widths, double dropout = 0.0);
+  /// (N, widths.front()) to (N, widths.back()).
+  Tensor forward(const Tensor& input);
+
+ private:
+  std::vector<torch::nn::Linear> layers_;
+  double dropout_;
+};
+
+/// `batch` as (N, features); throws a ConfigError that names `component` and its option where a sample of `batch` has
+/// another number of values.
+FULGUR_API Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option);
+
+}  // namespace fulgur

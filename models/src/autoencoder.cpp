@@ -1,0 +1,53 @@
+#include "fulgur/models/autoencoder.h"
+
+#include <ATen/ops/mse_loss.h>
+
+namespace fulgur {
+
+void Autoencoder::Options::fields(Fields& f) {
+  f(in_features, "in_features", "Values of a sample.").at_least(1);
+  f(hidden, "hidden", "Widths of the encoder's hidden layers; the decoder has them in reverse.").at_least(1);
+  f(code_size, "code_size", "Values of the code.").at_least(1);
+}
+
+Autoencoder::Autoencoder(const Options& options) : options_(options) {
+  std::vector<int64_t> widths = {options.in_features};
+  widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
+  widths.push_back(options.code_size);
+  encoder_ = register_module("encoder", std::make_shared<DenseStack>(widths));
+  decoder_ = register_module("decoder", std::make_shared<DenseStack>(std::vector<int64_t>(widths.rbegin(), widths.rend())));
+}
+
+Tensor Autoencoder::encode(const Tensor& input) {
+  return encoder_->forward(flatten_samples(input, options_.in_features, "Autoencoder", "in_features"));
+}
+
+Tensor Autoencoder::decode(const Tensor& code) { return decoder_->forward(code); }
+
+Tensor Autoencoder::loss_of(const Batch& batch) { return at::mse_loss(decode(encode(batch[0])), batch[0].flatten(1)); }
+
+StepOutput Autoencoder::training_step(const Batch& batch, int64_t) {
+  Tensor loss = loss_of(batch);
+  log("train_loss", loss, {.prog_bar = true});
+  return loss;
+}
+
+Outputs Autoencoder::validation_step(const Batch& batch, int64_t, int64_t) {
+  log("val_loss", loss_of(batch), {.prog_bar = true});
+  return {};
+}
+
+Outputs Autoencoder::test_step(const Batch& batch, int64_t, int64_t) {
+  log("test_loss", loss_of(batch), {.prog_bar = true});
+  return {};
+}
+
+Outputs Autoencoder::predict_step(const Batch& batch, int64_t, int64_t) {
+  const Tensor code = encode(batch[0]);
+  return {{"reconstruction", decode(code).view(batch[0].sizes())}, {"code", code}};
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<LightningModule>::add<Autoencoder>("Autoencoder", "Reconstructs its input from a short code; encoder and decoder are two parts.");
+
+}  // namespace fulgur

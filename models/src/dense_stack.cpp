@@ -1,0 +1,38 @@
+#include "fulgur/models/dense_stack.h"
+
+#include <ATen/ops/dropout.h>
+#include <c10/util/StringUtil.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+DenseStack::DenseStack(const std::vector<int64_t>& widths, double dropout) : dropout_(dropout) {
+  if (widths.size() < 2) throw ConfigError(cat("[models.DenseStack] at least an input and an output width are needed; got ", widths.size(), "."));
+  for (const int64_t width : widths)
+    if (width < 1) throw ConfigError(cat("[models.DenseStack] widths must be at least 1; got ", width, "."));
+  for (size_t i = 0; i + 1 < widths.size(); ++i)
+    layers_.push_back(register_module(cat("layer", i), torch::nn::Linear(widths[i], widths[i + 1])));
+}
+
+Tensor DenseStack::forward(const Tensor& input) {
+  Tensor x = input;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    x = layers_[i]->forward(x);
+    if (i + 1 == layers_.size()) break;
+    x = x.relu_();
+    if (dropout_ > 0 && is_training()) x = at::dropout(x, dropout_, true);
+  }
+  return x;
+}
+
+Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option) {
+  const int64_t values = batch.dim() < 2 || batch.size(0) == 0 ? -1 : batch.numel() / batch.size(0);
+  if (values != features)
+    throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features, " values; got a batch of shape ",
+                          c10::str(batch.sizes()), ". Set model.init_args.", option, " to what the data has."));
+  return batch.flatten(1);
+}
+
+}  // namespace fulgur

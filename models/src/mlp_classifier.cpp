@@ -1,0 +1,26 @@
+#include "fulgur/models/mlp_classifier.h"
+
+namespace fulgur {
+
+void MlpClassifier::Options::fields(Fields& f) {
+  f(in_features, "in_features", "Values of a sample.").at_least(1);
+  f(hidden, "hidden", "Widths of the hidden layers; empty: a linear classifier.").at_least(1);
+  f(num_classes, "num_classes", "Number of classes.").at_least(2);
+  f(dropout, "dropout", "Share of hidden values set to zero in training.").at_least(0).less_than(1);
+}
+
+MlpClassifier::MlpClassifier(const Options& options) : options_(options) {
+  std::vector<int64_t> widths = {options.in_features};
+  widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
+  widths.push_back(options.num_classes);
+  layers_ = register_module("layers", std::make_shared<DenseStack>(widths, options.dropout));
+}
+
+Tensor MlpClassifier::forward(const Tensor& input) {
+  return layers_->forward(flatten_samples(input, options_.in_features, "MlpClassifier", "in_features"));
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<LightningModule>::add<MlpClassifier>("MlpClassifier", "A classifier of fully connected layers with ReLU.");
+
+}  // namespace fulgur

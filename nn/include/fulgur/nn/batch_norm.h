@@ -1,0 +1,83 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/options/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include <ostream>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::nn {
+
+using torch::nn::BatchNorm1dOptions;
+using torch::nn::BatchNorm2dOptions;
+using torch::nn::BatchNorm3dOptions;
+using torch::nn::BatchNormOptions;
+
+/// What BatchNorm1d, 2d and 3d share: a drop-in for LibTorch's layers, with the same options, names of parameters and
+/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise.
+/// With `momentum` of nullopt the counter is read to the host in each training step.
+template <class Derived>
+class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived> {
+ public:
+  explicit BatchNormImplBase(const BatchNormOptions& options_);
+
+  /// Registers parameters and buffers anew and sets them to their start values.
+  void reset() override;
+  void reset_running_stats();
+  void reset_parameters();
+  /// (N, C, …) to the same shape, normalised over all dimensions but C: by the batch in training and where running
+  /// statistics are not tracked, else by the running ones. Throws an Error for another number of dimensions or channels,
+  /// and in training for a single value per channel.
+  Tensor forward(const Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+  BatchNormOptions options;
+  Tensor weight;               ///< (C), undefined without `affine`
+  Tensor bias;                 ///< (C), undefined without `affine`
+  Tensor running_mean;         ///< (C), undefined without `track_running_stats`
+  Tensor running_var;          ///< (C), unbiased; undefined without `track_running_stats`
+  Tensor num_batches_tracked;  ///< int64 scalar, undefined without `track_running_stats`
+
+ private:
+  void check(const Tensor& input, bool by_batch) const;
+};
+
+class BatchNorm1dImpl;
+class BatchNorm2dImpl;
+class BatchNorm3dImpl;
+extern template class BatchNormImplBase<BatchNorm1dImpl>;
+extern template class BatchNormImplBase<BatchNorm2dImpl>;
+extern template class BatchNormImplBase<BatchNorm3dImpl>;
+
+/// Over (N, C) or (N, C, L).
+class FULGUR_API BatchNorm1dImpl : public BatchNormImplBase<BatchNorm1dImpl> {
+ public:
+  static constexpr const char* kName = "BatchNorm1d";
+  static constexpr int64_t kMinDims = 2, kMaxDims = 3;
+  using BatchNormImplBase::BatchNormImplBase;
+};
+
+/// Over (N, C, H, W).
+class FULGUR_API BatchNorm2dImpl : public BatchNormImplBase<BatchNorm2dImpl> {
+ public:
+  static constexpr const char* kName = "BatchNorm2d";
+  static constexpr int64_t kMinDims = 4, kMaxDims = 4;
+  using BatchNormImplBase::BatchNormImplBase;
+};
+
+/// Over (N, C, D, H, W).
+class FULGUR_API BatchNorm3dImpl : public BatchNormImplBase<BatchNorm3dImpl> {
+ public:
+  static constexpr const char* kName = "BatchNorm3d";
+  static constexpr int64_t kMinDims = 5, kMaxDims = 5;
+  using BatchNormImplBase::BatchNormImplBase;
+};
+
+TORCH_MODULE(BatchNorm1d);
+TORCH_MODULE(BatchNorm2d);
+TORCH_MODULE(BatchNorm3d);
+
+}  // namespace fulgur::nn
