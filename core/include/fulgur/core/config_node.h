@@ -21,6 +21,9 @@ struct Location {
   FULGUR_API std::string text() const;
 };
 
+/// False where an unquoted scalar of this text means, or may be taken for, null, a boolean or a number.
+FULGUR_API bool reads_as_text(std::string_view plain);
+
 /// A value of the config as it was written: null, scalar text, list or map (in order, keys unique). A scalar keeps its
 /// text and whether it was quoted; its type is decided by the field that reads it. Independent of the YAML library.
 class FULGUR_API ConfigNode {
@@ -43,7 +46,7 @@ class FULGUR_API ConfigNode {
   bool is_scalar() const { return kind_ == Kind::scalar; }
   bool is_list() const { return kind_ == Kind::list; }
   bool is_map() const { return kind_ == Kind::map; }
-  /// `null`, `text 'abc'`, `list of 3`, `map of 2`: for messages.
+  /// `null`, `'abc'`, `quoted text '2'`, `a list of 3`, `a map of 2`: for messages.
   std::string describe() const;
 
   const std::string& text() const { return text_; }
@@ -56,7 +59,7 @@ class FULGUR_API ConfigNode {
   /// The entry named `key` of a map, or nullptr.
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);
-  /// The entry named `key`, made (null) where it is absent; turns a null node into a map.
+  /// The entry named `key`, made (null) where it is absent; turns a node that is no map into an empty one.
   ConfigNode& get_or_add(std::string_view key);
   void set(std::string_view key, ConfigNode value) { get_or_add(key) = std::move(value); }
   void erase(std::string_view key);
@@ -65,7 +68,8 @@ class FULGUR_API ConfigNode {
   Location key_where;  ///< of the key, for the entries of a map
   std::string comment;  ///< written above the entry when it is printed with comments
 
-  /// Same kinds, texts and entries, in the same order; places and comments do not count.
+  /// Same kinds, texts and entries, in the same order; places and comments do not count, and quotes only where they
+  /// change what a text means (`"2"` against `2`).
   bool same_as(const ConfigNode& other) const;
 
  private:
@@ -89,6 +93,9 @@ class FULGUR_API Problems {
   void add(const Location& where, std::string path, std::string message);
   bool empty() const { return items_.empty(); }
   const std::vector<Problem>& items() const { return items_; }
+  /// A required option at `path` may be missing: something fills it later (a link).
+  void allow_missing(std::string path) { may_miss_.push_back(std::move(path)); }
+  bool may_miss(const std::string& path) const;
   /// One line per problem: `file:line:col: path: message`.
   std::string report() const;
   /// Throws a ConfigError with the report where there is any problem.
@@ -96,6 +103,7 @@ class FULGUR_API Problems {
 
  private:
   std::vector<Problem> items_;
+  std::vector<std::string> may_miss_;
 };
 
 /// `parent.child`, or `child` where the parent is empty.

@@ -50,6 +50,9 @@ struct TypeInfo {
   std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, made on demand
 };
 
+/// The type with its conditions in words: `int, at least 1`, `one of norm, value`, `list of callback`.
+FULGUR_API std::string type_text(const TypeInfo& type);
+
 /// Reads and writes options of type T. Specialise `FieldTraits<T>` with `type()`, `read()` and `write()` to teach the
 /// binder a type of your own.
 template <class T>
@@ -72,6 +75,8 @@ class FULGUR_API FieldRef {
  public:
   explicit FieldRef(Field& field) : field_(&field) {}
   FieldRef& required() { field_->required = true; return *this; }
+  /// `null` is a value of the field too.
+  FieldRef& nullable() { field_->type.nullable = true; return *this; }
   FieldRef& at_least(double minimum) { type().minimum = minimum; return *this; }
   FieldRef& at_most(double maximum) { type().maximum = maximum; return *this; }
   FieldRef& range(double minimum, double maximum) { return at_least(minimum).at_most(maximum); }
@@ -118,7 +123,8 @@ class FULGUR_API Fields {
   std::vector<Field> fields_;
 };
 
-/// Checks a scalar, or each number of a list, against the conditions of `type`; adds what is wrong to `problems`.
+/// Checks a value (of a list or map: each item) against the conditions of `type`: null, range, choices, length, and the
+/// alternatives of an any_of. Adds what is wrong to `problems`; other wrong types are left to the field's reader.
 FULGUR_API bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems, const std::string& path);
 
 /// Options of any component, with the type erased.

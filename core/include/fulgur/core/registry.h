@@ -127,18 +127,20 @@ class FULGUR_API ComponentSpec {
   /// Empty: nothing chosen.
   const std::string& class_path() const { return class_path_; }
   explicit operator bool() const { return !class_path_.empty(); }
-  /// Throws std::logic_error where nothing is chosen.
+  /// Throws std::logic_error where nothing is chosen, and a ConfigError where the class is unknown.
   AnyOptions& options();
   const AnyOptions& options() const;
 
+  /// Null: nothing chosen. A map without `class_path` sets options of the class that is chosen already.
   bool read(const ConfigNode& node, Problems& problems, const std::string& path);
+  /// Null where nothing is chosen.
   ConfigNode write() const;
   Location where;  ///< of the class path in the config
 
  private:
   std::string kind_;
   std::string class_path_;
-  std::unique_ptr<AnyOptions> options_;
+  mutable std::unique_ptr<AnyOptions> options_;  // made at first use: the class may be registered after this object
 };
 
 template <class Base>

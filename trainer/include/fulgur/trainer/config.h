@@ -12,6 +12,7 @@
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/options.h"
 #include "fulgur/trainer/trainer_options.h"
+#include "fulgur/trainer/yaml.h"
 
 namespace fulgur {
 
@@ -43,9 +44,17 @@ struct FULGUR_API Config {
   std::map<std::string, std::string> link;
   std::vector<std::string> silence;  ///< warning ids not to show
 
+  /// Folder of the last `--config` file; no option, set by `load_config`.
+  std::filesystem::path folder;
+
   void fields(Fields& f);
-  /// The config as it stands, docs as comments.
+  /// The config as it stands, docs as comments; `config_from_node` gives the same config back.
   ConfigNode write() const;
+
+  /// Files that it was read from: `ckpt_path: last` looks beside them first.
+  std::vector<std::filesystem::path> files;
+  /// What the config itself says at the targets of `link`; it must agree with the fact.
+  std::map<std::string, ConfigNode> written_at_links;
 };
 
 /// What the command line and the environment add to the files.
@@ -55,22 +64,11 @@ struct FULGUR_API ConfigSources {
   std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are looked at
 };
 
-/// Reads one YAML file into nodes: size, depth and node limits, UTF-8, duplicate keys, aliases, several documents.
-FULGUR_API ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems);
-/// The same for a text; `source` stands for the file name in messages.
-FULGUR_API ConfigNode parse_yaml(const std::string& text, const std::string& source, Problems& problems);
-/// YAML that parses back to the same nodes.
-struct YamlStyle {
-  bool comments = false;
-  bool skip_null = false;
-};
-FULGUR_API std::string to_yaml(const ConfigNode& node, const YamlStyle& style = {});
-
-/// Files, environment and command line merged in this order (later wins), short forms and `+=` resolved, `${…}` filled.
+/// Files, environment and command line merged in this order (later wins), short forms and `+=` resolved; `${…}` stays.
 FULGUR_API ConfigNode merge_config(const ConfigSources& sources, Problems& problems);
 /// The typed config; throws a ConfigError that names everything that is wrong.
 FULGUR_API Config load_config(const ConfigSources& sources);
-/// The typed config of one node; throws likewise.
+/// The typed config of one node, `${…}` filled; throws likewise.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
 /// Writes `facts` of the data module into the options that `link` names; throws a ConfigError for a link that cannot be.

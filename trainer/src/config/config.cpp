@@ -1,0 +1,138 @@
+#include "fulgur/trainer/config.h"
+
+#include <algorithm>
+
+#include "config/config_tree.h"
+#include "config/links.h"
+#include "config/renamed_options.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+TypeInfo FieldTraits<SeedChoice>::type() {
+  TypeInfo seed = FieldTraits<int64_t>::type();
+  seed.minimum = 0;
+  return {.kind = TypeInfo::Kind::any_of, .name = "bool or int", .parts = {FieldTraits<bool>::type(), seed}};
+}
+
+bool FieldTraits<SeedChoice>::read(const ConfigNode& node, SeedChoice& value, Problems& problems, const std::string& path) {
+  SeedChoice read_value{.enabled = true, .seed = std::nullopt};
+  if (node.is_scalar() && node.text().find_first_of("tTfF") == 0) {
+    if (!detail::read_bool(node, read_value.enabled, problems, path)) return false;
+  } else {
+    uint64_t seed = 0;
+    if (!FieldTraits<uint64_t>::read(node, seed, problems, path)) return false;
+    read_value.seed = seed;
+  }
+  value = read_value;
+  return true;
+}
+
+ConfigNode FieldTraits<SeedChoice>::write(const SeedChoice& value) {
+  if (value.enabled && value.seed) return ConfigNode::scalar(std::to_string(*value.seed));
+  return ConfigNode::boolean(value.enabled);
+}
+
+void Config::fields(Fields& f) {
+  f(seed_everything, "seed_everything", "Seed of all random numbers; true: a random seed, which is printed and saved; false: none.");
+  f(trainer, "trainer", "How the run goes.");
+  f(model, "model", "The network and how it learns.").nullable();
+  f(data, "data", "The data of the run.").nullable();
+  f(optimizer, "optimizer", "Optimizer of modules that configure none themselves.");
+  f(lr_scheduler, "lr_scheduler", "Learning-rate schedule of that optimizer.");
+  f(lr_scheduler_interval, "lr_scheduler_interval", "How often that schedule steps.").one_of({"epoch", "step"});
+  f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that wants one.");
+  f(ckpt_path, "ckpt_path", "Checkpoint to start from: last, best, or a path.");
+  f(link, "link", "Target option to fact of the data module: {model.init_args.num_classes: data.num_classes}.");
+  f(silence, "silence", "Ids of warnings that are not shown.");
+  f.hint_for_unknown = config::hint_for_top_key;
+}
+
+ConfigNode Config::write() const {
+  Config copy = *this;
+  Fields fields;
+  copy.fields(fields);
+  ConfigNode node = fields.write();
+  config::escape_references(node);
+  return node;
+}
+
+namespace {
+
+/// `FULGUR_…__…` variables as overrides; classes first, since choosing one drops the options set before it.
+std::vector<std::pair<std::string, std::string>> sorted_variables(const ConfigSources& sources) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const auto& variable : sources.environment) {
+    if (config::key_of_variable(variable.first)) variables.push_back(variable);
+  }
+  const auto chooses_class = [](const std::string& name) { return name.ends_with("__CLASS_PATH"); };
+  std::sort(variables.begin(), variables.end(), [&](const auto& a, const auto& b) {
+    return std::pair(!chooses_class(a.first), a.first) < std::pair(!chooses_class(b.first), b.first);
+  });
+  return variables;
+}
+
+bool lies_in(const std::string& path, const Problems& problems) {
+  return std::any_of(problems.items().begin(), problems.items().end(), [&](const Problem& problem) {
+    return problem.path == path || (problem.path.starts_with(path) && problem.path[path.size()] == '.');
+  });
+}
+
+/// Reads what interpolation left; a value whose reference failed is not reported a second time.
+Config read_typed(ConfigNode node, Problems& problems) {
+  Problems references;
+  config::interpolate(node, references);
+  Problems typed;
+  Config config = config::read_with_links(node, typed);
+  for (const Problem& problem : references.items()) problems.add(problem.where, problem.path, problem.message);
+  for (const Problem& problem : typed.items()) {
+    if (!lies_in(problem.path, references)) problems.add(problem.where, problem.path, problem.message);
+  }
+  return config;
+}
+
+}  // namespace
+
+ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
+  ConfigNode root = ConfigNode::map();
+  for (const std::filesystem::path& file : sources.files) {
+    ConfigNode node = load_yaml_file(file, problems);
+    if (node.is_null()) continue;
+    if (!node.is_map()) {
+      problems.add(node.where, "", "a config is a map with keys such as trainer, model, data; got " + node.describe());
+      continue;
+    }
+    config::merge_into(root, std::move(node));
+  }
+  const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
+  config::Overrider overrider(*schema, problems);
+  for (const auto& [name, value] : sorted_variables(sources)) {
+    const Location where{"environment variable " + name, 0, 0};
+    if (!is_utf8(value)) problems.add(where, "", "is no valid UTF-8");
+    else overrider.apply(root, *config::key_of_variable(name), value, where);
+  }
+  for (const auto& [key, value] : sources.overrides) overrider.apply(root, key, value, {"command line", 0, 0});
+  return root;
+}
+
+Config load_config(const ConfigSources& sources) {
+  Problems problems;
+  const ConfigNode root = merge_config(sources, problems);
+  // A file that could not be read would only bring complaints about what it did not say.
+  const bool unreadable = std::any_of(problems.items().begin(), problems.items().end(),
+                                      [](const Problem& problem) { return problem.path.empty(); });
+  if (unreadable) problems.throw_if_any();
+  Config config = read_typed(root, problems);
+  problems.throw_if_any();
+  config.files = sources.files;
+  return config;
+}
+
+Config config_from_node(const ConfigNode& node) {
+  Problems problems;
+  Config config = read_typed(node, problems);
+  problems.throw_if_any();
+  return config;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/config_node.h"
+#include "fulgur/core/options.h"
+
+namespace fulgur::config {
+
+/// Puts `over` upon `base`: maps merge deeply, everything else replaces. Another class_path drops the old init_args.
+void merge_into(ConfigNode& base, ConfigNode over);
+
+/// The value of an override: text in brackets, braces or quotes is YAML, `null` and nothing are null, and anything else
+/// is a scalar as it stands (so that `#`, `: ` and `*` need no quotes).
+ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems);
+
+/// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which decides what a
+/// short form means (`model.lr` is `model.init_args.lr`).
+class Overrider {
+ public:
+  Overrider(const Fields& schema, Problems& problems) : schema_(schema), problems_(problems) {}
+
+  /// Sets `key` (`trainer.max_epochs`, `trainer.callbacks.0.patience`, `trainer.callbacks+`) to `value`.
+  void apply(ConfigNode& root, const std::string& key, const std::string& value, const Location& where);
+
+ private:
+
+  void set(ConfigNode& node, const TypeInfo* type, size_t at);
+  void set_in_fields(ConfigNode& node, const Fields& fields, size_t at);
+  void set_in_component(ConfigNode& node, const TypeInfo& type, size_t at);
+  void set_in_list(ConfigNode& node, const TypeInfo& type, size_t at);
+  void set_in_map(ConfigNode& node, const TypeInfo& type, size_t at);
+  void assign(ConfigNode& node, const TypeInfo* type);
+  void append(ConfigNode& node, const TypeInfo* type);
+  bool load_group(ConfigNode& node);
+  ConfigNode& child(ConfigNode& node, const std::string& key);
+  void problem(std::string message);
+  const TypeInfo& alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const;
+  const Fields* fields_of(const TypeInfo& type);
+  const Fields* fields_of_component(const std::string& kind, const std::string& name);
+
+  const Fields& schema_;
+  Problems& problems_;
+  std::vector<std::string> path_;
+  std::string key_;
+  bool append_ = false;
+  ConfigNode value_;
+  // Made once: a command line may hold many overrides.
+  std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
+  struct Component {
+    std::unique_ptr<AnyOptions> options;
+    std::unique_ptr<Fields> fields;
+  };
+  std::map<std::pair<std::string, std::string>, Component> components_;
+};
+
+/// `FULGUR_TRAINER__MAX_EPOCHS` → `trainer.max_epochs`; nothing for names that are no config (without `__`).
+std::optional<std::string> key_of_variable(std::string_view name);
+
+/// Fills `${key.path}` and `${env:NAME}` everywhere in the tree; `$${` stays as `${`.
+void interpolate(ConfigNode& root, Problems& problems);
+
+/// Writes `${` in all scalars so that `interpolate` gives them back.
+void escape_references(ConfigNode& root);
+
+}  // namespace fulgur::config

@@ -1,0 +1,191 @@
+#include "config/links.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+namespace {
+
+struct Target {
+  std::string group;                 ///< `model`
+  std::vector<std::string> options;  ///< below init_args
+  std::string path() const { return group + ".init_args." + join(options, "."); }
+};
+
+/// `model.init_args.width`, or `model.width` for short.
+std::optional<Target> parse_target(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('.', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    if (parts.back().empty()) return std::nullopt;
+    begin = end + 1;
+  }
+  Target target{parts.front(), {parts.begin() + 1, parts.end()}};
+  if (!target.options.empty() && target.options.front() == "init_args") target.options.erase(target.options.begin());
+  if (target.options.empty()) return std::nullopt;
+  return target;
+}
+
+ComponentSpec* spec_of(Config& config, const std::string& group) {
+  if (group == "model") return &config.model;
+  if (group == "optimizer") return config.optimizer ? &*config.optimizer : nullptr;
+  if (group == "lr_scheduler") return config.lr_scheduler ? &*config.lr_scheduler : nullptr;
+  return nullptr;
+}
+
+std::vector<std::string> names_of(const Fields& fields) {
+  std::vector<std::string> names;
+  for (const Field& field : fields.all()) names.push_back(field.name);
+  return names;
+}
+
+/// The field at `options` below `fields`; `made` keeps the objects on the way alive.
+const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made, std::string& why) {
+  const Fields* level = &fields;
+  const Field* found = nullptr;
+  for (const std::string& name : target.options) {
+    if (level == nullptr) return nullptr;
+    found = nullptr;
+    for (const Field& field : level->all()) {
+      if (field.name == name) found = &field;
+    }
+    if (found == nullptr) {
+      why = cat("there is no option '", name, "'", did_you_mean(name, names_of(*level)));
+      return nullptr;
+    }
+    level = nullptr;
+    if (found->type.object) {
+      made.push_back(found->type.object());
+      level = made.back().get();
+    }
+  }
+  return found;
+}
+
+const ConfigNode* find_written(const ConfigNode& root, const Target& target) {
+  const ConfigNode* node = root.find(target.group);
+  if (node != nullptr) node = node->find("init_args");
+  for (size_t i = 0; node != nullptr && i < target.options.size(); ++i) node = node->find(target.options[i]);
+  return node;
+}
+
+/// Why the link cannot be, or nothing.
+std::optional<std::string> check_link(Config& config, const std::string& target_text, const std::string& source) {
+  const std::optional<Target> target = parse_target(target_text);
+  if (!target) return "the target must be an option such as model.init_args.num_classes";
+  if (!source.starts_with("data.") || source.size() == 5) return cat("the source must be a fact of the data module such as data.num_classes; got '", source, "'");
+  if (target->group != "model" && target->group != "optimizer" && target->group != "lr_scheduler") {
+    return cat("only options of model, optimizer and lr_scheduler can be targets: the rest is set up before the data's facts are known; got '",
+               target->group, "'");
+  }
+  const ComponentSpec* spec = spec_of(config, target->group);
+  if (spec == nullptr || !*spec) return cat("no ", target->group, " is chosen");
+  const std::unique_ptr<AnyOptions> options = spec->options().clone();
+  Fields fields;
+  options->fields(fields);
+  std::vector<std::unique_ptr<Fields>> made;
+  std::string why;
+  if (find_field(fields, *target, made, why) != nullptr) return std::nullopt;
+  return why.empty() ? cat(target_text, " is no option of ", spec->class_path()) : cat(spec->class_path(), ": ", why);
+}
+
+/// A fact as the config would write it; nothing for tensors and maps.
+std::optional<ConfigNode> as_node(const StateTree& fact) {
+  if (fact.holds<bool>()) return ConfigNode::boolean(fact.as_bool());
+  if (fact.holds<int64_t>()) return ConfigNode::integer(fact.as_int());
+  if (fact.holds<uint64_t>()) return ConfigNode::scalar(std::to_string(fact.as_uint()));
+  if (fact.holds<double>()) return ConfigNode::number(fact.as_double());
+  if (fact.holds<std::string>()) return ConfigNode::string(fact.as_string());
+  if (!fact.is_list()) return std::nullopt;
+  std::vector<ConfigNode> items;
+  for (const StateTree& item : fact.as_list()) {
+    std::optional<ConfigNode> node = as_node(item);
+    if (!node) return std::nullopt;
+    items.push_back(std::move(*node));
+  }
+  return ConfigNode::list(std::move(items));
+}
+
+void set_places(ConfigNode& node, const Location& where) {
+  node.where = where;
+  for (ConfigNode& item : node.items()) set_places(item, where);
+}
+
+void apply_link(Config& config, const std::string& target_text, const std::string& source, const StateTree& facts, Problems& problems) {
+  const Location where{"link", 0, 0};
+  if (const std::optional<std::string> why = check_link(config, target_text, source)) return problems.add(where, target_text, *why);
+  const Target target = *parse_target(target_text);
+  const std::string fact_name = source.substr(5);
+  std::vector<std::string> known;
+  for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
+  if (!facts.contains(fact_name)) {
+    return problems.add(where, target_text, cat("the data module tells no '", fact_name, "'", did_you_mean(fact_name, known), "; it tells ",
+                                                known.empty() ? "nothing" : join(known)));
+  }
+  const std::optional<ConfigNode> written = as_node(facts.at(fact_name));
+  if (!written) return problems.add(where, target_text, cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option takes"));
+  const auto own = config.written_at_links.find(target.path());
+  if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
+    return problems.add(own->second.where, target.path(),
+                        cat("the config says ", own->second.describe(), ", the link to ", source, " says ", written->describe(),
+                            ". Leave out one of them"));
+  }
+  Fields fields;
+  spec_of(config, target.group)->options().fields(fields);
+  std::vector<std::unique_ptr<Fields>> made;
+  std::string why;
+  const Field* field = find_field(fields, target, made, why);
+  ConfigNode value = *written;
+  set_places(value, {source, 0, 0});
+  if (!check_conditions(value, field->type, problems, target_text)) return;
+  // Options inside an object are set through the option that holds it.
+  for (size_t i = target.options.size(); i-- > 1;) {
+    ConfigNode holder = ConfigNode::map();
+    holder.set(target.options[i], std::move(value));
+    value = std::move(holder);
+  }
+  for (const Field& top : fields.all()) {
+    if (top.name == target.options.front()) top.read(value, problems, target.group + ".init_args." + top.name);
+  }
+}
+
+}  // namespace
+
+Config config::read_with_links(const ConfigNode& node, Problems& problems) {
+  Config config;
+  Fields fields;
+  config.fields(fields);
+  const ConfigNode* link = node.find("link");
+  Problems found;
+  std::map<std::string, const ConfigNode*> written;
+  for (const auto& [target_text, source] : link != nullptr ? link->entries() : std::vector<ConfigNode::Entry>()) {
+    const std::optional<Target> target = parse_target(target_text);
+    if (!target) continue;
+    found.allow_missing(target->path());
+    if (const ConfigNode* own = find_written(node, *target)) written.emplace(target->path(), own);
+  }
+  fields.read(node, found, "");
+  for (const Problem& problem : found.items()) problems.add(problem.where, problem.path, problem.message);
+  // A component with problems of its own was not taken over: its links cannot be judged.
+  if (!found.empty()) return config;
+  for (const auto& [path, own] : written) config.written_at_links.emplace(path, *own);
+  for (const auto& [target_text, source] : config.link) {
+    const std::optional<std::string> why = check_link(config, target_text, source);
+    const ConfigNode* entry = link != nullptr ? link->find(target_text) : nullptr;
+    if (why) problems.add(entry != nullptr ? entry->key_where : Location{}, join_path("link", target_text), *why);
+  }
+  return config;
+}
+
+void apply_links(Config& config, const StateTree& facts) {
+  Problems problems;
+  for (const auto& [target_text, source] : config.link) apply_link(config, target_text, source, facts, problems);
+  problems.throw_if_any();
+}
+
+}  // namespace fulgur

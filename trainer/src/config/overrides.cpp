@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <charconv>
+
+#include "config/config_tree.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/yaml.h"
+
+namespace fulgur::config {
+
+namespace {
+
+using Kind = TypeInfo::Kind;
+
+constexpr size_t kMaxSegments = 64;
+
+std::vector<std::string> split(std::string_view key) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= key.size();) {
+    const size_t end = std::min(key.find('.', begin), key.size());
+    parts.emplace_back(key.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::optional<size_t> as_index(const std::string& text) {
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return index;
+}
+
+bool is_yaml_file(const ConfigNode& value) {
+  return value.is_scalar() && (value.text().ends_with(".yaml") || value.text().ends_with(".yml"));
+}
+
+/// Every node below came from `where`; the lines of a one-line value help nobody.
+void set_places(ConfigNode& node, const Location& where) {
+  node.where = node.key_where = where;
+  for (ConfigNode& item : node.items()) set_places(item, where);
+  for (auto& [key, value] : node.entries()) set_places(value, where);
+}
+
+}  // namespace
+
+ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems) {
+  ConfigNode value;
+  const char first = text.empty() ? '\0' : text.front();
+  if (first == '[' || first == '{' || first == '"' || first == '\'') value = parse_yaml(text, where.source, problems);
+  else if (!text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL") value = ConfigNode::scalar(text);
+  set_places(value, where);
+  return value;
+}
+
+void Overrider::problem(std::string message) { problems_.add(value_.where, key_, std::move(message)); }
+
+void Overrider::apply(ConfigNode& root, const std::string& key, const std::string& value, const Location& where) {
+  key_ = key;
+  append_ = key.ends_with('+');
+  path_ = split(append_ ? std::string_view(key).substr(0, key.size() - 1) : std::string_view(key));
+  const size_t problems_before = problems_.items().size();
+  value_ = parse_value(value, where, problems_);
+  if (problems_.items().size() != problems_before) return;
+  if (path_.size() > kMaxSegments || std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
+    return problem("is no key path; write names with points between them");
+  }
+  set_in_fields(root, schema_, 0);
+}
+
+ConfigNode& Overrider::child(ConfigNode& node, const std::string& key) {
+  if (!node.is_map()) node.where = value_.where;
+  ConfigNode& found = node.get_or_add(key);
+  if (found.key_where.source.empty()) found.where = found.key_where = value_.where;
+  return found;
+}
+
+const Fields* Overrider::fields_of(const TypeInfo& type) {
+  std::unique_ptr<Fields>& made = objects_[&type];
+  if (!made && type.object) made = type.object();
+  return made.get();
+}
+
+const Fields* Overrider::fields_of_component(const std::string& kind, const std::string& name) {
+  Component& made = components_[{kind, name}];
+  if (made.fields) return made.fields.get();
+  const ComponentInfo* info = component_registry(kind).find(name);
+  if (info == nullptr) return nullptr;
+  made.options = info->make_options();
+  made.fields = std::make_unique<Fields>();
+  made.options->fields(*made.fields);
+  return made.fields.get();
+}
+
+const TypeInfo& Overrider::alternative(const ConfigNode& node, const TypeInfo& type, size_t at) const {
+  const auto part = [&](Kind kind) -> const TypeInfo* {
+    for (const TypeInfo& candidate : type.parts) {
+      if (candidate.kind == kind) return &candidate;
+    }
+    return nullptr;
+  };
+  const bool wants_item = at == path_.size() ? append_ : as_index(path_[at]).has_value();
+  const TypeInfo* list = part(Kind::list);
+  if (list != nullptr && (wants_item || node.is_list())) return *list;
+  for (const Kind kind : {Kind::component, Kind::object, Kind::map}) {
+    if (const TypeInfo* found = part(kind)) return *found;
+  }
+  return list != nullptr ? *list : type;
+}
+
+void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
+  if (type != nullptr && type->kind == Kind::any_of && (at < path_.size() || append_)) type = &alternative(node, *type, at);
+  if (at == path_.size()) return append_ ? append(node, type) : assign(node, type);
+  // The reader will say that the key is unknown.
+  if (type == nullptr) return set(child(node, path_[at]), nullptr, at + 1);
+  switch (type->kind) {
+    case Kind::object:
+      if (const Fields* fields = fields_of(*type)) return set_in_fields(node, *fields, at);
+      return set(child(node, path_[at]), nullptr, at + 1);
+    case Kind::component: return set_in_component(node, *type, at);
+    case Kind::list: return set_in_list(node, *type, at);
+    case Kind::map: return set_in_map(node, *type, at);
+    default: return problem(cat("'", path_[at - 1], "' is one value (", type_text(*type), "); it has no '", path_[at], "' below it"));
+  }
+}
+
+void Overrider::set_in_fields(ConfigNode& node, const Fields& fields, size_t at) {
+  const TypeInfo* type = nullptr;
+  for (const Field& field : fields.all()) {
+    if (field.name == path_[at]) type = &field.type;
+  }
+  set(child(node, path_[at]), type, at + 1);
+}
+
+void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t at) {
+  if (node.is_scalar()) {
+    ConfigNode name = std::move(node);
+    node = ConfigNode::map();
+    node.where = name.where;
+    node.key_where = name.key_where;
+    node.set("class_path", std::move(name));
+  }
+  if (path_[at] == "class_path" && at + 1 == path_.size()) return assign(node, &type);
+  ConfigNode& args = child(node, "init_args");
+  const size_t first = path_[at] == "init_args" ? at + 1 : at;
+  if (first == path_.size()) return merge_into(args, value_);
+  const ConfigNode* name = node.find("class_path");
+  const Fields* fields = name != nullptr ? fields_of_component(type.registry_kind, name->text()) : nullptr;
+  if (fields != nullptr) return set_in_fields(args, *fields, first);
+  set(child(args, path_[first]), nullptr, first + 1);
+}
+
+void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
+  const TypeInfo* item = type.parts.empty() ? nullptr : &type.parts[0];
+  if (!node.is_list() || node.items().empty()) {
+    return problem(cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
+  }
+  const std::optional<size_t> index = as_index(path_[at]);
+  if (!index) return set(node.items().back(), item, at);
+  if (*index >= node.items().size()) return problem(cat("the list has ", node.items().size(), " items; there is no item ", *index));
+  set(node.items()[*index], item, at + 1);
+}
+
+void Overrider::set_in_map(ConfigNode& node, const TypeInfo& type, size_t at) {
+  const TypeInfo* item = type.parts.empty() ? nullptr : &type.parts[0];
+  const bool holds_scalars = item == nullptr || (item->kind != Kind::map && item->kind != Kind::object &&
+                                                 item->kind != Kind::component && item->kind != Kind::list);
+  if (!holds_scalars) return set(child(node, path_[at]), item, at + 1);
+  // Keys of a map of scalars may hold points (`link.model.init_args.width`).
+  const std::string key = join({path_.begin() + static_cast<std::ptrdiff_t>(at), path_.end()}, ".");
+  set(child(node, key), item, path_.size());
+}
+
+bool Overrider::load_group(ConfigNode& node) {
+  ConfigNode loaded = load_yaml_file(value_.text(), problems_);
+  // A whole config serves as well: its part of this name is taken.
+  if (loaded.is_map() && loaded.entries().size() == 1 && loaded.entries()[0].first == path_.back()) {
+    ConfigNode inner = std::move(loaded.entries()[0].second);
+    loaded = std::move(inner);
+  }
+  if (loaded.is_null()) return false;
+  merge_into(node, std::move(loaded));
+  return true;
+}
+
+void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
+  const Location key_where = value_.where;
+  const bool is_group = type != nullptr && (type->kind == Kind::component || type->kind == Kind::object);
+  if (is_group && is_yaml_file(value_)) {
+    load_group(node);
+  } else if (type != nullptr && type->kind == Kind::component && value_.is_scalar()) {
+    ConfigNode chosen = ConfigNode::map();
+    chosen.where = value_.where;
+    chosen.set("class_path", value_);
+    merge_into(node, std::move(chosen));
+  } else if (is_group && value_.is_map()) {
+    merge_into(node, value_);
+  } else {
+    node = value_;
+  }
+  node.key_where = key_where;
+}
+
+void Overrider::append(ConfigNode& node, const TypeInfo* type) {
+  if (type != nullptr && type->kind != Kind::list) return problem("is no list: '+' cannot append to it");
+  if (!node.is_list()) {
+    // One logger is a list of one; a switch (`true`, `false`) gives way.
+    const bool one = node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
+    ConfigNode list = one ? ConfigNode::list({node}) : ConfigNode::list();
+    list.where = value_.where;
+    list.key_where = node.key_where;
+    node = std::move(list);
+  }
+  if (value_.is_list()) node.items().insert(node.items().end(), value_.items().begin(), value_.items().end());
+  else node.items().push_back(value_);
+}
+
+std::optional<std::string> key_of_variable(std::string_view name) {
+  constexpr std::string_view kPrefix = "FULGUR_";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  if (name.find("__") == std::string_view::npos) return std::nullopt;
+  std::string key;
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (name.substr(i, 2) == "__") {
+      key += '.';
+      ++i;
+    } else {
+      key += name[i] >= 'A' && name[i] <= 'Z' ? static_cast<char>(name[i] - 'A' + 'a') : name[i];
+    }
+  }
+  return key;
+}
+
+}  // namespace fulgur::config

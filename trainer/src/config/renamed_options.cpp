@@ -1,0 +1,85 @@
+#include "config/renamed_options.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::config {
+
+namespace {
+
+struct Renamed {
+  std::string_view old_name;
+  std::string_view today;
+};
+
+constexpr Renamed kRenamed[] = {
+    {"gpus", "write `accelerator: cuda` and `devices: N`"},
+    {"num_gpus", "write `accelerator: cuda` and `devices: N`"},
+    {"auto_select_gpus", "write `devices: auto`"},
+    {"tpu_cores", "there are no TPUs here; `accelerator` and `devices` choose the device"},
+    {"ipus", "there are no IPUs here; `accelerator` and `devices` choose the device"},
+    {"num_processes", "write `devices: N`"},
+    {"distributed_backend", "write `strategy: NAME`"},
+    {"amp_level", "write `precision: NAME`"},
+    {"amp_backend", "write `precision: NAME`"},
+    {"checkpoint_callback", "write `enable_checkpointing: true` or `false`"},
+    {"progress_bar_refresh_rate", "write `enable_progress_bar: true` or `false`"},
+    {"process_position", "write `enable_progress_bar: true` or `false`"},
+    {"terminate_on_nan", "a loss that is not finite already ends the run with exit code 6"},
+    {"resume_from_checkpoint", "write the top key `ckpt_path: last | best | PATH`"},
+    {"ckpt_path", "it is a top key of the config, beside `trainer`"},
+    {"default_save_path", "write `default_root_dir: PATH`"},
+    {"weights_save_path", "write `dirpath` of the ModelCheckpoint callback"},
+    {"row_log_interval", "write `log_every_n_steps: N`"},
+    {"log_save_interval", "write `log_every_n_steps: N`"},
+    {"flush_logs_every_n_steps", "write it as an option of the logger"},
+    {"train_percent_check", "write `limit_train_batches: X`"},
+    {"val_percent_check", "write `limit_val_batches: X`"},
+    {"test_percent_check", "write `limit_test_batches: X`"},
+    {"max_nb_epochs", "write `max_epochs: N`"},
+    {"min_nb_epochs", "min_epochs is not supported yet"},
+    {"early_stop_callback", "write a callback into `callbacks`"},
+    {"prepare_data_per_node", "data modules prepare their data once per node"},
+    {"reload_dataloaders_every_epoch", "reload_dataloaders_every_n_epochs is not supported yet"},
+    {"truncated_bptt_steps", "split the sequence in the module's training_step"},
+    {"multiple_trainloader_mode", "combine the loaders in the data module"},
+    {"move_metrics_to_cpu", "metrics are kept as one number each"},
+    {"replace_sampler_ddp", "use_distributed_sampler is not supported yet"},
+    {"stochastic_weight_avg", "stochastic weight averaging is not supported yet"},
+    {"track_grad_norm", "it is not supported yet"},
+    {"auto_lr_find", "a learning-rate finder is not supported yet"},
+    {"auto_scale_batch_size", "a batch-size finder is not supported yet"},
+    {"weights_summary", "enable_model_summary is not supported yet"},
+    {"seed_everything", "it is a top key of the config, beside `trainer`"},
+};
+
+/// Options of Lightning today that have no counterpart yet.
+constexpr std::string_view kNotYet[] = {
+    "profiler",      "plugins",          "detect_anomaly",     "min_epochs",           "min_steps",
+    "max_time",      "overfit_batches",  "benchmark",          "inference_mode",       "sync_batchnorm",
+    "num_nodes",     "barebones",        "use_distributed_sampler", "enable_model_summary", "reload_dataloaders_every_n_epochs",
+    "enable_autolog_hparams", "model_registry", "suggest_integrations"};
+
+bool is_not_yet(std::string_view key) { return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet); }
+
+}  // namespace
+
+std::optional<std::string> hint_for_trainer_key(std::string_view key) {
+  for (const Renamed& renamed : kRenamed) {
+    if (renamed.old_name == key) return std::string(renamed.today);
+  }
+  if (is_not_yet(key)) return cat(key, " is not supported yet");
+  return std::nullopt;
+}
+
+std::optional<std::string> hint_for_top_key(std::string_view key) {
+  if (key == "resume_from_checkpoint") return hint_for_trainer_key(key);
+  if (key == "callbacks" || key == "logger" || key == "max_epochs" || key == "devices" || key == "accelerator") {
+    return cat("write it under `trainer`");
+  }
+  return std::nullopt;
+}
+
+}  // namespace fulgur::config

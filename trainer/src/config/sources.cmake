@@ -1,0 +1,14 @@
+# The config's part of the trainer component, relative to trainer/.
+set(FULGUR_CONFIG_SOURCES
+  src/config/config.cpp
+  src/config/describe.cpp
+  src/config/help.cpp
+  src/config/interpolate.cpp
+  src/config/json_schema.cpp
+  src/config/links.cpp
+  src/config/merge.cpp
+  src/config/overrides.cpp
+  src/config/renamed_options.cpp
+  src/config/trainer_options.cpp
+  src/config/yaml_reader.cpp
+  src/config/yaml_writer.cpp)

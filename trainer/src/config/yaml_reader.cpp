@@ -1,0 +1,322 @@
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <unordered_map>
+
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/yaml.h"
+
+namespace fulgur {
+
+namespace {
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxNodes = 100'000;
+/// Aliases of one long text would otherwise multiply it by the number of nodes.
+constexpr size_t kMaxTextBytes = size_t{16} << 20;
+
+/// Ends the parse: nothing sensible can be read after it.
+struct Stop {
+  Location where;
+  std::string path;
+  std::string message;
+};
+
+/// Builds nodes from the parser's events, one pass and no graph: limits hold while the file is read.
+class Builder final : public YAML::EventHandler {
+ public:
+  Builder(std::string source, Problems& problems) : source_(std::move(source)), problems_(problems) {}
+
+  bool seen_document() const { return documents_ > 0; }
+  ConfigNode take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (documents_++ > 0) stop(mark, "a config is one document; a second one begins here. Give it as a --config file of its own");
+  }
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (wants_key()) stop(mark, "a key must be a text; got null");
+    leaf(mark, ConfigNode::null(), anchor);
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+    check_tag(mark, tag);
+    const bool quoted = tag == "!";
+    if (wants_key()) return key(mark, value, quoted);
+    const bool is_null = !quoted && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL");
+    text_bytes_ += value.size();
+    leaf(mark, is_null ? ConfigNode::null() : ConfigNode::scalar(value, quoted), anchor);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (wants_key()) stop(mark, "a key must be a text; got an alias");
+    for (size_t i = 0; i < frames_.size(); ++i) {
+      if (frames_[i].anchor != anchor) continue;
+      stop(mark, cat("an alias may not stand inside the node that it names: ", path_to(i), " → ", path()));
+    }
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) stop(mark, "unknown alias");
+    const Anchored& anchored = found->second;
+    count(mark, anchored.nodes);
+    text_bytes_ += anchored.text_bytes;
+    check_text(mark);
+    if (frames_.size() + anchored.depth > kMaxDepth) stop(mark, depth_message());
+    depth_here_ = anchored.depth;
+    ConfigNode copy = anchored.node;
+    copy.where = at(mark);
+    add(std::move(copy));
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, ConfigNode::list());
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, ConfigNode::map());
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Frame {
+    ConfigNode node;
+    YAML::anchor_t anchor = YAML::NullAnchor;
+    size_t nodes_before = 0, text_before = 0;
+    size_t depth_below = 0;
+    bool has_key = false;
+    bool drop_value = false;  // of a key that was refused
+    std::string key;
+    Location key_where;
+    std::unordered_map<std::string, Location> keys;
+  };
+  struct Anchored {
+    ConfigNode node;
+    size_t nodes = 1, text_bytes = 0, depth = 0;
+  };
+
+  Location at(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+  [[noreturn]] void stop(const YAML::Mark& mark, std::string message) const { throw Stop{at(mark), path(), std::move(message)}; }
+  static std::string depth_message() { return cat("nested deeper than ", kMaxDepth, " levels"); }
+
+  /// Path of the frame `index`.
+  std::string path_to(size_t index) const {
+    std::string out;
+    for (size_t i = 0; i < index && i < frames_.size(); ++i) {
+      const Frame& frame = frames_[i];
+      out = join_path(out, frame.node.is_list() ? std::to_string(frame.node.items().size()) : frame.key);
+    }
+    return out;
+  }
+  std::string path() const { return path_to(frames_.size()); }
+
+  bool wants_key() const { return !frames_.empty() && frames_.back().node.is_map() && !frames_.back().has_key; }
+
+  void check_tag(const YAML::Mark& mark, const std::string& tag) const {
+    if (!tag.empty() && tag != "?" && tag != "!") stop(mark, cat("tags are not supported; got ", tag, ". Quote a value to make it a text"));
+  }
+  void count(const YAML::Mark& mark, size_t nodes) {
+    nodes_ += nodes;
+    if (nodes_ > kMaxNodes) stop(mark, cat("more than ", kMaxNodes, " values, those of aliases included"));
+  }
+  void check_text(const YAML::Mark& mark) const {
+    if (text_bytes_ > kMaxTextBytes) stop(mark, cat("more than ", kMaxTextBytes, " bytes of text, those of aliases included"));
+  }
+
+  void key(const YAML::Mark& mark, const std::string& name, bool quoted) {
+    Frame& frame = frames_.back();
+    frame.has_key = true;
+    frame.drop_value = false;
+    frame.key = name;
+    frame.key_where = at(mark);
+    count(mark, 1);
+    text_bytes_ += name.size();
+    if (name == "<<" && !quoted) {
+      problems_.add(frame.key_where, path(),
+                    "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own");
+      frame.drop_value = true;
+      return;
+    }
+    const auto [known, fresh] = frame.keys.emplace(name, frame.key_where);
+    if (!fresh) {
+      problems_.add(frame.key_where, path(), "duplicate key; it stands at " + known->second.text() + " too");
+      frame.drop_value = true;
+    }
+  }
+
+  void leaf(const YAML::Mark& mark, ConfigNode node, YAML::anchor_t anchor) {
+    count(mark, 1);
+    check_text(mark);
+    node.where = at(mark);
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = {node, 1, node.text().size(), 0};
+    depth_here_ = 0;
+    add(std::move(node));
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
+    check_tag(mark, tag);
+    if (wants_key()) stop(mark, "a key must be a text; got a list or map");
+    if (frames_.size() >= kMaxDepth) stop(mark, depth_message());
+    count(mark, 1);
+    Frame frame;
+    frame.node = std::move(node);
+    frame.node.where = at(mark);
+    frame.anchor = anchor;
+    frame.nodes_before = nodes_ - 1;
+    frame.text_before = text_bytes_;
+    frames_.push_back(std::move(frame));
+  }
+
+  void close() {
+    Frame frame = std::move(frames_.back());
+    frames_.pop_back();
+    depth_here_ = frame.depth_below + 1;
+    if (frame.anchor != YAML::NullAnchor) {
+      anchors_[frame.anchor] = {frame.node, nodes_ - frame.nodes_before, text_bytes_ - frame.text_before, depth_here_};
+    }
+    add(std::move(frame.node));
+  }
+
+  void add(ConfigNode node) {
+    if (frames_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Frame& frame = frames_.back();
+    frame.depth_below = std::max(frame.depth_below, depth_here_);
+    if (frame.node.is_list()) {
+      frame.node.items().push_back(std::move(node));
+      return;
+    }
+    frame.has_key = false;
+    node.key_where = frame.key_where;
+    if (!frame.drop_value) frame.node.entries().emplace_back(frame.key, std::move(node));
+  }
+
+  std::string source_;
+  Problems& problems_;
+  ConfigNode root_;
+  std::vector<Frame> frames_;
+  std::map<YAML::anchor_t, Anchored> anchors_;
+  size_t documents_ = 0, nodes_ = 0, text_bytes_ = 0;
+  size_t depth_here_ = 0;  // levels inside the node that is added next
+};
+
+Location place_of(std::string_view text, size_t offset, const std::string& source) {
+  Location where{source, 1, 1};
+  for (size_t i = 0; i < offset; ++i) {
+    if (text[i] == '\n') ++where.line, where.column = 1;
+    else ++where.column;
+  }
+  return where;
+}
+
+/// Removes a byte order mark and makes line ends `\n`; false where the bytes are no text.
+bool normalise(std::string& text, const std::string& source, Problems& problems) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    problems.add({source, 1, 1}, "", "is UTF-16; save it as UTF-8");
+    return false;
+  }
+  if (!is_utf8(text)) {
+    int line = 1;
+    for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1, ++line) {
+      end = std::min(text.find('\n', begin), text.size());
+      if (!is_utf8(std::string_view(text).substr(begin, end - begin))) break;
+    }
+    problems.add({source, line, 1}, "", "this line is no valid UTF-8; save the file as UTF-8");
+    return false;
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+      problems.add(place_of(text, i, source), "", cat("control character '", escape_controls(text.substr(i, 1)), "' in the text"));
+      return false;
+    }
+    out += text[i];
+  }
+  text = std::move(out);
+  return true;
+}
+
+/// A tab before the first other character of a line, from `line` on or before it; 0 where there is none.
+int tab_indented_line(std::string_view text, int line) {
+  int found = 0, current = 1;
+  for (size_t begin = 0; begin < text.size() && current <= line; ++current) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view content = text.substr(begin, end - begin);
+    const size_t first = content.find_first_not_of(" \t");
+    if (first != std::string_view::npos && content.substr(0, first).find('\t') != std::string_view::npos) found = current;
+    begin = end + 1;
+  }
+  return found;
+}
+
+}  // namespace
+
+ConfigNode parse_yaml(const std::string& original, const std::string& source, Problems& problems) {
+  if (original.size() > kMaxBytes) {
+    problems.add({source, 0, 0}, "", cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
+    return {};
+  }
+  std::string text = original;
+  if (!normalise(text, source, problems)) return {};
+  Builder builder(source, problems);
+  try {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const Stop& stop) {
+    problems.add(stop.where, stop.path, stop.message);
+    return {};
+  } catch (const YAML::Exception& error) {
+    const Location where{source, error.mark.line + 1, error.mark.column + 1};
+    const int tabbed = tab_indented_line(text, where.line);
+    problems.add(where, "", cat("is no valid YAML: ", error.msg,
+                                tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
+    return {};
+  }
+  ConfigNode root = builder.take();
+  if (!builder.seen_document() || root.is_null()) {
+    problems.add({source, 0, 0}, "", "is empty, or has only comments");
+    return {};
+  }
+  return root;
+}
+
+ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems) {
+  const Location where{path.string(), 0, 0};
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    problems.add(where, "", "is a folder; a YAML file is wanted");
+    return {};
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    problems.add(where, "", cat("cannot be opened: ", std::strerror(errno)));
+    return {};
+  }
+  std::string text(kMaxBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.bad()) {
+    problems.add(where, "", cat("cannot be read: ", std::strerror(errno)));
+    return {};
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxBytes) {
+    problems.add(where, "", cat("is larger than a config may be (", kMaxBytes, " bytes)"));
+    return {};
+  }
+  return parse_yaml(text, path.string(), problems);
+}
+
+}  // namespace fulgur
