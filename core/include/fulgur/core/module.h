@@ -175,8 +175,9 @@ struct NamedParameter {
 /// counts, clipping and checkpoints: `parameters()` lists a tied tensor twice, and would step it twice.
 FULGUR_API std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module);
 
-/// Makes parameter `other` of the module (dotted names) the same tensor as `name`. Throws an Error for unknown names or
-/// other shapes.
+/// Registers the tensor of parameter `name` also as `other` (dotted names). A layer's typed member is a handle of its
+/// own, so assign it too: `decoder->weight = encoder->weight; tie(*this, "encoder.weight", "decoder.weight");`
+/// Throws an Error for unknown names or other shapes.
 FULGUR_API void tie(torch::nn::Module& module, const std::string& name, const std::string& other);
 
 /// One group of all parameters that require gradients.

@@ -105,9 +105,9 @@ struct SchedulerConfig {
   std::shared_ptr<LrScheduler> scheduler;
   ScheduleInterval interval = ScheduleInterval::epoch;
   int64_t frequency = 1;              ///< every n epochs or steps, counted over the run
-  std::optional<std::string> monitor; ///< metric given to a scheduler that wants one
+  std::optional<std::string> monitor = {};  ///< metric given to a scheduler that wants one
   bool strict = true;                 ///< a missing metric is an error, else a warning
-  std::string name;                   ///< label in logs; empty: `lr-<optimizer>`
+  std::string name = {};              ///< label in logs; empty: `lr-<optimizer>`
 };
 
 struct PlannedOptimizer {

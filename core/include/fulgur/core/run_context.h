@@ -22,11 +22,13 @@ class Logger;
 class LrScheduler;
 class Optimizer;
 
-/// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's.
+/// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's. `last.ckpt` points to the
+/// newest checkpoint that is not weights-only.
 struct CheckpointRequest {
   std::filesystem::path name;          ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
   std::string reason;                  ///< for the log
-  bool last = false;                   ///< `last.ckpt` shall point to it
+  bool best = false;                   ///< `best.ckpt` shall point to it
+  bool keep = true;                    ///< keep until the owner releases it; else only while `last.ckpt` points to it
   bool weights_only = false;
   std::string owner;                   ///< state key of the callback that asks
   std::optional<double> score;         ///< of the monitored metric
@@ -62,6 +64,8 @@ class FULGUR_API RunContext {
   virtual std::optional<int64_t> max_epochs() const = 0;
   /// True where a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
+  /// True where validation runs once per epoch, at its end.
+  virtual bool validates_each_epoch_end() const = 0;
 
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
@@ -79,6 +83,8 @@ class FULGUR_API RunContext {
   /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the device
   /// and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
+  /// The loop that logged the metric; nothing where it was never logged.
+  virtual std::optional<Stage> metric_stage(std::string_view name) const = 0;
   /// Names of all metrics that have a value.
   virtual std::vector<std::string> metric_names() const = 0;
   /// Metrics logged with prog_bar, newest values. Reads the device: call it when a line is drawn, not each step.
@@ -98,8 +104,6 @@ class FULGUR_API RunContext {
   virtual std::filesystem::path checkpoint_dir() const = 0;
   virtual std::optional<std::filesystem::path> last_checkpoint() const = 0;
   virtual std::optional<std::filesystem::path> best_checkpoint() const = 0;
-  /// Called by a checkpoint callback to say which published checkpoint is the best now.
-  virtual void set_best_checkpoint(std::filesystem::path path) = 0;
 
   /// Seconds since the run began, the same on all ranks.
   virtual double agreed_time_s() const = 0;

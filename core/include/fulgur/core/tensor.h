@@ -3,6 +3,13 @@
 // The narrowest header that declares at::Tensor with its methods: <torch/torch.h> costs 12 s a file.
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
+#include "fulgur/core/export.h"
+
 namespace fulgur {
 using at::Tensor;
+
+/// `[2, 3]`, for messages.
+FULGUR_API std::string shape_text(at::IntArrayRef shape);
 }  // namespace fulgur

@@ -51,8 +51,6 @@ struct FULGUR_API Config {
   /// The config as it stands, docs as comments; `config_from_node` gives the same config back.
   ConfigNode write() const;
 
-  /// Files that it was read from: `ckpt_path: last` looks beside them first.
-  std::vector<std::filesystem::path> files;
   /// What the config itself says at the targets of `link`; it must agree with the fact.
   std::map<std::string, ConfigNode> written_at_links;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,8 @@ struct FULGUR_API Parts {
   std::shared_ptr<Precision> precision;
   /// The config of the run, saved in the run folder and the checkpoints; made from the options where it is absent.
   std::optional<ConfigNode> config;
+  /// Folder of the config file: where it is a run folder, `last` and `best` are looked for in it.
+  std::filesystem::path config_folder;
   /// For modules that plan no optimizer of their own.
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;

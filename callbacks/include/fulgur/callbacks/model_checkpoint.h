@@ -1,0 +1,76 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Decides when checkpoints are written, how they are called and which are kept. Files are the Trainer's.
+class FULGUR_API ModelCheckpoint final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::optional<std::filesystem::path> dirpath;
+    std::optional<std::string> filename;
+    std::optional<std::string> monitor;
+    std::string mode = "min";
+    bool verbose = false;
+    bool save_last = true;
+    int64_t save_top_k = 1;
+    bool save_weights_only = false;
+    bool auto_insert_metric_name = true;
+    std::optional<int64_t> every_n_train_steps;
+    std::optional<Interval> train_time_interval;
+    std::optional<int64_t> every_n_epochs;
+    std::optional<bool> save_on_train_epoch_end;
+    void fields(Fields& f);
+  };
+
+  /// Throws a ConfigError for options that exclude each other.
+  explicit ModelCheckpoint(Options options);
+
+  std::string state_key() const override;
+  Phase phase() const override { return Phase::checkpoint; }
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+  void on_train_start(RunContext& run) override;
+  void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
+  void on_train_epoch_end(RunContext& run) override;
+  void on_validation_end(RunContext& run) override;
+  void on_train_end(RunContext& run) override;
+  void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;
+  void on_checkpoint_failed(RunContext& run, const CheckpointInfo& info, const std::exception& error) override;
+
+  /// Score of the best checkpoint so far; nothing before the first, or without a monitor.
+  std::optional<double> best_score() const { return best_score_; }
+
+ private:
+  struct Kept {
+    std::filesystem::path path;
+    double score = 0;
+  };
+  bool enabled(RunContext& run) const;
+  bool epoch_due(RunContext& run) const;
+  bool saves_at_train_epoch_end(RunContext& run) const;
+  void save(RunContext& run);
+  bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
+  std::filesystem::path name_for(RunContext& run);
+
+  Options options_;
+  std::vector<Kept> kept_;                       // best first
+  std::map<uint64_t, std::optional<double>> pending_;  // ticket → score
+  std::optional<double> best_score_;
+  std::filesystem::path folder_;
+  int64_t saved_step_ = -1;
+  int64_t seen_step_ = 0;
+  double saved_time_s_ = 0;
+  bool waits_for_validation_ = false;
+  bool warned_ = false;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,196 @@
+#include "fulgur/callbacks/model_checkpoint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "checkpoint_name.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+void ModelCheckpoint::Options::fields(Fields& f) {
+  f(dirpath, "dirpath", "Folder of the checkpoints; default: checkpoints/ in the run folder.");
+  f(filename, "filename", "Name template such as {epoch}-{val_loss:.2f}; default: {epoch}-{step}.");
+  f(monitor, "monitor", "Metric that ranks checkpoints; default: none, the newest is the best.");
+  f(mode, "mode", "Whether a small or a large value of the monitored metric is better.").one_of({"min", "max"});
+  f(verbose, "verbose", "Print a line for each checkpoint.");
+  f(save_last, "save_last", "Also keep the newest checkpoint, which last.ckpt points to.");
+  f(save_top_k, "save_top_k", "How many of the best to keep; -1: all, 0: none.").at_least(-1);
+  f(save_weights_only, "save_weights_only", "Without optimizer and loop state: for inference, not for going on.");
+  f(auto_insert_metric_name, "auto_insert_metric_name", "Write name=value into file names, not the value alone.");
+  f(every_n_train_steps, "every_n_train_steps", "A checkpoint every n optimizer steps.").at_least(1);
+  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.");
+  f(every_n_epochs, "every_n_epochs", "A checkpoint every n epochs; default 1 where no other trigger is set.").at_least(1);
+  f(save_on_train_epoch_end, "save_on_train_epoch_end",
+    "Save at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
+}
+
+ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options)) {
+  const int triggers = options_.every_n_train_steps.has_value() + options_.train_time_interval.has_value() + options_.every_n_epochs.has_value();
+  if (triggers > 1)
+    throw ConfigError("[callbacks.ModelCheckpoint] every_n_train_steps, train_time_interval and every_n_epochs exclude each other. Set one of them; "
+                      "for several triggers use several ModelCheckpoints.");
+  if (triggers == 0) options_.every_n_epochs = 1;
+  if (options_.train_time_interval && options_.train_time_interval->unit != Interval::Unit::seconds)
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] train_time_interval must be a time such as 30min; got '", options_.train_time_interval->text(), "'."));
+  if (!options_.monitor && options_.save_top_k > 1)
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] save_top_k: ", options_.save_top_k, " needs a monitor to rank by. Set monitor, or save_top_k: -1 to keep all."));
+  // A template that cannot be filled is found now, not after an epoch.
+  if (options_.filename) detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
+}
+
+std::string ModelCheckpoint::state_key() const {
+  return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", options_.mode,
+             ", every_n_train_steps=", options_.every_n_train_steps.value_or(0), ", every_n_epochs=", options_.every_n_epochs.value_or(0),
+             ", train_time_interval=", options_.train_time_interval ? options_.train_time_interval->text() : "none",
+             ", filename=", options_.filename.value_or("default"), "}");
+}
+
+StateTree ModelCheckpoint::state() const {
+  StateTree::List kept;
+  for (const Kept& item : kept_) kept.push_back(StateTree::map({{"path", item.path.string()}, {"score", item.score}}));
+  StateTree tree = StateTree::map({{"kept", std::move(kept)}, {"folder", folder_.string()}, {"saved_step", saved_step_}});
+  tree["best_score"] = best_score_ ? StateTree(*best_score_) : StateTree(nullptr);
+  return tree;
+}
+
+void ModelCheckpoint::load_state(const StateTree& state) {
+  std::vector<Kept> kept;
+  for (const StateTree& item : state.at("kept").as_list()) kept.push_back({item.at("path").as_string(), item.at("score").as_double()});
+  std::optional<double> best;
+  if (!state.at("best_score").is_null()) best = state.at("best_score").as_double();
+  const int64_t step = state.at("saved_step").as_int();
+  folder_ = state.at("folder").as_string();
+  kept_ = std::move(kept);
+  best_score_ = best;
+  saved_step_ = step;
+}
+
+bool ModelCheckpoint::enabled(RunContext& run) const {
+  return !run.sanity_checking() && !run.fast_dev_run() && run.verb() == Verb::fit && run.progress().global_step != saved_step_;
+}
+
+bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
+  if (options_.save_on_train_epoch_end) return *options_.save_on_train_epoch_end;
+  // Where validation runs at other times than the epoch's end, a checkpoint belongs right behind its values.
+  return !run.has_validation() || run.validates_each_epoch_end();
+}
+
+bool ModelCheckpoint::epoch_due(RunContext& run) const {
+  return options_.every_n_epochs && (run.progress().epoch + 1) % *options_.every_n_epochs == 0;
+}
+
+void ModelCheckpoint::on_train_start(RunContext& run) {
+  const std::filesystem::path folder = options_.dirpath.value_or(run.checkpoint_dir());
+  // Ranks of another folder mean nothing here.
+  if (folder != folder_) {
+    kept_.clear();
+    best_score_.reset();
+  }
+  folder_ = folder;
+  seen_step_ = run.progress().global_step;
+  saved_time_s_ = run.agreed_time_s();
+}
+
+void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+  const int64_t step = run.progress().global_step;
+  if (step == seen_step_) return;  // inside an accumulation window
+  seen_step_ = step;
+  bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
+  if (options_.train_time_interval && run.agreed_time_s() - saved_time_s_ >= options_.train_time_interval->value) due = true;
+  if (!due || !enabled(run)) return;
+  // A rank by a validation metric waits for a fresh value of it.
+  if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != Stage::train) {
+    waits_for_validation_ = true;
+    return;
+  }
+  save(run);
+}
+
+void ModelCheckpoint::on_train_epoch_end(RunContext& run) {
+  if (epoch_due(run) && saves_at_train_epoch_end(run) && enabled(run)) save(run);
+}
+
+void ModelCheckpoint::on_validation_end(RunContext& run) {
+  const bool by_epoch = epoch_due(run) && !saves_at_train_epoch_end(run);
+  if ((by_epoch || waits_for_validation_) && enabled(run)) save(run);
+  if (!run.sanity_checking()) waits_for_validation_ = false;
+}
+
+void ModelCheckpoint::on_train_end(RunContext& run) {
+  // Without a monitor the newest is the best, also where the last steps came after the last trigger.
+  if (!options_.monitor && options_.save_top_k != 0 && run.progress().global_step > 0 && enabled(run)) save(run);
+}
+
+std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
+  const int64_t epoch = run.progress().epoch;
+  const auto value_of = [&](std::string_view field) -> std::optional<double> {
+    if (field == "epoch") return static_cast<double>(epoch);
+    if (field == "step") return static_cast<double>(run.progress().global_step);
+    return run.metric(field);
+  };
+  std::string name = detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
+                                                  options_.filename ? options_.auto_insert_metric_name : true, value_of);
+  return std::filesystem::absolute(folder_) / name;
+}
+
+void ModelCheckpoint::save(RunContext& run) {
+  saved_time_s_ = run.agreed_time_s();
+  std::optional<double> score;
+  bool ranked = options_.save_top_k != 0;
+  bool best = ranked;
+  if (options_.monitor) {
+    score = run.metric(*options_.monitor);
+    if (!score) {
+      if (!warned_)
+        log::warn("model_checkpoint.monitor_missing",
+                  cat("ModelCheckpoint monitors '", *options_.monitor, "', which was not logged; there are: ", join(run.metric_names()),
+                      ". Checkpoints are not ranked until it is"));
+      warned_ = true;
+      ranked = best = false;
+    } else {
+      if (std::isnan(*score)) score = options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      best = best && (!best_score_ || better(*score, *best_score_));
+      if (options_.save_top_k > 0 && kept_.size() >= static_cast<size_t>(options_.save_top_k)) ranked = better(*score, kept_.back().score);
+    }
+  }
+  if (!ranked && !options_.save_last) return;
+  saved_step_ = run.progress().global_step;
+  CheckpointRequest request{.name = name_for(run), .reason = options_.monitor ? cat("monitor ", *options_.monitor) : "trigger", .best = best,
+                            .keep = ranked, .weights_only = options_.save_weights_only, .owner = state_key(), .score = score};
+  // The state inside the checkpoint already counts it, as if it were safe: a checkpoint that is not has no state.
+  if (best && score) best_score_ = score;
+  const uint64_t ticket = run.request_checkpoint(std::move(request));
+  if (ranked) pending_[ticket] = score;
+}
+
+void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {
+  if (info.request.owner != state_key()) return;
+  if (options_.verbose)
+    run.print(cat("checkpoint ", info.path, info.request.score ? cat(" (", *options_.monitor, " ", *info.request.score, ")") : ""));
+  const auto found = pending_.find(info.ticket);
+  if (found == pending_.end()) return;
+  const double score = found->second.value_or(0);
+  pending_.erase(found);
+  // Without a monitor a newer one ranks before those of equal score.
+  const auto place = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& k) { return options_.monitor ? better(score, k.score) : true; });
+  kept_.insert(place, {info.path, score});
+  while (options_.save_top_k >= 0 && kept_.size() > static_cast<size_t>(options_.save_top_k)) {
+    run.release_checkpoint(kept_.back().path, state_key());
+    kept_.pop_back();
+  }
+}
+
+void ModelCheckpoint::on_checkpoint_failed(RunContext&, const CheckpointInfo& info, const std::exception&) {
+  if (info.request.owner != state_key()) return;
+  pending_.erase(info.ticket);
+  saved_step_ = -1;
+  best_score_ = kept_.empty() ? std::nullopt : std::optional(kept_.front().score);
+}
+
+[[maybe_unused]] static const bool registered = Registry<Callback>::add<ModelCheckpoint>(
+    "ModelCheckpoint", "Writes checkpoints by time, step or epoch and keeps the best of them.");
+
+}  // namespace fulgur

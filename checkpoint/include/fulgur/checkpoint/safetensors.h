@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
+/// Contents of a safetensors file: tensors on the CPU, in file order, and its string metadata.
+struct FULGUR_API SafetensorsFile {
+  NamedTensors tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Writes tensors (any device, copied to the CPU) as a safetensors file and syncs it to disk. Throws a CheckpointError
+/// that names path and reason; what was at `path` before is then gone, so write to a temporary place.
+FULGUR_API void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                                  const std::map<std::string, std::string>& metadata = {});
+
+/// Reads a safetensors file. The header is checked to the letter of the format before memory is allocated; throws a
+/// CheckpointError that says what is wrong.
+FULGUR_API SafetensorsFile read_safetensors(const std::filesystem::path& path);
+
+}  // namespace fulgur

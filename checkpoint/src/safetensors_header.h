@@ -1,0 +1,36 @@
+#pragma once
+
+// Free of LibTorch, so that it can be fuzzed on its own.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fulgur::detail {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;           ///< `F32`, `I64`, …
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  ///< bytes inside the data part
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  ///< in the order of their data
+  std::map<std::string, std::string> metadata;
+};
+
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+/// Bytes of one element, or 0 for an unknown dtype.
+uint64_t safetensors_dtype_size(std::string_view dtype);
+
+/// Checks and reads the JSON header of a file whose data part has `data_bytes` bytes: contiguous from 0, no hole, no
+/// overlap, sizes that match shapes, names that differ. Throws a CheckpointError.
+SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes);
+
+/// The JSON header, padded with spaces to a multiple of 8 bytes.
+std::string make_safetensors_header(const SafetensorsHeader& header);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,121 @@
+#include "fulgur/core/batch.h"
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+std::string list_entries(const std::vector<Batch::Entry>& entries) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < entries.size(); ++i) names.push_back(cat(i, " '", entries[i].first, "'"));
+  return names.empty() ? "none" : join(names);
+}
+
+template <class Function>
+Batch map_tensors(const Batch& batch, Function function) {
+  Batch out;
+  for (const auto& [name, value] : batch) {
+    if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      out.add(name, function(*tensor));
+    } else if (const auto* list = std::get_if<std::vector<Tensor>>(&value)) {
+      std::vector<Tensor> moved;
+      for (const Tensor& t : *list) moved.push_back(function(t));
+      out.add(name, std::move(moved));
+    } else {
+      out.add(name, value);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string shape_text(at::IntArrayRef shape) {
+  std::vector<std::string> sizes;
+  for (const int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + join(sizes) + "]";
+}
+
+Batch::Batch(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& tensor : tensors) entries_.emplace_back(std::to_string(entries_.size()), tensor);
+}
+
+Batch::Batch(std::initializer_list<Entry> entries) {
+  for (const Entry& entry : entries) add(entry.first, entry.second);
+}
+
+void Batch::add(std::string name, Value value) {
+  if (contains(name)) throw Error(cat("[core.Batch] entry names must differ; '", name, "' is there already."));
+  entries_.emplace_back(std::move(name), std::move(value));
+}
+
+void Batch::set(size_t index, Tensor value) { entry(index).second = std::move(value); }
+
+const Batch::Entry& Batch::entry(size_t index) const {
+  if (index >= entries_.size())
+    throw Error(cat("[core.Batch] no entry ", index, "; the batch has: ", list_entries(entries_), "."));
+  return entries_[index];
+}
+
+Batch::Entry& Batch::entry(size_t index) { return const_cast<Entry&>(std::as_const(*this).entry(index)); }
+
+bool Batch::contains(std::string_view name) const {
+  for (const auto& [key, value] : entries_)
+    if (key == name) return true;
+  return false;
+}
+
+const Tensor& Batch::operator[](std::string_view name) const {
+  for (size_t i = 0; i < entries_.size(); ++i)
+    if (entries_[i].first == name) return tensor_at(i);
+  throw Error(cat("[core.Batch] no entry named '", name, "'; the batch has: ", list_entries(entries_), "."));
+}
+
+const Tensor& Batch::tensor_at(size_t index) const {
+  const Entry& found = entry(index);
+  if (const auto* tensor = std::get_if<Tensor>(&found.second)) return *tensor;
+  throw Error(cat("[core.Batch] entry ", index, " '", found.first, "' is a list, not a tensor; read it with entry(", index, ")."));
+}
+
+int64_t Batch::size() const {
+  for (const auto& [name, value] : entries_) {
+    if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      if (tensor->dim() > 0) return tensor->size(0);
+    } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value)) {
+      return static_cast<int64_t>(tensors->size());
+    } else {
+      return static_cast<int64_t>(std::get<std::vector<std::string>>(value).size());
+    }
+  }
+  return 0;
+}
+
+Batch Batch::to(const at::Device& device, bool non_blocking) const {
+  return map_tensors(*this, [&](const Tensor& t) {
+    return t.device() == device ? t : t.to(t.options().device(device), non_blocking);
+  });
+}
+
+Batch Batch::pin_memory() const {
+  return map_tensors(*this, [](const Tensor& t) { return t.is_cpu() && !t.is_pinned() ? t.pin_memory() : t; });
+}
+
+Batch Batch::narrow(int64_t start, int64_t length) const {
+  Batch out;
+  for (const auto& [name, value] : entries_) {
+    const auto first = static_cast<size_t>(start), count = static_cast<size_t>(length);
+    if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      out.add(name, tensor->dim() > 0 ? tensor->narrow(0, start, length) : *tensor);
+    } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value)) {
+      const auto from = tensors->begin() + static_cast<std::ptrdiff_t>(first);
+      out.add(name, std::vector<Tensor>(from, from + static_cast<std::ptrdiff_t>(count)));
+    } else {
+      const auto from = std::get<std::vector<std::string>>(value).begin() + static_cast<std::ptrdiff_t>(first);
+      out.add(name, std::vector<std::string>(from, from + static_cast<std::ptrdiff_t>(count)));
+    }
+  }
+  return out;
+}
+
+}  // namespace fulgur

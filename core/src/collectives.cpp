@@ -1,0 +1,5 @@
+#include "fulgur/core/collectives.h"
+
+namespace fulgur {
+Collectives::~Collectives() = default;
+}  // namespace fulgur

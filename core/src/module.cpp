@@ -1,0 +1,156 @@
+#include "fulgur/core/module.h"
+
+#include <unordered_set>
+
+#include "fulgur/core/clip.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+StepNotOverridden::StepNotOverridden(const std::string& step)
+    : Error(cat("[core.LightningModule] ", step, " is not overridden by the module. Override it, or do not run this stage.")) {}
+StepNotOverridden::~StepNotOverridden() = default;
+
+LightningModule::~LightningModule() = default;
+
+Outputs LightningModule::validation_step(const Batch&, int64_t, int64_t) { throw StepNotOverridden("validation_step"); }
+Outputs LightningModule::test_step(const Batch&, int64_t, int64_t) { throw StepNotOverridden("test_step"); }
+Outputs LightningModule::predict_step(const Batch&, int64_t, int64_t) { throw StepNotOverridden("predict_step"); }
+OptimizerPlan LightningModule::configure_optimizers() { return {}; }
+std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { return {}; }
+std::vector<std::shared_ptr<Loader>> LightningModule::dataloaders(Stage) { return {}; }
+
+Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
+  return batch.to(device, /*non_blocking=*/true);
+}
+
+void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm) {
+  if (clip_val) clip_gradients(optimizer, *clip_val, algorithm);
+}
+
+void LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
+  if (algorithm == ClipAlgorithm::norm)
+    clip_grad_norm(optimizer.gradients(), clip_val);
+  else
+    clip_grad_value(optimizer.gradients(), clip_val);
+}
+
+// Modes are remembered per submodule, so that a frozen layer that a user keeps in eval mode stays in it.
+void LightningModule::enter_evaluation() {
+  modes_before_evaluation_.clear();
+  for (const auto& part : modules(/*include_self=*/true)) modes_before_evaluation_.emplace_back(part.get(), part->is_training());
+  eval();
+}
+
+void LightningModule::leave_evaluation() {
+  if (modes_before_evaluation_.empty()) return;
+  // Parents come first, and train() reaches their children, which then get their own mode back.
+  for (const auto& [part, training] : modes_before_evaluation_)
+    if (part->is_training() != training) part->train(training);
+  modes_before_evaluation_.clear();
+}
+
+void LightningModule::on_validation_model_zero_grad() {}
+void LightningModule::on_validation_model_eval() { enter_evaluation(); }
+void LightningModule::on_validation_model_train() { leave_evaluation(); }
+void LightningModule::on_test_model_eval() { enter_evaluation(); }
+void LightningModule::on_test_model_train() { leave_evaluation(); }
+void LightningModule::on_predict_model_eval() { enter_evaluation(); }
+
+void LightningModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
+  if (run_) return run_->log(name, value, options);
+  log::warn("module.log_outside_run", "log() was called outside of a run and does nothing there");
+}
+
+void LightningModule::log(std::string_view name, double value, const LogOptions& options) {
+  if (run_) return run_->log(name, value, options);
+  log::warn("module.log_outside_run", "log() was called outside of a run and does nothing there");
+}
+
+void LightningModule::log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options) {
+  for (const auto& [name, value] : values) log(name, value, options);
+}
+
+RunContext& LightningModule::run() const {
+  if (!run_)
+    throw Error("[core.LightningModule.run] the module is in no run; call it from a hook or a step that the Trainer runs.");
+  return *run_;
+}
+
+at::Device LightningModule::device() const {
+  const auto all = parameters();
+  return all.empty() ? at::Device(at::kCPU) : all.front().device();
+}
+
+std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module) {
+  std::vector<NamedParameter> unique;
+  std::unordered_set<const void*> seen;
+  for (const auto& item : module.named_parameters())
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) unique.push_back({item.key(), item.value()});
+  return unique;
+}
+
+namespace {
+
+// Module keeps its parameters protected and cannot replace one.
+struct ParametersAccess : torch::nn::Module {
+  static auto member() { return &ParametersAccess::parameters_; }
+};
+
+using ParameterDict = torch::OrderedDict<std::string, Tensor>;
+
+ParameterDict with_replaced(const ParameterDict& parameters, const std::string& key, const Tensor& value) {
+  ParameterDict out(parameters.key_description());
+  for (const auto& item : parameters) out.insert(item.key(), item.key() == key ? value : item.value());
+  return out;
+}
+
+// The module that owns the dotted name, and the last part of it.
+std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, const std::string& dotted) {
+  torch::nn::Module* owner = &root;
+  std::string rest = dotted;
+  for (size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
+    const std::string child = rest.substr(0, dot);
+    const auto children = owner->named_children();
+    const auto* found = children.find(child);
+    if (!found) throw Error(cat("[core.tie] no submodule '", child, "' in '", dotted, "'."));
+    owner = found->get();
+    rest = rest.substr(dot + 1);
+  }
+  return {owner, rest};
+}
+
+}  // namespace
+
+void tie(torch::nn::Module& module, const std::string& name, const std::string& other) {
+  const auto parameters = module.named_parameters();
+  std::vector<std::string> names = parameters.keys();
+  for (const std::string& wanted : {name, other})
+    if (!parameters.find(wanted)) throw Error(cat("[core.tie] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
+  if (parameters[name].sizes() != parameters[other].sizes())
+    throw Error(cat("[core.tie] '", name, "' and '", other, "' must have one shape."));
+  auto [owner, leaf] = owner_of(module, other);
+  owner->*ParametersAccess::member() = with_replaced(owner->*ParametersAccess::member(), leaf, parameters[name]);
+}
+
+std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module) {
+  ParamGroup group;
+  for (auto& [name, value] : unique_parameters(module)) {
+    if (!value.requires_grad()) continue;
+    group.params.push_back(value);
+    group.names.push_back(name);
+  }
+  return {std::move(group)};
+}
+
+void convert_floating(torch::nn::Module& module, at::ScalarType dtype) {
+  at::NoGradGuard no_grad;
+  const auto convert = [&](Tensor& tensor) {
+    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor.set_data(tensor.to(dtype));
+  };
+  for (auto& parameter : module.parameters()) convert(parameter);
+  for (auto& buffer : module.buffers()) convert(buffer);
+}
+
+}  // namespace fulgur

@@ -1,0 +1,140 @@
+#include "fulgur/core/optimizer.h"
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+void Optimizer::attach(std::vector<ParamGroup> groups) {
+  std::unordered_map<const void*, std::string> seen;
+  size_t count = 0;
+  for (ParamGroup& group : groups) {
+    if (group.names.size() != group.params.size())
+      throw ConfigError(cat("[core.Optimizer.attach] each parameter needs its name; got ", group.params.size(), " parameters and ",
+                            group.names.size(), " names."));
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const auto [place, is_new] = seen.emplace(group.params[i].unsafeGetTensorImpl(), group.names[i]);
+      if (!is_new)
+        throw ConfigError(cat("[core.Optimizer.attach] a parameter may stand in one group once; '", group.names[i], "' and '",
+                              place->second, "' are the same tensor. Use unique_parameters(module)."));
+      if (!group.params[i].is_leaf())
+        throw ConfigError(cat("[core.Optimizer.attach] '", group.names[i], "' is no leaf tensor and cannot be optimized."));
+      ++count;
+    }
+    if (group.lr == 0) group.lr = default_lr();
+    if (group.initial_lr == 0) group.initial_lr = group.lr;
+  }
+  if (count == 0) throw ConfigError("[core.Optimizer.attach] there is no parameter to optimize. Does the module register any that requires a gradient?");
+  groups_ = std::move(groups);
+  on_attached();
+}
+
+void Optimizer::zero_grad() {
+  for (ParamGroup& group : groups_)
+    for (Tensor& parameter : group.params) parameter.mutable_grad().reset();
+}
+
+std::vector<Tensor> Optimizer::gradients() const {
+  std::vector<Tensor> gradients;
+  for (const ParamGroup& group : groups_)
+    for (const Tensor& parameter : group.params)
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+StateTree Optimizer::state() const {
+  StateTree tree;
+  tree["class"] = name();
+  StateTree::List groups;
+  StateTree parameters;
+  for (const ParamGroup& group : groups_) {
+    StateTree::List names;
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      names.emplace_back(group.names[i]);
+      parameters[group.names[i]] = parameter_state(group.params[i]);
+    }
+    StateTree entry = StateTree::map({{"name", group.name}, {"lr", group.lr}, {"initial_lr", group.initial_lr}, {"params", std::move(names)}});
+    if (group.weight_decay) entry["weight_decay"] = *group.weight_decay;
+    groups.push_back(std::move(entry));
+  }
+  tree["groups"] = std::move(groups);
+  tree["state"] = std::move(parameters);
+  return tree;
+}
+
+void Optimizer::load_state(const StateTree& state) {
+  // Everything is checked before anything is changed.
+  std::vector<std::string> wrong;
+  if (const std::string& kind = state.at("class").as_string(); kind != name())
+    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind, ", the run uses ", name(),
+                              ". Use the same optimizer, or start from the weights alone."));
+  const auto& saved_groups = state.at("groups").as_list();
+  if (saved_groups.size() != groups_.size())
+    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint has ", saved_groups.size(), " parameter groups, the run has ",
+                              groups_.size(), "."));
+  const auto& saved = state.at("state").as_map();
+  std::unordered_set<std::string> expected;
+  for (const ParamGroup& group : groups_) {
+    for (size_t i = 0; i < group.params.size(); ++i) {
+      const std::string& parameter_name = group.names[i];
+      expected.insert(parameter_name);
+      const auto found = saved.find(parameter_name);
+      if (found == saved.end()) {
+        wrong.push_back(cat("missing: ", parameter_name));
+        continue;
+      }
+      try {
+        check_parameter_state(parameter_name, group.params[i], found->second);
+      } catch (const CheckpointError& error) {
+        wrong.emplace_back(error.what());
+      }
+    }
+  }
+  for (const auto& [parameter_name, unused] : saved)
+    if (!expected.contains(parameter_name)) wrong.push_back(cat("unexpected: ", parameter_name));
+  if (!wrong.empty())
+    throw CheckpointError(cat("[core.Optimizer.load_state] the optimizer state does not fit the parameters:\n  ", join(wrong, "\n  ")));
+
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].lr = saved_groups[g].at("lr").as_double();
+    groups_[g].initial_lr = saved_groups[g].at("initial_lr").as_double();
+    for (size_t i = 0; i < groups_[g].params.size(); ++i)
+      load_parameter_state(groups_[g].params[i], saved.at(groups_[g].names[i]));
+  }
+}
+
+void LrScheduler::attach(Optimizer& optimizer) {
+  if (!optimizer.attached()) throw ConfigError("[core.LrScheduler.attach] attach parameters to the optimizer first.");
+  optimizer_ = &optimizer;
+  apply();
+}
+
+Optimizer& LrScheduler::optimizer() const {
+  if (!optimizer_) throw Error("[core.LrScheduler] the scheduler has no optimizer yet; call attach().");
+  return *optimizer_;
+}
+
+void LrScheduler::apply() {
+  for (ParamGroup& group : optimizer().groups()) group.lr = lr_at(steps_, group.initial_lr);
+}
+
+void LrScheduler::step(std::optional<double> metric) {
+  observe(metric);
+  ++steps_;
+  apply();
+}
+
+void LrScheduler::set_total_steps(int64_t) {}
+void LrScheduler::observe(std::optional<double>) {}
+
+StateTree LrScheduler::state() const { return StateTree::map({{"steps", steps_}}); }
+
+void LrScheduler::load_state(const StateTree& state) {
+  steps_ = state.at("steps").as_int();
+  if (optimizer_) apply();
+}
+
+}  // namespace fulgur

@@ -1,0 +1,48 @@
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "fulgur/core/accelerator.h"
+
+namespace fulgur {
+namespace {
+
+class CudaAccelerator final : public Accelerator {
+ public:
+  std::string name() const override { return "cuda"; }
+  int64_t device_count() const override { return c10::cuda::device_count(); }
+  at::Device device(int64_t index) const override { return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)); }
+
+  std::string device_name(int64_t index) const override {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, static_cast<int>(index)) != cudaSuccess) return "cuda device";
+    return properties.name;
+  }
+
+  void synchronize(int64_t index) const override {
+    const c10::DeviceIndex before = c10::cuda::current_device();
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+    c10::cuda::device_synchronize();
+    c10::cuda::set_device(before);
+  }
+
+  std::optional<int64_t> peak_bytes(int64_t index) const override {
+    using c10::CachingDeviceAllocator::StatType;
+    auto* allocator = c10::cuda::CUDACachingAllocator::get();
+    if (!allocator->initialized()) return std::nullopt;
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
+    return stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
+  }
+};
+
+// Runs when libfulgur.so loads this library.
+[[maybe_unused]] const bool kRegistered = [] {
+  static CudaAccelerator accelerator;
+  register_accelerator(&accelerator);
+  return true;
+}();
+
+}  // namespace
+}  // namespace fulgur

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "fulgur/core/strategy.h"
+
+namespace fulgur {
+
+/// One process on one device.
+class FULGUR_API SingleDeviceStrategy final : public Strategy {
+ public:
+  std::string name() const override { return "single_device"; }
+  /// Throws a ConfigError for more than one device.
+  void configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) override;
+  at::Device device() const override { return device_; }
+  int64_t rank() const override { return 0; }
+  int64_t world_size() const override { return 1; }
+  Collectives& collectives() override { return collectives_; }
+  Precision& precision() override { return *precision_; }
+  void attach(LightningModule& module) override;
+  Batch batch_to_device(LightningModule& module, Batch batch, int64_t loader_idx) override;
+  void backward(const Tensor& loss, GradSync sync) override;
+  void optimizer_step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) override;
+
+ private:
+  at::Device device_{at::kCPU};
+  std::shared_ptr<Precision> precision_;
+  SingleProcessCollectives collectives_;
+};
+
+}  // namespace fulgur

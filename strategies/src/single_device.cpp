@@ -1,0 +1,35 @@
+#include "fulgur/strategies/single_device.h"
+
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+void SingleDeviceStrategy::configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) {
+  if (devices.size() != 1)
+    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.devices chose ", devices.size(),
+                          ". Set trainer.devices: 1."));
+  device_ = devices.front();
+  precision_ = std::move(precision);
+}
+
+void SingleDeviceStrategy::attach(LightningModule& module) {
+  precision_->convert_module(module);
+  module.to(device_);
+}
+
+Batch SingleDeviceStrategy::batch_to_device(LightningModule& module, Batch batch, int64_t loader_idx) {
+  batch = module.on_before_batch_transfer(precision_->convert_input(std::move(batch)), loader_idx);
+  batch = module.transfer_batch_to_device(std::move(batch), device_, loader_idx);
+  return module.on_after_batch_transfer(std::move(batch), loader_idx);
+}
+
+void SingleDeviceStrategy::backward(const Tensor& loss, GradSync) { loss.backward(); }
+
+void SingleDeviceStrategy::optimizer_step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) {
+  precision_->step(optimizer, found_inf);
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Strategy>::add<SingleDeviceStrategy>("single_device", "One process on one device.");
+
+}  // namespace fulgur

@@ -1,0 +1,1 @@
+set(TEST_SOURCES checkpoint_name_test.cpp)

@@ -1,0 +1,1 @@
+set(TEST_SOURCES checkpoint_folder_test.cpp module_state_test.cpp safetensors_test.cpp)

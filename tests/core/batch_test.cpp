@@ -1,0 +1,53 @@
+#include "fulgur/core/batch.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/core/errors.h"
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("Batch gives its entries by index, by name and unpacked") {
+  Batch batch;
+  batch.add("image", at::zeros({4, 2}));
+  batch.add("label", at::arange(4));
+  CHECK(batch.size() == 4);
+  CHECK(batch[0].sizes() == at::IntArrayRef({4, 2}));
+  CHECK(batch["label"].equal(at::arange(4)));
+  auto [image, label] = batch.unpack<2>();
+  CHECK(image.is_same(batch[0]));
+  CHECK(label.is_same(batch[1]));
+}
+
+TEST_CASE("Batch names its entries when one is missing") {
+  const Batch batch{{"image", at::zeros({1})}};
+  CHECK_THROWS_WITH(batch["imgae"], ContainsSubstring("'image'") && ContainsSubstring("imgae"));
+  CHECK_THROWS_WITH(batch[3], ContainsSubstring("no entry 3"));
+}
+
+TEST_CASE("Batch refuses two entries of one name") {
+  Batch batch{{"x", at::zeros({1})}};
+  CHECK_THROWS_AS(batch.add("x", at::zeros({1})), Error);
+}
+
+TEST_CASE("Batch narrows tensors and lists alike") {
+  Batch batch{at::arange(5)};
+  batch.add("text", std::vector<std::string>{"a", "b", "c", "d", "e"});
+  batch.add("ragged", std::vector<Tensor>{at::ones({1}), at::ones({2}), at::ones({3}), at::ones({4}), at::ones({5})});
+  const Batch part = batch.narrow(1, 2);
+  CHECK(part.size() == 2);
+  CHECK(part[0].equal(at::arange(1, 3)));
+  CHECK(std::get<std::vector<std::string>>(part.entry(1).second) == std::vector<std::string>{"b", "c"});
+  CHECK(std::get<std::vector<Tensor>>(part.entry(2).second)[1].size(0) == 3);
+  CHECK_THROWS_WITH(batch[1], ContainsSubstring("is a list"));
+}
+
+TEST_CASE("Batch on its own device is not copied") {
+  const Batch batch{at::arange(3)};
+  CHECK(batch.to(at::kCPU)[0].is_same(batch[0]));
+}

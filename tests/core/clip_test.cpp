@@ -1,0 +1,47 @@
+#include "fulgur/core/clip.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/randn.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace fulgur;
+
+namespace {
+
+std::vector<Tensor> parameters_with_gradients(double scale) {
+  at::manual_seed(3);
+  std::vector<Tensor> parameters;
+  for (const int64_t size : {3, 50, 1}) {
+    Tensor parameter = at::randn({size, 2}).requires_grad_();
+    parameter.mutable_grad() = at::randn({size, 2}) * scale;
+    parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+}  // namespace
+
+TEST_CASE("clip_grad_norm equals LibTorch's to the last bit and stays a tensor") {
+  for (const double scale : {0.001, 1.0, 100.0}) {
+    const auto mine = parameters_with_gradients(scale);
+    const auto theirs = parameters_with_gradients(scale);
+    std::vector<Tensor> gradients;
+    for (const Tensor& p : mine) gradients.push_back(p.grad());
+    const Tensor norm = clip_grad_norm(gradients, 0.5);
+    const double expected = torch::nn::utils::clip_grad_norm_(theirs, 0.5);
+    CHECK(norm.item<double>() == expected);
+    for (size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].grad().equal(theirs[i].grad()));
+  }
+}
+
+TEST_CASE("clip_grad_value clamps") {
+  const auto parameters = parameters_with_gradients(10);
+  std::vector<Tensor> gradients;
+  for (const Tensor& p : parameters) gradients.push_back(p.grad());
+  clip_grad_value(gradients, 0.25);
+  for (const Tensor& g : gradients) CHECK(g.abs().max().item<double>() == 0.25);
+}
+
+TEST_CASE("clipping no gradients gives 0") { CHECK(clip_grad_norm({}, 1.0).item<double>() == 0.0); }

@@ -1,0 +1,87 @@
+#include "fulgur/core/module.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/nn/modules/linear.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct Net : LightningModule {
+  torch::nn::Linear a{nullptr}, b{nullptr};
+  Net() {
+    a = register_module("a", torch::nn::Linear(3, 3));
+    b = register_module("b", torch::nn::Linear(3, 3));
+    register_buffer("count", at::zeros({1}, at::kLong));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override { return a->forward(batch[0]).sum(); }
+};
+
+struct Overriding : Net {
+  Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
+  Batch on_after_batch_transfer(Batch batch, int64_t) override { return batch; }
+};
+
+// A class between: overrides of a parent count.
+struct Derived : Overriding {};
+
+}  // namespace
+
+TEST_CASE("the hooks a class overrides are found from its type") {
+  CHECK_FALSE(LightningModule::hooks_of<Net>().has(Hook::validation_step));
+  CHECK(LightningModule::hooks_of<Overriding>().has(Hook::validation_step));
+  CHECK(LightningModule::hooks_of<Derived>().has(Hook::on_after_batch_transfer));
+  CHECK_FALSE(LightningModule::hooks_of<Derived>().has(Hook::on_before_batch_transfer));
+  CHECK(HookMask{}.has(Hook::validation_step));
+  CHECK_FALSE(HookMask{}.exact);
+}
+
+TEST_CASE("a tied parameter is listed once and moves with its twin") {
+  Net net;
+  CHECK(unique_parameters(net).size() == 4);
+  net.b->weight = net.a->weight;
+  tie(net, "a.weight", "b.weight");
+  const auto unique = unique_parameters(net);
+  REQUIRE(unique.size() == 3);
+  CHECK(net.named_parameters()["b.weight"].is_same(net.a->weight));
+  CHECK(net.named_parameters()["b.bias"].is_same(net.b->bias));
+  CHECK(trainable_groups(net)[0].params.size() == 3);
+  CHECK_THROWS_WITH(tie(net, "a.weight", "b.wieght"), ContainsSubstring("b.weight"));
+  CHECK_THROWS_WITH(tie(net, "a.weight", "b.bias"), ContainsSubstring("one shape"));
+}
+
+TEST_CASE("convert_floating leaves integer buffers alone") {
+  Net net;
+  convert_floating(net, at::kDouble);
+  CHECK(net.a->weight.scalar_type() == at::kDouble);
+  CHECK(net.named_buffers()["count"].scalar_type() == at::kLong);
+}
+
+TEST_CASE("a frozen submodule is still in eval mode after validation") {
+  Net net;
+  net.train();
+  net.b->eval();
+  net.on_validation_model_eval();
+  CHECK_FALSE(net.is_training());
+  CHECK_FALSE(net.a->is_training());
+  net.on_validation_model_train();
+  CHECK(net.is_training());
+  CHECK(net.a->is_training());
+  CHECK_FALSE(net.b->is_training());
+}
+
+TEST_CASE("outside a run, run() is an error and log() does nothing") {
+  Net net;
+  CHECK_THROWS_WITH(net.run(), ContainsSubstring("in no run"));
+  CHECK_NOTHROW(net.log("x", 1.0));
+}
+
+TEST_CASE("the default steps say that they are not overridden") {
+  Net net;
+  CHECK_THROWS_AS(net.validation_step({}, 0, 0), StepNotOverridden);
+  CHECK_THROWS_AS(net.predict_step({}, 0, 0), StepNotOverridden);
+}

@@ -1,0 +1,184 @@
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/optim/adam.h"
+#include "fulgur/optim/sgd.h"
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct Problem {
+  Tensor w, b;
+  explicit Problem(uint64_t seed = 5) {
+    at::manual_seed(seed);
+    w = at::randn({7, 3}).requires_grad_();
+    b = at::randn({3}).requires_grad_();
+  }
+  void set_gradients(int64_t step) {
+    at::manual_seed(100 + static_cast<uint64_t>(step));
+    w.mutable_grad() = at::randn({7, 3});
+    b.mutable_grad() = at::randn({3});
+  }
+  std::vector<ParamGroup> groups() { return {ParamGroup{.name = "", .params = {w, b}, .names = {"w", "b"}}}; }
+};
+
+template <class Torch, class Mine>
+void check_twins(Torch make_torch, Mine make_mine) {
+  Problem mine, theirs;
+  auto optimizer = make_mine();
+  optimizer->attach(mine.groups());
+  auto torch_optimizer = make_torch(std::vector<Tensor>{theirs.w, theirs.b});
+  for (int64_t step = 0; step < 300; ++step) {
+    mine.set_gradients(step);
+    theirs.set_gradients(step);
+    optimizer->step();
+    torch_optimizer.step();
+  }
+  CHECK((mine.w - theirs.w).abs().max().item<double>() < 2e-6);
+  CHECK((mine.b - theirs.b).abs().max().item<double>() < 2e-6);
+  CHECK((mine.w - Problem().w).abs().max().item<double>() > 1e-2);
+}
+
+}  // namespace
+
+TEST_CASE("SGD, Adam and AdamW follow LibTorch's") {
+  check_twins([](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true).weight_decay(0.01)); },
+              [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}); });
+  check_twins([](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.01)); },
+              [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); });
+  check_twins([](auto p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.02)); }, [] {
+    Adam::Options o;
+    o.lr = 0.01;
+    o.weight_decay = 0.02;
+    return std::make_shared<Adam>(o);
+  });
+  check_twins([](auto p) { return torch::optim::AdamW(p, torch::optim::AdamWOptions(0.01).weight_decay(0.1).amsgrad(true)); }, [] {
+    AdamW::Options o;
+    o.lr = 0.01;
+    o.weight_decay = 0.1;
+    o.amsgrad = true;
+    return std::make_shared<AdamW>(o);
+  });
+}
+
+TEST_CASE("the state of an optimizer goes on exactly") {
+  Problem whole, first, second;
+  AdamW::Options options;
+  options.lr = 0.01;
+  AdamW a(options), b(options), c(options);
+  a.attach(whole.groups());
+  b.attach(first.groups());
+  for (int64_t step = 0; step < 20; ++step) {
+    whole.set_gradients(step);
+    a.step();
+    if (step < 10) {
+      first.set_gradients(step);
+      b.step();
+    }
+  }
+  {
+    at::NoGradGuard no_grad;
+    second.w.copy_(first.w);
+    second.b.copy_(first.b);
+  }
+  c.attach(second.groups());
+  c.load_state(b.state());
+  for (int64_t step = 10; step < 20; ++step) {
+    second.set_gradients(step);
+    c.step();
+  }
+  CHECK(second.w.equal(whole.w));
+  CHECK(second.b.equal(whole.b));
+}
+
+TEST_CASE("found_inf leaves parameters, state and step count as they were") {
+  Problem problem;
+  Adam optimizer(Adam::Options{});
+  optimizer.attach(problem.groups());
+  problem.set_gradients(0);
+  optimizer.step();
+  const Tensor before = problem.w.detach().clone();
+  const Tensor average = optimizer.state().at("state").at("w").at("exp_avg").tensor().clone();
+  problem.set_gradients(1);
+  optimizer.step(at::ones({}));
+  CHECK(problem.w.equal(before));
+  CHECK(optimizer.state().at("state").at("w").at("exp_avg").tensor().equal(average));
+  CHECK(optimizer.state().at("state").at("w").at("step").tensor().item<double>() == 1);
+}
+
+TEST_CASE("F14 optimizer state that does not fit is refused with every reason, and nothing changes") {
+  Problem problem;
+  Adam adam(Adam::Options{});
+  adam.attach(problem.groups());
+  problem.set_gradients(0);
+  adam.step();
+  StateTree state = adam.state();
+
+  Sgd sgd(Sgd::Options{.lr = 0.1, .momentum = 0.9});
+  Problem other;
+  sgd.attach(other.groups());
+  CHECK_THROWS_WITH(sgd.load_state(state), ContainsSubstring("Adam") && ContainsSubstring("SGD"));
+
+  state["state"]["w"]["exp_avg"] = at::zeros({2, 2});
+  state["state"]["extra"] = state.at("state").at("b");
+  state["state"].as_map().erase("b");
+  Adam fresh(Adam::Options{});
+  fresh.attach(other.groups());
+  CHECK_THROWS_WITH(fresh.load_state(state), ContainsSubstring("[2, 2]") && ContainsSubstring("missing: b") && ContainsSubstring("unexpected: extra"));
+  CHECK(fresh.state().at("state").at("w").as_map().empty());
+}
+
+TEST_CASE("parameters without a gradient are left alone, and one that gets a gradient later has its own count") {
+  Problem problem;
+  Adam optimizer(Adam::Options{});
+  optimizer.attach(problem.groups());
+  problem.set_gradients(0);
+  problem.b.mutable_grad().reset();
+  const Tensor before = problem.b.detach().clone();
+  optimizer.step();
+  CHECK(problem.b.equal(before));
+  problem.set_gradients(1);
+  optimizer.step();
+  CHECK_FALSE(problem.b.equal(before));
+  CHECK(optimizer.state().at("state").at("w").at("step").tensor().item<double>() == 2);
+  CHECK(optimizer.state().at("state").at("b").at("step").tensor().item<double>() == 1);
+}
+
+TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad sets gradients to none") {
+  Problem problem;
+  Sgd optimizer(Sgd::Options{});
+  CHECK_THROWS_WITH(optimizer.attach({ParamGroup{.name = "", .params = {problem.w, problem.w}, .names = {"w", "tied"}}}),
+                    ContainsSubstring("'tied' and 'w'"));
+  CHECK_THROWS_WITH(optimizer.attach({}), ContainsSubstring("no parameter"));
+  optimizer.attach(problem.groups());
+  problem.set_gradients(0);
+  CHECK(optimizer.gradients().size() == 2);
+  optimizer.zero_grad();
+  CHECK_FALSE(problem.w.grad().defined());
+  CHECK(optimizer.gradients().empty());
+}
+
+TEST_CASE("weight decay of a group wins over the optimizer's") {
+  Problem problem;
+  Sgd optimizer(Sgd::Options{.lr = 0.1, .weight_decay = 0.5});
+  auto groups = problem.groups();
+  groups[0].weight_decay = 0.0;
+  optimizer.attach(groups);
+  problem.w.mutable_grad() = at::zeros({7, 3});
+  problem.b.mutable_grad() = at::zeros({3});
+  const Tensor before = problem.w.detach().clone();
+  optimizer.step();
+  CHECK(problem.w.equal(before));
+}

@@ -1,0 +1,85 @@
+#include "fulgur/optim/schedules.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/optim/sgd.h"
+
+using namespace fulgur;
+using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::vector<double> rates(LrScheduler& schedule, int64_t steps, double lr = 0.1) {
+  Sgd optimizer(Sgd::Options{.lr = lr});
+  optimizer.attach({ParamGroup{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
+  schedule.attach(optimizer);
+  std::vector<double> out{optimizer.groups()[0].lr};
+  for (int64_t i = 0; i < steps; ++i) {
+    schedule.step();
+    out.push_back(optimizer.groups()[0].lr);
+  }
+  return out;
+}
+
+}  // namespace
+
+// Values printed by torch.optim.lr_scheduler 2.11 for lr = 0.1.
+TEST_CASE("schedules equal Python's") {
+  StepLR step(StepLR::Options{.step_size = 2, .gamma = 0.5});
+  const auto a = rates(step, 4);
+  CHECK(a[0] == Approx(0.1));
+  CHECK(a[1] == Approx(0.1));
+  CHECK(a[2] == Approx(0.05));
+  CHECK(a[4] == Approx(0.025));
+
+  MultiStepLR multi(MultiStepLR::Options{.milestones = {1, 3}, .gamma = 0.1});
+  const auto b = rates(multi, 3);
+  CHECK(b[0] == Approx(0.1));
+  CHECK(b[1] == Approx(0.01));
+  CHECK(b[3] == Approx(0.001));
+
+  ExponentialLR exponential(ExponentialLR::Options{.gamma = 0.9});
+  CHECK(rates(exponential, 3)[3] == Approx(0.0729));
+
+  CosineAnnealingLR::Options cosine_options;
+  cosine_options.t_max = Auto<int64_t>(4);
+  cosine_options.eta_min = 0.02;
+  CosineAnnealingLR cosine(cosine_options);
+  const auto c = rates(cosine, 4);
+  CHECK(c[1] == Approx(0.08828427124746191));
+  CHECK(c[2] == Approx(0.06));
+  CHECK(c[4] == Approx(0.02));
+
+  OneCycleLR::Options one;
+  one.max_lr = 1.0;
+  one.total_steps = Auto<int64_t>(10);
+  OneCycleLR cycle(one);
+  const auto d = rates(cycle, 9);
+  CHECK(d[0] == Approx(0.04));
+  CHECK(d[1] == Approx(0.52));
+  CHECK(d[2] == Approx(1.0));
+  CHECK(d[5] == Approx(0.6112610).epsilon(1e-6));
+  CHECK(d[9] == Approx(4e-06));
+}
+
+TEST_CASE("auto takes the length of the run and says so where it is unknown") {
+  CosineAnnealingLR schedule(CosineAnnealingLR::Options{});
+  CHECK_THROWS_WITH(rates(schedule, 1), ContainsSubstring("t_max: auto needs the length"));
+  CosineAnnealingLR known(CosineAnnealingLR::Options{});
+  known.set_total_steps(2);
+  CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
+}
+
+TEST_CASE("a schedule goes on from its state") {
+  ExponentialLR first(ExponentialLR::Options{.gamma = 0.5});
+  rates(first, 3);
+  ExponentialLR second(ExponentialLR::Options{.gamma = 0.5});
+  second.load_state(first.state());
+  CHECK(rates(second, 0)[0] == Approx(0.0125));
+}

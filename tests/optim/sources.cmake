@@ -1,0 +1,1 @@
+set(TEST_SOURCES optimizer_test.cpp schedules_test.cpp)

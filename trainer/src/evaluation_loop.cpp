@@ -1,0 +1,201 @@
+#include "evaluation_loop.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+#include "signals.h"
+
+namespace fulgur::detail {
+namespace {
+
+// The hooks of one kind of evaluation, so that there is one loop for all of them.
+struct EvaluationHooks {
+  Hook batch_start, batch_end;
+  void (LightningModule::*model_eval)();
+  void (LightningModule::*module_start)();
+  void (LightningModule::*module_end)();
+  void (LightningModule::*module_epoch_start)();
+  void (LightningModule::*module_epoch_end)();
+  void (LightningModule::*module_batch_start)(const Batch&, int64_t, int64_t);
+  void (LightningModule::*module_batch_end)(const Outputs&, const Batch&, int64_t, int64_t);
+  Outputs (LightningModule::*module_step)(const Batch&, int64_t, int64_t);
+  void (Callback::*start)(RunContext&);
+  void (Callback::*end)(RunContext&);
+  void (Callback::*epoch_start)(RunContext&);
+  void (Callback::*epoch_end)(RunContext&);
+  void (Callback::*batch_start_hook)(RunContext&, const Batch&, int64_t, int64_t);
+  void (Callback::*batch_end_hook)(RunContext&, const Outputs&, const Batch&, int64_t, int64_t);
+};
+
+const EvaluationHooks& hooks_of(Stage stage) {
+#define FULGUR_EVALUATION_HOOKS(kind)                                                                                  \
+  {Hook::on_##kind##_batch_start,          Hook::on_##kind##_batch_end,            &LightningModule::on_##kind##_model_eval, \
+   &LightningModule::on_##kind##_start,    &LightningModule::on_##kind##_end,      &LightningModule::on_##kind##_epoch_start, \
+   &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start, &LightningModule::on_##kind##_batch_end, \
+   &LightningModule::kind##_step,          &Callback::on_##kind##_start,           &Callback::on_##kind##_end,              \
+   &Callback::on_##kind##_epoch_start,     &Callback::on_##kind##_epoch_end,       &Callback::on_##kind##_batch_start,      \
+   &Callback::on_##kind##_batch_end}
+  static const EvaluationHooks kValidation = FULGUR_EVALUATION_HOOKS(validation);
+  static const EvaluationHooks kTest = FULGUR_EVALUATION_HOOKS(test);
+  static const EvaluationHooks kPredict = FULGUR_EVALUATION_HOOKS(predict);
+#undef FULGUR_EVALUATION_HOOKS
+  return stage == Stage::validate ? kValidation : stage == Stage::test ? kTest : kPredict;
+}
+
+// The stage and batch of training come back when evaluation inside a fit ends, also by an exception.
+class StageGuard {
+ public:
+  StageGuard(Run& run, Stage stage)
+      : run_(run), stage_(run.stage_), batch_idx_(run.batch_idx_), samples_(run.batch_samples_) {
+    run.stage_ = stage;
+  }
+  ~StageGuard() {
+    run_.stage_ = stage_;
+    run_.batch_idx_ = batch_idx_;
+    run_.batch_samples_ = samples_;
+    run_.loader_idx_ = 0;
+    run_.loader_count_ = 1;
+  }
+  StageGuard(const StageGuard&) = delete;
+  StageGuard& operator=(const StageGuard&) = delete;
+
+ private:
+  Run& run_;
+  Stage stage_;
+  int64_t batch_idx_;
+  double samples_;
+};
+
+// Runs the loop; `on_outputs` receives what each step returned.
+template <class OnOutputs>
+int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
+  const EvaluationHooks& hooks = hooks_of(stage);
+  LightningModule& module = *run.model;
+  StageLoaders& loaders = run.stages[stage];
+  const auto module_hook = [&](LogScope scope, auto member) {
+    Run::ScopeGuard guard(run, scope);
+    (module.*member)();
+  };
+  const auto callback_hook = [&](LogScope scope, auto member) {
+    run.each_callback(scope, [&](Callback& c) { (c.*member)(run); });
+  };
+
+  module_hook(LogScope::forbidden, hooks.model_eval);
+  callback_hook(LogScope::evaluation_epoch, hooks.start);
+  module_hook(LogScope::evaluation_epoch, hooks.module_start);
+  callback_hook(LogScope::evaluation_epoch, hooks.epoch_start);
+  module_hook(LogScope::evaluation_epoch, hooks.module_epoch_start);
+
+  int64_t samples = 0;
+  run.loader_count_ = static_cast<int64_t>(loaders.loaders.size());
+  for (size_t l = 0; l < loaders.loaders.size(); ++l) {
+    Loader& loader = *loaders.loaders[l];
+    std::optional<int64_t> limit = loaders.batches[l];
+    if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
+    run.loader_idx_ = static_cast<int64_t>(l);
+    loader.start_epoch(run.progress_.epoch);
+    Batch batch;
+    for (int64_t i = 0; (!limit || i < *limit) && !(run.verb() != Verb::fit && signals::stop_now()) && loader.next(batch); ++i) {
+      run.batch_idx_ = i;
+      batch = run.strategy->batch_to_device(module, std::move(batch), run.loader_idx_);
+      const int64_t count = batch.size();
+      run.batch_samples_ = static_cast<double>(count);
+      samples += count;
+      run.each_callback(LogScope::evaluation_step, hooks.batch_start,
+                        [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.loader_idx_); });
+      Run::ScopeGuard scope(run, LogScope::evaluation_step);
+      (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
+      Outputs outputs;
+      {
+        const auto guard = run.strategy->precision().forward_guard();
+        outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
+      }
+      outputs = outputs.detach();
+      run.each_callback(LogScope::evaluation_step, hooks.batch_end,
+                        [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });
+      (module.*hooks.module_batch_end)(outputs, batch, i, run.loader_idx_);
+      ++run.evaluation_batches_;
+      on_outputs(l, std::move(outputs), count);
+      run.flush_step_metrics(stage, false);
+    }
+  }
+  run.loader_count_ = 1;
+  run.loader_idx_ = 0;
+  callback_hook(LogScope::evaluation_epoch, hooks.epoch_end);
+  module_hook(LogScope::evaluation_epoch, hooks.module_epoch_end);
+  return samples;
+}
+
+// Splits `name/dataloader_idx_2` into the columns of the report.
+std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
+  std::vector<Metrics> columns(std::max<size_t>(loader_count, 1));
+  for (const auto& [name, value] : values) {
+    const size_t mark = name.rfind("/dataloader_idx_");
+    size_t column = 0;
+    if (mark != std::string::npos && loader_count > 1) column = std::min<size_t>(std::stoul(name.substr(mark + 16)), columns.size() - 1);
+    columns[column].emplace_back(name, value);
+  }
+  return columns;
+}
+
+}  // namespace
+
+EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
+  const double started = run.agreed_time_s();
+  StageGuard stage_guard(run, stage);
+  RngGuard rng_guard(run.device());
+  at::NoGradGuard no_grad;
+  const EvaluationHooks& hooks = hooks_of(stage);
+  LightningModule& module = *run.model;
+  EvalReport report;
+  if (stage == Stage::validate && run.verb() == Verb::fit) module.on_validation_model_zero_grad();
+  report.samples = run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {});
+  run.flush_step_metrics(stage, true);
+  const Metrics values = run.logs.take_epoch_values(stage);
+  run.send_metrics(values);
+  report.loaders = by_loader(values, run.stages[stage].loaders.size());
+  // Callbacks that stop or write checkpoints act on the values of this epoch.
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
+  (module.*hooks.module_end)();
+  if (stage == Stage::validate)
+    module.on_validation_model_train();
+  else
+    module.on_test_model_train();
+  report.seconds = run.agreed_time_s() - started;
+  return report;
+}
+
+PredictReport predict(Run& run) {
+  StageGuard stage_guard(run, Stage::predict);
+  RngGuard rng_guard(run.device());
+  at::NoGradGuard no_grad;
+  PredictReport report;
+  std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(run.stages[Stage::predict].loaders.size());
+  report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
+    auto& columns = collected[loader];
+    const bool first = columns.empty();
+    size_t index = 0;
+    for (const auto& [name, value] : outputs) {
+      if (value.dim() == 0 || value.size(0) != count)
+        throw Error(cat("[trainer.predict] output '", name, "' must have one row per sample (", count, "); got ",
+                        value.dim() == 0 ? "a scalar" : cat(value.size(0), " rows"), "."));
+      if (first) columns.emplace_back(name, std::vector<Tensor>{});
+      if (index >= columns.size() || columns[index].first != name)
+        throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name, "' where the first batch had '",
+                        index < columns.size() ? columns[index].first : "nothing", "'."));
+      columns[index++].second.push_back(value.to(at::kCPU));
+    }
+  });
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
+  run.model->on_predict_end();
+  for (auto& columns : collected) {
+    Outputs outputs;
+    for (auto& [name, parts] : columns) outputs.add(name, at::cat(parts));
+    report.loaders.push_back(std::move(outputs));
+  }
+  return report;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "run.h"
+
+namespace fulgur::detail {
+
+/// Runs all loaders of a stage without gradients and gives the metrics of each. Restores every generator afterwards.
+/// `batch_limit` caps the batches of each loader further (sanity check).
+EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit = std::nullopt);
+
+/// Runs the predict loaders; outputs of all batches are concatenated in dataset order.
+PredictReport predict(Run& run);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,184 @@
+#include "fit_loop.h"
+
+#include <algorithm>
+
+#include "evaluation_loop.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "signals.h"
+#include "training_step.h"
+
+namespace fulgur::detail {
+
+std::optional<int64_t> validation_interval(const TrainerOptions& options, std::optional<int64_t> train_batches) {
+  const BatchLimit& interval = options.val_check_interval;
+  if (interval.count) {
+    if (*interval.count < 1) throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
+    if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
+      throw ConfigError(cat("[trainer.val_check_interval] validation would never run: every ", *interval.count,
+                            " batches, but an epoch has ", *train_batches,
+                            ". Lower it, or set check_val_every_n_epoch: null to count across epochs."));
+    return *interval.count;
+  }
+  if (interval.fraction == 1.0) return std::nullopt;
+  if (interval.fraction <= 0) throw ConfigError("[trainer.val_check_interval] the fraction must be above 0.");
+  if (!train_batches)
+    throw ConfigError(cat("[trainer.val_check_interval] a fraction (", interval.fraction,
+                          ") needs a training loader of known length. Set a number of batches."));
+  const auto every = static_cast<int64_t>(static_cast<double>(*train_batches) * interval.fraction);
+  return std::max<int64_t>(every, 1);
+}
+
+namespace {
+
+class FitLoop {
+ public:
+  explicit FitLoop(Run& run) : run_(run), step_(run) {}
+
+  void train(bool resumed) {
+    Run& run = run_;
+    callbacks(LogScope::train_epoch, &Callback::on_train_start);
+    module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
+    run.model->train();
+    bool continue_epoch = resumed && run.progress_.batches.completed > 0;
+    while (!limit_reached()) {
+      train_epoch(continue_epoch);
+      continue_epoch = false;
+      if (interrupted_) break;
+    }
+    // The rest of a window of step metrics is not lost.
+    run.flush_step_metrics(Stage::train, true);
+    callbacks(LogScope::forbidden, &Callback::on_train_end);
+    module_hook(LogScope::forbidden, &LightningModule::on_train_end);
+    run.act_on_checkpoint_requests();
+  }
+
+ private:
+  bool limit_reached() {
+    Run& run = run_;
+    if (run.stop_reason) return true;
+    if (const auto signal = signals::received()) {
+      run.request_stop(cat("signal ", *signal));
+      return true;
+    }
+    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) {
+      run.request_stop("max_steps");
+      return true;
+    }
+    if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) {
+      run.request_stop("max_epochs");
+      return true;
+    }
+    if (run.stages[Stage::train].batches.front() == 0) {
+      run.request_stop("limit_train_batches: 0");
+      return true;
+    }
+    return false;
+  }
+
+  void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
+    run_.each_callback(scope, [&](Callback& c) { (c.*hook)(run_); });
+  }
+
+  void module_hook(LogScope scope, void (LightningModule::*hook)()) {
+    Run::ScopeGuard guard(run_, scope);
+    ((*run_.model).*hook)();
+  }
+
+  bool validation_due(int64_t batch_idx, bool last_batch) const {
+    const Run& run = run_;
+    if (!run.validation_runs) return false;
+    const auto& every_epochs = run.options.check_val_every_n_epoch;
+    if (every_epochs && (run.progress_.epoch + 1) % *every_epochs != 0) return false;
+    if (!interval_) return last_batch;
+    const int64_t count = every_epochs ? batch_idx + 1 : run.progress_.batches_total.completed;
+    return count % *interval_ == 0;
+  }
+
+  void validate() {
+    evaluate(run_, Stage::validate);
+    ++run_.progress_.validations;
+  }
+
+  void train_epoch(bool continue_epoch) {
+    Run& run = run_;
+    Progress& progress = run.progress_;
+    Loader& loader = *run.stages[Stage::train].loaders.front();
+    const std::optional<int64_t> batches = run.stages[Stage::train].batches.front();
+    interval_ = validation_interval(run.options, batches);
+    run.stage_ = Stage::train;
+    run.epoch_skipped = false;
+    progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
+    loader.start_epoch(progress.epoch);
+    int64_t batch_idx = 0;
+    if (continue_epoch) {
+      batch_idx = progress.batches.completed;
+    } else {
+      progress.batches.reset();
+      run.window_done = 0;
+      callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
+      module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
+    }
+    Batch batch;
+    bool at_end = false;
+    while (!batches || batch_idx < *batches) {
+      if (!loader.next(batch)) {
+        at_end = true;
+        break;
+      }
+      if (!step_.run_batch(std::move(batch), batch_idx, batches)) {
+        run.epoch_skipped = true;
+        break;
+      }
+      const bool last_batch = batches && batch_idx + 1 == *batches;
+      run.flush_step_metrics(Stage::train, false);
+      if (validation_due(batch_idx, last_batch)) validate();
+      ++batch_idx;
+      // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
+      if (!last_batch) run.act_on_checkpoint_requests();
+      if (limit_reached() && !last_batch) {
+        interrupted_ = true;
+        return;
+      }
+    }
+    if (batch_idx == 0 && !run.epoch_skipped)
+      throw DataError("[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with drop_last?");
+    if (at_end || run.epoch_skipped) {
+      if (run.window_done > 0) step_.close_window();
+      if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
+    }
+    end_epoch();
+  }
+
+  void end_epoch() {
+    Run& run = run_;
+    Progress& progress = run.progress_;
+    progress.epochs.processed = progress.epoch + 1;
+    // The module logs its epoch values before callbacks that monitor them decide.
+    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
+    });
+    module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
+    run.send_metrics(run.logs.take_epoch_values(Stage::train));
+    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
+    });
+    step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
+    ++progress.epoch;
+    progress.epochs.completed = progress.epoch;
+    progress.batches.reset();
+    run.window_done = 0;
+    run.act_on_checkpoint_requests();
+  }
+
+  Run& run_;
+  TrainingStep step_;
+  std::optional<int64_t> interval_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+void fit_loop(Run& run, bool resumed) { FitLoop(run).train(resumed); }
+
+}  // namespace fulgur::detail

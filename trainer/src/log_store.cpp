@@ -1,0 +1,281 @@
+#include "log_store.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+double start_value(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::min: return std::numeric_limits<double>::infinity();
+    case Reduce::max: return -std::numeric_limits<double>::infinity();
+    default: return 0;
+  }
+}
+
+bool same_options(const LogOptions& a, const LogOptions& b) {
+  return a.prog_bar == b.prog_bar && a.logger == b.logger && a.on_step == b.on_step && a.on_epoch == b.on_epoch &&
+         a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
+}
+
+void check_scalar(std::string_view name, const Tensor& value) {
+  if (!value.defined()) throw Error(cat("[module.log] '", name, "' is an undefined tensor. Log a scalar."));
+  if (value.numel() != 1)
+    throw Error(cat("[module.log] '", name, "' must be a scalar; got a tensor of ", static_cast<int64_t>(value.numel()),
+                    " elements. Reduce it first, for example with .mean()."));
+}
+
+}  // namespace
+
+LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options) {
+  const auto found = index_.find(Key{name, scope, stage});
+  if (found != index_.end()) {
+    if (!same_options(found->second->options, options))
+      throw Error(cat("[module.log] '", name, "' was logged before with other options in the same hook. Use one set of options per name."));
+    return *found->second;
+  }
+  if (scope == LogScope::forbidden)
+    throw Error(cat("[module.log] '", name, "' cannot be logged from this hook. Log from a step, a batch hook, or an epoch hook."));
+  if (name.empty()) throw Error("[module.log] a metric needs a name.");
+  auto made = std::make_unique<Slot>();
+  made->name = name;
+  made->scope = scope;
+  made->stage = stage;
+  made->options = options;
+  const bool step_scope = scope == LogScope::train_step;
+  made->on_step = options.on_step.value_or(step_scope);
+  made->on_epoch = options.on_epoch.value_or(!step_scope);
+  if (made->on_step && (scope == LogScope::train_epoch || scope == LogScope::evaluation_epoch))
+    throw Error(cat("[module.log] '", name, "' is logged from an epoch hook, where on_step is impossible. Leave on_step out."));
+  if (!made->on_step && !made->on_epoch)
+    throw Error(cat("[module.log] '", name, "' is logged with on_step and on_epoch both false, so it would never appear."));
+  made->step.value = made->epoch.value = start_value(options.reduce_fx);
+  Slot& made_slot = *made;
+  slots_.push_back(std::move(made));
+  index_.emplace(Key{made_slot.name, scope, stage}, &made_slot);
+  return made_slot;
+}
+
+void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) {
+  switch (reduce) {
+    case Reduce::mean: to.value += value * weight; break;
+    case Reduce::sum: to.value += value; break;
+    // NaN must stay visible: std::min would drop it.
+    case Reduce::min: to.value = value < to.value || value != value ? value : to.value; break;
+    case Reduce::max: to.value = value > to.value || value != value ? value : to.value; break;
+  }
+  to.weight += weight;
+  ++to.count;
+}
+
+void LogStore::add(Accumulator& to, const Tensor& value, double weight, Reduce reduce) {
+  at::NoGradGuard no_grad;
+  const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
+  if (!to.device.defined() || to.device.device() != scalar.device()) {
+    fold_device(to, reduce);
+    to.device = at::zeros({}, scalar.options().dtype(at::kFloat));
+  }
+  if (!to.device_used) {
+    to.device.fill_(start_value(reduce));
+    to.device_used = true;
+  }
+  switch (reduce) {
+    case Reduce::mean: to.device.add_(scalar, weight); break;
+    case Reduce::sum: to.device.add_(scalar); break;
+    case Reduce::min: at::minimum_out(to.device, to.device, scalar.to(at::kFloat)); break;
+    case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kFloat)); break;
+  }
+  to.device_weight += weight;
+  ++to.count;
+}
+
+void LogStore::fold_device(Accumulator& a, Reduce reduce) {
+  if (!a.device_used) return;
+  const double value = a.device.item<double>();
+  a.device_used = false;
+  const double weight = a.device_weight;
+  a.device_weight = 0;
+  switch (reduce) {
+    case Reduce::mean:
+    case Reduce::sum: a.value += value; break;
+    case Reduce::min: a.value = value < a.value || value != value ? value : a.value; break;
+    case Reduce::max: a.value = value > a.value || value != value ? value : a.value; break;
+  }
+  a.weight += weight;
+}
+
+double LogStore::finish(Accumulator& a, Reduce reduce) {
+  fold_device(a, reduce);
+  return reduce == Reduce::mean ? a.value / a.weight : a.value;
+}
+
+void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options) {
+  Slot& s = slot(name, scope, stage, options);
+  if (s.on_step) add(s.step, value, weight, options.reduce_fx);
+  if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
+}
+
+void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options) {
+  check_scalar(name, value);
+  if (value.is_cpu()) return log(name, scope, stage, value.item<double>(), weight, options);
+  Slot& s = slot(name, scope, stage, options);
+  if (s.on_step) add(s.step, value, weight, options.reduce_fx);
+  if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
+}
+
+void LogStore::publish(const std::string& name, double value, Stage stage) {
+  stages_.insert_or_assign(name, stage);
+  const auto found = std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
+  if (found == published_.end())
+    published_.emplace_back(name, value);
+  else
+    found->second = value;
+}
+
+Metrics LogStore::take_step_values(Stage stage) {
+  Metrics values;
+  for (auto& s : slots_) {
+    if (s->stage != stage || !s->on_step || s->step.count == 0) continue;
+    const double value = finish(s->step, s->options.reduce_fx);
+    s->step.value = start_value(s->options.reduce_fx);
+    s->step.weight = 0;
+    s->step.count = 0;
+    const std::string name = s->on_epoch ? s->name + "_step" : s->name;
+    publish(name, value, stage);
+    if (s->on_epoch) publish(s->name, value, stage);
+    if (s->options.logger) values.emplace_back(name, value);
+  }
+  return values;
+}
+
+Metrics LogStore::take_epoch_values(Stage stage) {
+  Metrics values;
+  for (auto& s : slots_) {
+    if (s->stage != stage || !s->on_epoch || s->epoch.count == 0) continue;
+    const double value = finish(s->epoch, s->options.reduce_fx);
+    s->epoch.value = start_value(s->options.reduce_fx);
+    s->epoch.weight = 0;
+    s->epoch.count = 0;
+    const std::string name = s->on_step ? s->name + "_epoch" : s->name;
+    publish(name, value, stage);
+    if (s->on_step) publish(s->name, value, stage);
+    if (s->options.logger) values.emplace_back(name, value);
+  }
+  return values;
+}
+
+bool LogStore::has_step_values(Stage stage) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& s) { return s->stage == stage && s->on_step && s->step.count > 0; });
+}
+
+void LogStore::reset(Stage stage) {
+  std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });
+  std::erase_if(slots_, [&](const auto& s) { return s->stage == stage; });
+  std::erase_if(published_, [&](const auto& item) {
+    const auto found = stages_.find(item.first);
+    return found != stages_.end() && found->second == stage;
+  });
+  std::erase_if(stages_, [&](const auto& item) { return item.second == stage; });
+}
+
+std::optional<double> LogStore::newest(std::string_view final_name) {
+  for (auto& s : slots_) {
+    if (s->on_step && s->step.count > 0 && (s->name == final_name || (s->on_epoch && s->name + "_step" == final_name)))
+      return finish(s->step, s->options.reduce_fx);
+  }
+  for (const auto& [name, value] : published_)
+    if (name == final_name) return value;
+  return std::nullopt;
+}
+
+std::optional<Stage> LogStore::stage_of(std::string_view final_name) const {
+  const auto found = stages_.find(final_name);
+  if (found != stages_.end()) return found->second;
+  for (const auto& s : slots_)
+    if (s->on_step && s->step.count > 0 && s->name == final_name) return s->stage;
+  return std::nullopt;
+}
+
+std::vector<std::string> LogStore::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : published_) names.push_back(name);
+  for (const auto& s : slots_)
+    if (s->on_step && std::find(names.begin(), names.end(), s->name) == names.end()) names.push_back(s->name);
+  return names;
+}
+
+Metrics LogStore::progress_values() {
+  Metrics values;
+  for (const auto& s : slots_) {
+    if (!s->options.prog_bar) continue;
+    if (const auto value = newest(s->name)) values.emplace_back(s->name, *value);
+  }
+  return values;
+}
+
+StateTree LogStore::state() {
+  const auto accumulator = [](Accumulator& a, Reduce reduce) {
+    fold_device(a, reduce);
+    return StateTree::map({{"value", a.value}, {"weight", a.weight}, {"count", a.count}});
+  };
+  StateTree::List slots;
+  for (auto& s : slots_) {
+    if (s->stage != Stage::train) continue;  // evaluations are never interrupted by a checkpoint
+    slots.push_back(StateTree::map({{"name", s->name},
+                                    {"scope", static_cast<int64_t>(s->scope)},
+                                    {"prog_bar", s->options.prog_bar},
+                                    {"logger", s->options.logger},
+                                    {"on_step", s->options.on_step ? StateTree(*s->options.on_step) : StateTree(nullptr)},
+                                    {"on_epoch", s->options.on_epoch ? StateTree(*s->options.on_epoch) : StateTree(nullptr)},
+                                    {"reduce", static_cast<int64_t>(s->options.reduce_fx)},
+                                    {"sync_dist", s->options.sync_dist},
+                                    {"step", accumulator(s->step, s->options.reduce_fx)},
+                                    {"epoch", accumulator(s->epoch, s->options.reduce_fx)}}));
+  }
+  StateTree::List values;
+  for (const auto& [name, value] : published_)
+    values.push_back(StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
+  return StateTree::map({{"slots", std::move(slots)}, {"values", std::move(values)}});
+}
+
+void LogStore::load_state(const StateTree& state) {
+  slots_.clear();
+  index_.clear();
+  published_.clear();
+  stages_.clear();
+  const auto optional_bool = [](const StateTree& s) -> std::optional<bool> {
+    if (s.is_null()) return std::nullopt;
+    return s.as_bool();
+  };
+  const auto accumulator = [](Accumulator& a, const StateTree& s) {
+    a.value = s.at("value").as_double();
+    a.weight = s.at("weight").as_double();
+    a.count = s.at("count").as_int();
+  };
+  for (const StateTree& item : state.at("slots").as_list()) {
+    LogOptions options;
+    options.prog_bar = item.at("prog_bar").as_bool();
+    options.logger = item.at("logger").as_bool();
+    options.on_step = optional_bool(item.at("on_step"));
+    options.on_epoch = optional_bool(item.at("on_epoch"));
+    options.reduce_fx = static_cast<Reduce>(item.at("reduce").as_int());
+    options.sync_dist = item.at("sync_dist").as_bool();
+    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train, options);
+    accumulator(s.step, item.at("step"));
+    accumulator(s.epoch, item.at("epoch"));
+  }
+  for (const StateTree& item : state.at("values").as_list())
+    publish(item.at("name").as_string(), item.at("value").as_double(), static_cast<Stage>(item.at("stage").as_int()));
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "fulgur/core/log_options.h"
+#include "fulgur/core/stage.h"
+#include "fulgur/core/state_tree.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::detail {
+
+/// Kind of the hook that logs: it decides the defaults of on_step and on_epoch and what is allowed.
+enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
+
+/// Everything that was logged and not yet given to loggers and callbacks. One slot per (name, scope, stage). A value on the CPU
+/// is added on the host into a double; a value on a device is added there and read when the slot is.
+class LogStore {
+ public:
+  /// Adds a scalar. `weight` is the number of samples it stands for (counts in means only).
+  void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options);
+  void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
+
+  /// Step values of `stage` since the last call, as window means (or sums, minima, maxima); their windows start anew.
+  /// Reads devices.
+  Metrics take_step_values(Stage stage);
+  /// Epoch values of `stage`; their epochs start anew. Reads devices.
+  Metrics take_epoch_values(Stage stage);
+  /// True where a step value waits.
+  bool has_step_values(Stage stage) const;
+  /// Forgets running epochs of `stage` (sanity check).
+  void reset(Stage stage);
+
+  /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads devices.
+  std::optional<double> newest(std::string_view final_name);
+  std::optional<Stage> stage_of(std::string_view final_name) const;
+  std::vector<std::string> names() const;
+  /// Newest values of what was logged with prog_bar. Reads devices.
+  Metrics progress_values();
+  /// Newest values of all.
+  const std::vector<std::pair<std::string, double>>& published() const { return published_; }
+
+  StateTree state();
+  void load_state(const StateTree& state);
+
+ private:
+  struct Accumulator {
+    double value = 0;       // sum of value · weight, plain sum, minimum or maximum
+    double weight = 0;
+    int64_t count = 0;
+    Tensor device;          // the same, of values on a device; float32 scalar
+    bool device_used = false;
+    double device_weight = 0;
+  };
+  struct Slot {
+    std::string name;
+    LogScope scope;
+    Stage stage;
+    LogOptions options;
+    bool on_step = false, on_epoch = false;
+    Accumulator step, epoch;
+  };
+  struct Key {
+    std::string_view name;
+    LogScope scope;
+    Stage stage;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(const Key& key) const {
+      return std::hash<std::string_view>{}(key.name) * 31 + static_cast<size_t>(key.scope) * 7 + static_cast<size_t>(key.stage);
+    }
+  };
+  struct Equal {
+    using is_transparent = void;
+    bool operator()(const Key& a, const Key& b) const { return a.scope == b.scope && a.stage == b.stage && a.name == b.name; }
+  };
+
+  Slot& slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options);
+  static void add(Accumulator& to, double value, double weight, Reduce reduce);
+  static void add(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
+  static void fold_device(Accumulator& a, Reduce reduce);
+  static double finish(Accumulator& a, Reduce reduce);
+  void publish(const std::string& name, double value, Stage stage);
+
+  std::vector<std::unique_ptr<Slot>> slots_;                              // in the order of their first use
+  std::unordered_map<Key, Slot*, Hash, Equal> index_;                      // keys point into the slots' names
+  std::vector<std::pair<std::string, double>> published_;
+  std::map<std::string, Stage, std::less<>> stages_;
+};
+
+}  // namespace fulgur::detail

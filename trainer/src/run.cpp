@@ -1,0 +1,233 @@
+#include "run.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+
+std::optional<int64_t> StageLoaders::total() const {
+  int64_t sum = 0;
+  for (const auto& count : batches) {
+    if (!count) return std::nullopt;
+    sum += *count;
+  }
+  return sum;
+}
+
+Run::Run(const TrainerOptions& trainer_options, const Parts& trainer_parts, Verb verb)
+    : options(trainer_options), parts(trainer_parts), verb_(verb), started_(std::chrono::steady_clock::now()),
+      overriding_(static_cast<size_t>(Hook::count_)) {}
+
+Run::~Run() {
+  if (model) model->set_run(nullptr);
+}
+
+std::optional<int64_t> Run::num_batches(Stage stage) const {
+  const auto found = stages.find(stage);
+  if (found == stages.end()) return 0;
+  return found->second.total();
+}
+
+std::optional<int64_t> Run::estimated_steps() const {
+  std::optional<int64_t> steps;
+  const auto batches = num_batches(Stage::train);
+  if (batches && epoch_limit) steps = (*batches + accumulation - 1) / accumulation * *epoch_limit;
+  if (step_limit >= 0) steps = steps ? std::min(*steps, step_limit) : step_limit;
+  return steps;
+}
+
+std::vector<Optimizer*> Run::optimizers() {
+  std::vector<Optimizer*> all;
+  for (const auto& planned : plan.optimizers) all.push_back(planned.optimizer.get());
+  return all;
+}
+
+std::vector<LrScheduler*> Run::lr_schedulers() {
+  std::vector<LrScheduler*> all;
+  for (const auto& planned : plan.optimizers)
+    if (planned.scheduler) all.push_back(planned.scheduler->scheduler.get());
+  return all;
+}
+
+std::string Run::metric_name(std::string_view name, const LogOptions& log_options) const {
+  return log_options.add_dataloader_idx ? cat(name, "/dataloader_idx_", loader_idx_) : std::string(name);
+}
+
+void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
+  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
+  if (loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step)
+    return logs.log(metric_name(name, log_options), scope_, stage_, value, weight, log_options);
+  logs.log(name, scope_, stage_, value, weight, log_options);
+}
+
+void Run::log(std::string_view name, double value, const LogOptions& log_options) {
+  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
+  if (loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step)
+    return logs.log(metric_name(name, log_options), scope_, stage_, value, weight, log_options);
+  logs.log(name, scope_, stage_, value, weight, log_options);
+}
+
+void Run::print(std::string_view line) {
+  if (is_global_zero()) log::info(line);
+}
+
+double Run::agreed_time_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+}
+
+void Run::set_accumulation(int64_t count) {
+  if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
+  accumulation = count;
+}
+
+void Run::request_stop(std::string reason) {
+  if (!stop_reason) stop_reason = std::move(reason);
+}
+
+void Run::set_callbacks(std::vector<std::shared_ptr<Callback>> list) {
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a->phase() < b->phase(); });
+  std::set<std::string> keys;
+  for (const auto& callback : list) {
+    const bool stateful = !callback->state().as_map().empty();
+    if (stateful && !keys.insert(callback->state_key()).second)
+      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback->state_key(),
+                            "'. Make their options differ, or override state_key()."));
+  }
+  callbacks = std::move(list);
+  for (auto& hook : overriding_) hook.clear();
+  for (size_t h = 0; h < overriding_.size(); ++h)
+    for (const auto& callback : callbacks)
+      if (callback->overridden().has(static_cast<Hook>(h))) overriding_[h].push_back(callback.get());
+}
+
+uint64_t Run::request_checkpoint(CheckpointRequest request) {
+  const uint64_t ticket = next_ticket_++;
+  requests_.emplace_back(ticket, std::move(request));
+  return ticket;
+}
+
+void Run::release_checkpoint(const fs::path& path, std::string_view owner) {
+  const auto found = keepers_.find(path);
+  if (found != keepers_.end()) found->second.erase(std::string(owner));
+}
+
+CheckpointContent Run::collect_checkpoint(bool weights_only) {
+  CheckpointContent content;
+  content.module = module_state(*model);
+  content.aliases = parameter_aliases(*model);
+  content.optimizers = nullptr;
+  StateTree& state = content.state;
+  state["progress"] = progress_.state();
+  state["hparams"] = to_yaml(model->hparams());
+  state["config"] = to_yaml(resolved_config);
+  if (data.module) state["data"] = data.module->state();
+  StateTree metrics;
+  for (const auto& [name, value] : logs.published()) metrics[name] = value;
+  state["metrics"] = metrics;
+  state["weights_only"] = weights_only;
+  if (!weights_only) {
+    StateTree::List optimizers, schedulers;
+    for (const auto& planned : plan.optimizers) {
+      optimizers.push_back(planned.optimizer->state());
+      schedulers.push_back(planned.scheduler ? planned.scheduler->scheduler->state() : StateTree(nullptr));
+    }
+    content.optimizers = std::move(optimizers);
+    state["lr_schedulers"] = std::move(schedulers);
+    state["precision"] = strategy->precision().state();
+    StateTree callback_states;
+    for (const auto& callback : callbacks)
+      if (StateTree own = callback->state(); !own.as_map().empty()) callback_states[callback->state_key()] = std::move(own);
+    state["callbacks"] = std::move(callback_states);
+    state["rng"] = rng_state(device());
+    StateTree::List loaders;
+    for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
+    state["loaders"] = std::move(loaders);
+    state["logs"] = logs.state();
+    state["loop"] = StateTree::map({{"accumulation", accumulation},
+                                    {"window_start", window_start},
+                                    {"window_length", window_length},
+                                    {"window_done", window_done},
+                                    {"logged_step", logged_step_}});
+    // Inside an accumulation window the gradients are part of the state.
+    StateTree gradients;
+    for (const auto& [name, value] : unique_parameters(*model))
+      if (value.grad().defined()) gradients[name] = value.grad();
+    state["gradients"] = std::move(gradients);
+  }
+  for (const auto& callback : callbacks) callback->on_save_checkpoint(*this, state);
+  model->on_save_checkpoint(state);
+  return content;
+}
+
+void Run::act_on_checkpoint_requests() {
+  if (requests_.empty()) return;
+  auto pending = std::move(requests_);
+  requests_.clear();
+  for (const auto& [ticket, request] : pending)
+    if (checkpoints_allowed) publish(ticket, request);
+  prune();
+}
+
+void Run::publish(uint64_t ticket, const CheckpointRequest& request) {
+  fs::path folder = request.name.is_absolute() ? request.name : checkpoint_dir() / request.name;
+  folder += ".ckpt";
+  CheckpointInfo info{.ticket = ticket, .path = {}, .epoch = progress_.epoch, .global_step = progress_.global_step, .request = request};
+  try {
+    info.path = write_checkpoint(folder, collect_checkpoint(request.weights_only));
+    if (!request.weights_only) {
+      link_checkpoint(checkpoint_dir() / "last.ckpt", info.path);
+      last_checkpoint_ = info.path;
+      last_saved_step_ = progress_.global_step;
+    }
+    if (request.best && (!best_owner_ || *best_owner_ == request.owner)) {
+      best_owner_ = request.owner;
+      link_checkpoint(checkpoint_dir() / "best.ckpt", info.path);
+      best_checkpoint_ = info.path;
+    }
+  } catch (const CheckpointError& error) {
+    for (const auto& callback : callbacks) callback->on_checkpoint_failed(*this, info, error);
+    throw;
+  }
+  keepers_[info.path];
+  if (request.keep) keepers_[info.path].insert(request.owner);
+  for (const auto& callback : callbacks) callback->on_checkpoint_published(*this, info);
+  for (const auto& logger : active_loggers) logger->after_save_checkpoint(info);
+}
+
+void Run::prune() {
+  for (auto item = keepers_.begin(); item != keepers_.end();) {
+    const bool linked = item->first == last_checkpoint_ || item->first == best_checkpoint_;
+    if (item->second.empty() && !linked) {
+      remove_checkpoint(item->first);
+      item = keepers_.erase(item);
+    } else {
+      ++item;
+    }
+  }
+}
+
+void Run::send_metrics(Metrics metrics) {
+  if (metrics.empty() || sanity_checking_) return;
+  metrics.emplace_back("epoch", static_cast<double>(progress_.epoch));
+  for (const auto& logger : active_loggers) logger->log_metrics(metrics, progress_.global_step);
+}
+
+void Run::flush_step_metrics(Stage stage, bool force) {
+  if (stage == Stage::train) {
+    const bool due = options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
+    if (!due && !force) return;
+    logged_step_ = progress_.global_step;
+  } else {
+    const bool due = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;
+    if (!due && !force) return;
+  }
+  if (logs.has_step_values(stage)) send_metrics(logs.take_step_values(stage));
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,168 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/callback.h"
+#include "fulgur/core/data_module.h"
+#include "fulgur/core/logger.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/strategy.h"
+#include "fulgur/trainer/trainer.h"
+#include "log_store.h"
+
+namespace fulgur::detail {
+
+/// Loaders of one stage with their batches after limits.
+struct StageLoaders {
+  std::vector<std::shared_ptr<Loader>> loaders;
+  std::vector<std::optional<int64_t>> batches;  ///< nothing: unknown, until the loader ends
+  /// Of all loaders; nothing where one is unknown.
+  std::optional<int64_t> total() const;
+};
+
+/// The state of one run and the RunContext that modules and callbacks see of it. The loops work on its members.
+class Run final : public RunContext {
+ public:
+  Run(const TrainerOptions& options, const Parts& parts, Verb verb);
+  ~Run() override;
+
+  // ---- RunContext ----
+  const Progress& progress() const override { return progress_; }
+  int64_t batch_idx() const override { return batch_idx_; }
+  Verb verb() const override { return verb_; }
+  Stage stage() const override { return stage_; }
+  bool sanity_checking() const override { return sanity_checking_; }
+  bool fast_dev_run() const override { return options.fast_dev_run.batches > 0; }
+  std::optional<int64_t> num_batches(Stage stage) const override;
+  std::optional<int64_t> estimated_steps() const override;
+  std::optional<int64_t> max_epochs() const override { return epoch_limit; }
+  bool has_validation() const override { return validation_runs; }
+  bool validates_each_epoch_end() const override {
+    return options.check_val_every_n_epoch == 1 && !options.val_check_interval.count && options.val_check_interval.fraction == 1.0;
+  }
+  int64_t rank() const override { return strategy->rank(); }
+  int64_t world_size() const override { return strategy->world_size(); }
+  at::Device device() const override { return strategy->device(); }
+  Collectives& collectives() override { return strategy->collectives(); }
+  LightningModule& module() override { return *model; }
+  std::vector<Optimizer*> optimizers() override;
+  std::vector<LrScheduler*> lr_schedulers() override;
+  std::optional<double> metric(std::string_view name) override { return logs.newest(name); }
+  std::optional<Stage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
+  std::vector<std::string> metric_names() const override { return logs.names(); }
+  Metrics progress_metrics() override { return logs.progress_values(); }
+  void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
+  void log(std::string_view name, double value, const LogOptions& options) override;
+  void print(std::string_view line) override;
+  const ConfigNode& hparams() const override { return model->hparams(); }
+  const std::vector<std::shared_ptr<Logger>>& loggers() const override { return active_loggers; }
+  std::filesystem::path log_dir() const override { return run_dir; }
+  std::filesystem::path checkpoint_dir() const override { return run_dir / "checkpoints"; }
+  std::optional<std::filesystem::path> last_checkpoint() const override { return last_checkpoint_; }
+  std::optional<std::filesystem::path> best_checkpoint() const override { return best_checkpoint_; }
+  double agreed_time_s() const override;
+  void set_accumulation(int64_t count) override;
+  void request_stop(std::string reason) override;
+  bool stop_requested() const override { return stop_reason.has_value(); }
+  uint64_t request_checkpoint(CheckpointRequest request) override;
+  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override;
+
+  // ---- used by the loops ----
+  /// Calls `function` on each callback, in their order. Logging inside is of `scope`.
+  template <class Function>
+  void each_callback(LogScope scope, Function function) {
+    ScopeGuard guard(*this, scope);
+    for (const auto& callback : callbacks) function(*callback);
+  }
+  /// Only on callbacks that override `hook`.
+  template <class Function>
+  void each_callback(LogScope scope, Hook hook, Function function) {
+    ScopeGuard guard(*this, scope);
+    for (Callback* callback : overriding_[static_cast<size_t>(hook)]) function(*callback);
+  }
+  /// What `log()` means while it lives.
+  class ScopeGuard {
+   public:
+    ScopeGuard(Run& run, LogScope scope) : run_(run), before_(run.scope_) { run.scope_ = scope; }
+    ~ScopeGuard() { run_.scope_ = before_; }
+    ScopeGuard(const ScopeGuard&) = delete;
+    ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+   private:
+    Run& run_;
+    LogScope before_;
+  };
+
+  /// Sorts callbacks by phase and finds who overrides which batch hook. Throws a ConfigError for equal state keys.
+  void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
+  void start_clock() { started_ = std::chrono::steady_clock::now(); }
+  /// Writes what was requested, at the one place where requests are acted on. Prunes afterwards.
+  void act_on_checkpoint_requests();
+  /// State of the whole run, for a checkpoint.
+  CheckpointContent collect_checkpoint(bool weights_only);
+  /// Sends a row to all loggers.
+  void send_metrics(Metrics metrics);
+  /// A row of the running step window where it is due, or where `force` and there is one.
+  void flush_step_metrics(Stage stage, bool force);
+
+  TrainerOptions options;
+  Parts parts;
+  Progress progress_;
+  std::shared_ptr<LightningModule> model;
+  DataSource data;
+  std::shared_ptr<Strategy> strategy;
+  std::vector<std::shared_ptr<Callback>> callbacks;
+  std::vector<std::shared_ptr<Logger>> active_loggers;
+  OptimizerPlan plan;
+  std::map<Stage, StageLoaders> stages;
+  LogStore logs;
+  std::filesystem::path run_dir;
+  ConfigNode resolved_config;
+  bool checkpoints_allowed = true;
+
+  std::optional<int64_t> epoch_limit;
+  int64_t step_limit = -1;
+  int64_t accumulation = 1;
+  bool validation_runs = false;
+  std::optional<std::string> stop_reason;
+  bool epoch_skipped = false;
+
+  // Window of gradient accumulation: batches of this epoch [window_start, window_start + window_length).
+  int64_t window_start = 0, window_length = 0;
+  int64_t window_done = 0;
+
+  // Written by the loops.
+  int64_t batch_idx_ = 0;
+  double batch_samples_ = 1;
+  int64_t loader_idx_ = 0, loader_count_ = 1;
+  Stage stage_ = Stage::train;
+  bool sanity_checking_ = false;
+  int64_t logged_step_ = 0;      ///< global step of the last step row
+  int64_t evaluation_batches_ = 0;
+  std::optional<std::filesystem::path> last_checkpoint_, best_checkpoint_;
+  int64_t last_saved_step_ = -1;
+
+ private:
+  void publish(uint64_t ticket, const CheckpointRequest& request);
+  void prune();
+  std::string metric_name(std::string_view name, const LogOptions& log_options) const;
+
+  Verb verb_;
+  LogScope scope_ = LogScope::forbidden;
+  std::chrono::steady_clock::time_point started_;
+  std::vector<std::vector<Callback*>> overriding_;
+  std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
+  uint64_t next_ticket_ = 1;
+  std::map<std::filesystem::path, std::set<std::string>> keepers_;
+  std::optional<std::string> best_owner_;
+  std::string metric_name_buffer_;
+};
+
+}  // namespace fulgur::detail

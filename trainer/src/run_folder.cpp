@@ -1,0 +1,77 @@
+#include "run_folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kVersionPrefix = "version_";
+
+// Numbers of the version folders in `folder`, newest first.
+std::vector<int64_t> versions_in(const fs::path& folder) {
+  std::vector<int64_t> versions;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kVersionPrefix)) continue;
+    int64_t number = -1;
+    const char* begin = name.data() + kVersionPrefix.size();
+    const char* end = name.data() + name.size();
+    if (const auto [rest, bad] = std::from_chars(begin, end, number); bad == std::errc() && rest == end && number >= 0)
+      versions.push_back(number);
+  }
+  std::sort(versions.rbegin(), versions.rend());
+  return versions;
+}
+
+}  // namespace
+
+fs::path take_run_folder(const fs::path& root, const std::string& name, std::optional<int64_t> version) {
+  const fs::path parent = root / name;
+  std::error_code error;
+  fs::create_directories(parent, error);
+  if (error)
+    throw ConfigError(cat("[trainer.run_folder] cannot create ", parent, ": ", error.message(), ". Choose another trainer.default_root_dir."));
+  const auto existing = versions_in(parent);
+  int64_t number = version.value_or(existing.empty() ? 0 : existing.front() + 1);
+  for (;; ++number) {
+    const fs::path folder = parent / cat(kVersionPrefix, number);
+    if (mkdir(folder.c_str(), 0755) == 0) return folder;
+    if (errno != EEXIST)
+      throw ConfigError(cat("[trainer.run_folder] cannot create ", folder, ": ", std::strerror(errno), ". Choose another trainer.default_root_dir."));
+    if (version)
+      throw ConfigError(cat("[trainer.run_folder] ", folder, " exists already. Choose another version, or leave it out."));
+  }
+}
+
+fs::path find_checkpoint(const std::string& choice, const fs::path& root, const std::string& name, const fs::path& config_folder) {
+  if (choice != "last" && choice != "best") return choice;
+  const std::string link = choice + ".ckpt";
+  if (!config_folder.empty() && fs::is_directory(config_folder / "checkpoints")) {
+    const fs::path path = config_folder / "checkpoints" / link;
+    if (fs::exists(path)) return path;
+    throw CheckpointError(cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
+  }
+  const fs::path parent = root / name;
+  for (const int64_t version : versions_in(parent)) {
+    const fs::path folder = parent / cat(kVersionPrefix, version) / "checkpoints";
+    if (fs::exists(folder / link)) return folder / link;
+    // A newer run with checkpoints but without a best one must not be passed over silently.
+    if (fs::exists(folder / "last.ckpt"))
+      throw CheckpointError(cat("[trainer.ckpt_path] ", folder, " has no ", link,
+                                ": its run never logged the metric that ModelCheckpoint monitors. Use --ckpt_path last or a path."));
+  }
+  throw CheckpointError(cat("[trainer.ckpt_path] no run under ", parent, " has a checkpoint '", choice,
+                            "'. Run `trainer fit` first, or give the path of a checkpoint."));
+}
+
+}  // namespace fulgur::detail

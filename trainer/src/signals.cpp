@@ -1,0 +1,42 @@
+#include "signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace fulgur::detail::signals {
+namespace {
+
+std::atomic<int> g_received{0};
+struct sigaction g_old_int, g_old_term;
+
+void handle(int number) {
+  int expected = 0;
+  if (!g_received.compare_exchange_strong(expected, number) && number == SIGINT) _exit(130);
+}
+
+}  // namespace
+
+Scope::Scope() {
+  g_received = 0;
+  struct sigaction action {};
+  action.sa_handler = handle;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &g_old_int);
+  sigaction(SIGTERM, &action, &g_old_term);
+}
+
+Scope::~Scope() {
+  sigaction(SIGINT, &g_old_int, nullptr);
+  sigaction(SIGTERM, &g_old_term, nullptr);
+}
+
+std::optional<int> received() {
+  const int number = g_received;
+  if (number == 0) return std::nullopt;
+  return number;
+}
+
+}  // namespace fulgur::detail::signals

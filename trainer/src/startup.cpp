@@ -1,0 +1,75 @@
+#include "startup.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+
+int64_t set_threads(const Auto<int64_t>& num_threads) {
+  int64_t count = 1;
+  if (num_threads.value) {
+    count = *num_threads.value;
+  } else if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) {
+    count = std::atoll(text);
+  } else {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) count = std::max(1, CPU_COUNT(&set));
+  }
+  if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
+  return count;
+}
+
+std::string ChosenDevices::text() const {
+  return cat(static_cast<int64_t>(devices.size()), " × ", accelerator->name(),
+             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"));
+}
+
+ChosenDevices choose_devices(const TrainerOptions& options) {
+  ChosenDevices chosen;
+  const std::string wanted = options.accelerator == "gpu" ? "cuda" : options.accelerator;
+  if (wanted == "auto") {
+    chosen.accelerator = find_accelerator("cuda");
+    if (!chosen.accelerator) chosen.accelerator = find_accelerator("cpu");
+  } else {
+    chosen.accelerator = find_accelerator(wanted);
+    if (!chosen.accelerator)
+      throw ConfigError(cat("[trainer.accelerator] '", options.accelerator, "' is not available: ", why_no_cuda(),
+                            ". Use trainer.accelerator: cpu or auto."));
+  }
+  const int64_t count = options.devices.value.value_or(1);
+  if (count > chosen.accelerator->device_count())
+    throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", chosen.accelerator->device_count(), " of ",
+                          chosen.accelerator->name(), "."));
+  for (int64_t i = 0; i < count; ++i) chosen.devices.push_back(chosen.accelerator->device(i));
+  return chosen;
+}
+
+DeterministicGuard::DeterministicGuard(bool on) : on_(on) {
+  if (!on_) return;
+  auto& context = at::globalContext();
+  algorithms_ = context.deterministicAlgorithms();
+  cudnn_ = context.deterministicCuDNN();
+  benchmark_ = context.benchmarkCuDNN();
+  // cuBLAS is deterministic only with a workspace of a fixed size, which it reads from here.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+}
+
+DeterministicGuard::~DeterministicGuard() {
+  if (!on_) return;
+  auto& context = at::globalContext();
+  context.setDeterministicAlgorithms(algorithms_, false);
+  context.setDeterministicCuDNN(cudnn_);
+  context.setBenchmarkCuDNN(benchmark_);
+}
+
+}  // namespace fulgur::detail

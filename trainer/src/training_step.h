@@ -1,0 +1,29 @@
+#pragma once
+
+#include "run.h"
+
+namespace fulgur::detail {
+
+/// The one sequence of a training step. `batches_in_epoch` is nothing for loaders of unknown length.
+class TrainingStep {
+ public:
+  explicit TrainingStep(Run& run);
+
+  /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's rest.
+  bool run_batch(Batch batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// Steps a window that the end of an unsized loader cut short.
+  void close_window();
+
+ private:
+  StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  void optimizer_step();
+
+  Run& run_;
+  Optimizer* optimizer_;
+  ClipAlgorithm clip_algorithm_;
+};
+
+/// Steps the schedulers of `interval`, those that are due by their frequency.
+void step_schedulers(Run& run, ScheduleInterval interval, int64_t count);
+
+}  // namespace fulgur::detail
