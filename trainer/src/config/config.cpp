@@ -124,7 +124,10 @@ Config load_config(const ConfigSources& sources) {
   if (unreadable) problems.throw_if_any();
   Config config = read_typed(root, problems);
   problems.throw_if_any();
-  config.files = sources.files;
+  if (!sources.files.empty()) {
+    config.folder = sources.files.back().parent_path();
+    if (config.folder.empty()) config.folder = ".";
+  }
   return config;
 }
 

@@ -56,7 +56,7 @@ void TrainerOptions::fields(Fields& f) {
       .one_of({"auto", "cpu", "cuda", "gpu"});
   f(devices, "devices", "How many devices of that kind.").at_least(1);
   f(strategy, "strategy", "How the run is spread over devices.");
-  f(precision, "precision", "Number format of parameters and computation.").one_of({"32-true", "32"});
+  f(precision, "precision", "Number format of parameters and computation.").one_of({"32-true", "64-true", "32", "64"});
 
   f(max_epochs, "max_epochs", "Epochs to train; -1: no end; null: 1000 where max_steps gives no end either.").at_least(-1);
   f(max_steps, "max_steps", "Optimizer steps to train; -1: no end. Whichever of epochs and steps comes first ends the run.").at_least(-1);

@@ -1,0 +1,176 @@
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::cli {
+
+namespace {
+
+constexpr const char* kFooter = R"(Overrides of the config, before or after the verb (--key VALUE or --key=VALUE):
+  --trainer.max_epochs 3                      any key of the config
+  --model CnnClassifier --model.dropout 0.1   a component and its options
+  --model FILE.yaml                           a part of the config from a file (also --data, --trainer, …)
+  --trainer.callbacks+=ModelCheckpoint        appends to a list;
+  --trainer.callbacks.monitor val_acc         … then sets options of the element appended last
+  FULGUR_TRAINER__MAX_EPOCHS=3                the same from the environment
+Exit codes: 0 ok, 1 other, 2 usage or config, 3 data, 4 checkpoint, 5 distributed, 6 non-finite loss,
+  75 stopped with a checkpoint, 130 interrupted, 143 terminated.)";
+
+struct Verb {
+  const char* name;
+  const char* doc;
+};
+constexpr Verb kRuns[] = {{"fit", "Train a model"},
+                          {"validate", "Evaluate on the validation data"},
+                          {"test", "Evaluate on the test data"},
+                          {"predict", "Write predictions"},
+                          {"config", "Check the config and print it, and run nothing"},
+                          {"schema", "Print the JSON Schema of the config, for editors"}};
+
+/// Options of the program itself; everything else that begins with `--` is a key of the config.
+constexpr const char* kWithValue[] = {"config", "report", "plugin"};
+constexpr const char* kFlags[] = {"help", "version"};
+
+template <class Names>
+bool is_one_of(const std::string& name, const Names& names) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+[[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
+  for (const Field& field : trainer.all()) {
+    if (field.name == name) throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
+  }
+  std::vector<std::string> known{"print_config"};
+  known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
+  known.insert(known.end(), std::begin(kFlags), std::end(kFlags));
+  for (const Field& field : schema.all()) known.push_back(field.name);
+  for (std::string& option : known) option = "--" + option;
+  std::string hint = did_you_mean("--" + name, known);
+  if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
+  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", hint, ". `trainer --help` shows all."));
+}
+
+YamlStyle parse_style(const std::string& text) {
+  YamlStyle style;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word == "comments") style.comments = true;
+    else if (word == "skip_null") style.skip_null = true;
+    else throw ConfigError(cat("[cli] --print_config takes comments and skip_null; got '", word, "'"));
+    begin = end + 1;
+  }
+  return style;
+}
+
+/// Takes the overrides out of the arguments: what is left is for CLI11, which would take `fit` in `--model.name fit` for
+/// the verb.
+std::vector<std::string> take_overrides(const std::vector<std::string>& arguments, CommandLine& out) {
+  const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
+  const std::unique_ptr<Fields> trainer = FieldTraits<TrainerOptions>::type().object();
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "-c" && i + 1 < arguments.size()) {
+      rest.push_back(argument);
+      rest.push_back(arguments[++i]);
+      continue;
+    }
+    if (!argument.starts_with("--") || argument.size() == 2) {
+      rest.push_back(argument);
+      continue;
+    }
+    const size_t equals = argument.find('=');
+    const bool has_value = equals != std::string::npos;
+    const std::string name = argument.substr(2, has_value ? equals - 2 : std::string::npos);
+    if (name == "print_config") {
+      out.print_config = parse_style(has_value ? argument.substr(equals + 1) : "");
+      continue;
+    }
+    if (is_one_of(name, kWithValue) || is_one_of(name, kFlags)) {
+      rest.push_back(argument);
+      if (!has_value && is_one_of(name, kWithValue) && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+      continue;
+    }
+    const std::string key = name.ends_with('+') ? name.substr(0, name.size() - 1) : name;
+    const bool is_key = key.find('.') != std::string::npos || std::any_of(schema->all().begin(), schema->all().end(),
+                                                                          [&](const Field& field) { return field.name == key; });
+    if (!is_key) unknown_option(name, *schema, *trainer);
+    if (!has_value && (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"))) {
+      throw ConfigError(cat("[cli] --", escape_controls(name), " needs a value: --", escape_controls(name), " VALUE"));
+    }
+    out.sources.overrides.emplace_back(name, has_value ? argument.substr(equals + 1) : arguments[++i]);
+  }
+  return rest;
+}
+
+/// CLI11's message without the words that only its author understands.
+std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
+  const std::vector<std::string> extras = app.remaining(true);
+  if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
+  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'", did_you_mean(extras.front(), verbs),
+             ". `trainer --help` shows what there is.");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  CommandLine out;
+  for (const std::string& variable : environment) {
+    const size_t equals = variable.find('=');
+    if (equals != std::string::npos) out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+  }
+  std::vector<std::string> rest = take_overrides(arguments, out);
+
+  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", "trainer");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "fulgur " FULGUR_VERSION);
+  app.require_subcommand(0, 1);
+  std::vector<std::string> files, plugins;
+  std::string report, argument;
+  app.add_option("-c,--config", files, "YAML file; may be given several times, later ones win")->type_name("FILE")->expected(1)->take_all();
+  app.add_option("--plugin", plugins, "Shared library with components of your own")->type_name("FILE.so")->expected(1)->take_all();
+  CLI::Option* report_option =
+      app.add_option("--report", report, "Writes metrics, counts, paths and times as JSON")->type_name("FILE")->take_last();
+  // Read before CLI11 sees the arguments; declared for --help.
+  const std::string print_help = "Prints the config with all defaults and exits; =comments,skip_null";
+  app.add_flag("--print_config", print_help);
+  for (const Verb& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
+  CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
+  CLI::App* describe = app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
+  CLI::Option* kind = list->add_option("kind", argument, "callback, model, data, …");
+  describe->add_option("name", argument, "Name of the component")->required();
+
+  try {
+    std::reverse(rest.begin(), rest.end());
+    app.parse(rest);
+  } catch (const CLI::Success&) {
+    const std::vector<CLI::App*> verbs = app.get_subcommands();
+    out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
+                                                        : (verbs.empty() ? app.help() : verbs.front()->help() + "\n" + app.help());
+    return out;
+  } catch (const CLI::ParseError& error) {
+    throw ConfigError(usage_message(error, app));
+  }
+  const std::vector<CLI::App*> verbs = app.get_subcommands();
+  if (verbs.empty()) {
+    out.text = "error: [cli] a verb is missing\n" + app.help();
+    out.is_error = true;
+    return out;
+  }
+  out.verb = verbs.front()->get_name();
+  if (*kind || out.verb == "describe") out.argument = argument;
+  out.sources.files.assign(files.begin(), files.end());
+  out.plugins.assign(plugins.begin(), plugins.end());
+  if (*report_option) out.report = report;
+  return out;
+}
+
+}  // namespace fulgur::cli

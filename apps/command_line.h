@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/trainer/config.h"
+
+namespace fulgur::cli {
+
+/// What the user asked for.
+struct CommandLine {
+  std::string verb;                     ///< `fit`, `list`, …; empty where `text` is all there is to do
+  std::optional<std::string> argument;  ///< of list and describe
+  ConfigSources sources;
+  std::optional<std::filesystem::path> report;
+  std::vector<std::filesystem::path> plugins;
+  std::optional<YamlStyle> print_config;
+  std::string text;         ///< help or version, to be printed instead of running anything
+  bool is_error = false;    ///< no verb was given: `text` goes to stderr, exit code 2
+};
+
+/// Reads the arguments and the environment; options stand before or after the verb. Throws a ConfigError that names the
+/// nearest option for one that is unknown.
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
+
+}  // namespace fulgur::cli

@@ -1,0 +1,106 @@
+#include "report_file.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return value;
+}
+
+Json metrics_of(const Metrics& metrics) {
+  Json out = Json::object();
+  for (const auto& [name, value] : metrics) out[name] = number(value);
+  return out;
+}
+
+Json path_of(const std::optional<std::filesystem::path>& path) { return path && !path->empty() ? Json(path->string()) : Json(nullptr); }
+
+Json start(const std::string& verb, ExitCode code) { return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}}; }
+
+/// Paths and metric names are not ours: bytes that are no UTF-8 are replaced rather than refused.
+std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+std::filesystem::path temporary_of(const std::filesystem::path& path) { return path.string() + cat(".tmp", ::getpid()); }
+
+}  // namespace
+
+std::string report_json(const std::string& verb, const FitReport& report) {
+  Json json = start(verb, report.exit_code);
+  json["metrics"] = metrics_of(report.metrics);
+  json["stop_reason"] = report.stop_reason;
+  json["epochs"] = report.epochs;
+  json["global_step"] = report.global_step;
+  json["train_seconds"] = number(report.train_seconds);
+  json["run_dir"] = path_of(report.run_dir);
+  json["last_checkpoint"] = path_of(report.last_checkpoint);
+  json["best_checkpoint"] = path_of(report.best_checkpoint);
+  return dump(json);
+}
+
+std::string report_json(const std::string& verb, const EvalReport& report) {
+  Json json = start(verb, report.exit_code);
+  json["metrics"] = Json::object();
+  json["loaders"] = Json::array();
+  for (const Metrics& loader : report.loaders) {
+    json["metrics"].update(metrics_of(loader));
+    json["loaders"].push_back(metrics_of(loader));
+  }
+  json["samples"] = report.samples;
+  json["seconds"] = number(report.seconds);
+  json["run_dir"] = path_of(report.run_dir);
+  json["checkpoint"] = path_of(report.checkpoint);
+  return dump(json);
+}
+
+std::string report_json(const std::string& verb, const PredictReport& report) {
+  Json json = start(verb, report.exit_code);
+  json["files"] = Json::array();
+  for (const std::filesystem::path& file : report.files) json["files"].push_back(file.string());
+  json["samples"] = report.samples;
+  json["run_dir"] = path_of(report.run_dir);
+  json["checkpoint"] = path_of(report.checkpoint);
+  return dump(json);
+}
+
+void check_report_path(const std::filesystem::path& path) {
+  const std::filesystem::path temporary = temporary_of(path);
+  const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();
+  const int error = errno;
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  if (!good) {
+    throw ConfigError(cat("[cli] --report needs a path where a file can be made; got '", path, "' (",
+                          std::filesystem::is_directory(path) ? "a folder" : std::strerror(error), ")"));
+  }
+}
+
+void write_report(const std::filesystem::path& path, const std::string& json) {
+  const std::filesystem::path temporary = temporary_of(path);
+  std::ofstream file(temporary, std::ios::binary);
+  file << json;
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw Error(cat("[cli] the report '", path, "' could not be written: ", error ? error.message() : std::strerror(errno)));
+  }
+}
+
+}  // namespace fulgur::cli

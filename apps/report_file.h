@@ -1,0 +1,20 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "fulgur/trainer/reports.h"
+
+namespace fulgur::cli {
+
+/// The reports as JSON; numbers that are not finite become texts.
+std::string report_json(const std::string& verb, const FitReport& report);
+std::string report_json(const std::string& verb, const EvalReport& report);
+std::string report_json(const std::string& verb, const PredictReport& report);
+
+/// Throws a ConfigError where no file can be made beside `path`: better before a long run than after it.
+void check_report_path(const std::filesystem::path& path);
+/// Writes through a temporary file and a rename; throws an Error where that fails.
+void write_report(const std::filesystem::path& path, const std::string& json);
+
+}  // namespace fulgur::cli

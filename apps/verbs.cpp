@@ -1,0 +1,113 @@
+#include "verbs.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/trainer.h"
+#include "report_file.h"
+
+namespace fulgur::cli {
+
+namespace {
+
+/// A reader that has gone away (`| head -1`) is no error.
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void load_plugin(const std::filesystem::path& path) {
+  // A name without a slash would be looked for in the system's folders only.
+  const std::string file = path.has_parent_path() ? path.string() : "./" + path.string();
+  if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  const char* why = ::dlerror();
+  throw ConfigError(cat("[cli] --plugin '", path, "' cannot be loaded: ", why != nullptr ? why : "unknown reason"));
+}
+
+/// Facts of the data are known only after its setup, and the model may need them before it is made.
+void fill_links(Config& config, DataModule* data, fulgur::Verb verb) {
+  if (config.link.empty()) return;
+  if (data == nullptr) throw ConfigError("[config] link needs data to take values from; none is chosen. Set `data`.");
+  data->prepare_data();
+  data->setup(verb);
+  apply_links(config, data->facts());
+}
+
+struct Run {
+  Trainer trainer;
+  std::shared_ptr<LightningModule> module;
+  DataSource data;
+};
+
+Run prepare(Config config, fulgur::Verb verb) {
+  if (!config.model) {
+    throw ConfigError(cat("[cli] ", name_of(verb), " needs a model; the config names none. Give --config FILE or --model NAME; "
+                          "`trainer list model` shows what there is."));
+  }
+  log::silence(config.silence);
+  std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
+  fill_links(config, data.get(), verb);
+  // Before the module is made: the trainer seeds the generators that initialise it.
+  Trainer trainer = Trainer::from_config(config);
+  std::shared_ptr<LightningModule> module = config.model.create();
+  return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};
+}
+
+void save_report(const CommandLine& command, const std::string& json) {
+  if (command.report) write_report(*command.report, json);
+}
+
+ExitCode fit(const CommandLine& command, const Config& config) {
+  Run run = prepare(config, fulgur::Verb::fit);
+  const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
+  save_report(command, report_json("fit", report));
+  print(metrics_table("Fit metric", {report.metrics}));
+  return report.exit_code;
+}
+
+ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb) {
+  Run run = prepare(config, verb);
+  const bool validates = verb == fulgur::Verb::validate;
+  const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
+                                      : run.trainer.test(run.module, run.data, config.ckpt_path);
+  save_report(command, report_json(command.verb, report));
+  print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
+  return report.exit_code;
+}
+
+ExitCode predict(const CommandLine& command, const Config& config) {
+  Run run = prepare(config, fulgur::Verb::predict);
+  const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
+  save_report(command, report_json("predict", report));
+  std::string files;
+  for (const std::filesystem::path& file : report.files) files += escape_controls(file.string()) + "\n";
+  print(files);
+  return report.exit_code;
+}
+
+}  // namespace
+
+ExitCode run(const CommandLine& command) {
+  for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
+  throw_if_registration_failed();
+  if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
+  if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;
+  if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
+
+  const Config config = load_config(command.sources);
+  if (command.print_config || command.verb == "config") {
+    print(to_yaml(config.write(), command.print_config.value_or(YamlStyle())));
+    return ExitCode::ok;
+  }
+  if (command.report) check_report_path(*command.report);
+  if (command.verb == "fit") return fit(command, config);
+  if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);
+  if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test);
+  return predict(command, config);
+}
+
+}  // namespace fulgur::cli
