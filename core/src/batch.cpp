@@ -34,7 +34,7 @@ Batch map_tensors(const Batch& batch, Function function) {
 std::string shape_text(at::IntArrayRef shape) {
   std::vector<std::string> sizes;
   for (const int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + join(sizes) + "]";
+  return cat("[", join(sizes), "]");
 }
 
 Batch::Batch(std::initializer_list<Tensor> tensors) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
 #include "fulgur/core/text.h"
 
@@ -26,7 +25,7 @@ constexpr int64_t kIgnoredLabel = -100;
 Tensor classification_loss(const Tensor& logits, const Tensor& labels) {
   if (labels.scalar_type() != at::kLong || labels.dim() != 1 || labels.size(0) != logits.size(0))
     throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ", c10::toString(labels.scalar_type()),
-                        " of shape ", c10::str(labels.sizes()), ". The second entry of a batch holds the labels."));
+                        " of shape ", shape_text(labels.sizes()), ". The second entry of a batch holds the labels."));
   try {
     return at::cross_entropy_loss(logits, labels);
   } catch (const c10::IndexError&) {

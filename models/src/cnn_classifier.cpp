@@ -1,7 +1,6 @@
 #include "fulgur/models/cnn_classifier.h"
 
 #include <ATen/ops/max_pool2d.h>
-#include <c10/util/StringUtil.h>
 
 #include "fulgur/core/text.h"
 
@@ -50,7 +49,7 @@ CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
 Tensor CnnClassifier::forward(const Tensor& input) {
   if (input.dim() != 4 || input.size(1) != options_.in_channels || input.size(2) != options_.height || input.size(3) != options_.width)
     throw ConfigError(cat("[models.CnnClassifier] images must be [N, ", options_.in_channels, ", ", options_.height, ", ", options_.width,
-                          "]; got ", c10::str(input.sizes()), ". Set in_channels, height and width of model.init_args to what the data has."));
+                          "]; got ", shape_text(input.sizes()), ". Set in_channels, height and width of model.init_args to what the data has."));
   Tensor x = input.is_cpu() ? channels_last(input) : input;
   for (size_t i = 0; i < convolutions_.size(); ++i) {
     x = norms_[i]->forward(convolutions_[i]->forward(x));

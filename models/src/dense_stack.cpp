@@ -1,7 +1,6 @@
 #include "fulgur/models/dense_stack.h"
 
 #include <ATen/ops/dropout.h>
-#include <c10/util/StringUtil.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -31,7 +30,7 @@ Tensor flatten_samples(const Tensor& batch, int64_t features, const char* compon
   const int64_t values = batch.dim() < 2 || batch.size(0) == 0 ? -1 : batch.numel() / batch.size(0);
   if (values != features)
     throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features, " values; got a batch of shape ",
-                          c10::str(batch.sizes()), ". Set model.init_args.", option, " to what the data has."));
+                          shape_text(batch.sizes()), ". Set model.init_args.", option, " to what the data has."));
   return batch.flatten(1);
 }
 

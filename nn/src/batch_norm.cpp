@@ -51,10 +51,10 @@ void BatchNormImplBase<Derived>::check(const Tensor& input, bool by_batch) const
   if (dims < Derived::kMinDims || dims > Derived::kMaxDims || input.size(1) != channels) {
     const std::string wanted = Derived::kMinDims == Derived::kMaxDims ? cat(Derived::kMinDims) : cat(Derived::kMinDims, " or ", Derived::kMaxDims);
     throw Error(cat("[nn.", Derived::kName, "] the input must have ", wanted, " dimensions with ", channels, " channels in dimension 1; got ",
-                    c10::str(input.sizes()), "."));
+                    shape_text(input.sizes()), "."));
   }
   if (by_batch && input.numel() == channels)
-    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", c10::str(input.sizes()),
+    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", shape_text(input.sizes()),
                     ". Use larger batches, or drop_last for a last batch of one sample."));
 }
 

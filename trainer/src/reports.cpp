@@ -53,16 +53,16 @@ std::string metrics_table(const std::string& title, const std::vector<Metrics>& 
       for (size_t i = 0; i < widths[c] + 2; ++i) line += "─";
       line += c + 1 < widths.size() ? middle : right;
     }
-    return line + "\n";
+    return cat(line, "\n");
   };
   const auto line_of = [&](const std::vector<std::string>& cells) {
     std::string line = "│";
-    for (size_t c = 0; c < cells.size(); ++c) line += " " + padded(cells[c], widths[c]) + " │";
-    return line + "\n";
+    for (size_t c = 0; c < cells.size(); ++c) line += cat(" ", padded(cells[c], widths[c]), " │");
+    return cat(line, "\n");
   };
-  std::string table = rule("┌", "┬", "┐") + line_of(header) + rule("├", "┼", "┤");
+  std::string table = cat(rule("┌", "┬", "┐"), line_of(header), rule("├", "┼", "┤"));
   for (const auto& row : rows) table += line_of(row);
-  return table + rule("└", "┴", "┘");
+  return cat(table, rule("└", "┴", "┘"));
 }
 
 }  // namespace fulgur
