@@ -1,0 +1,240 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/data/data_loader.h"
+#include "fulgur/data/samplers.h"
+#include "fulgur/data/tensor_dataset.h"
+#include "support/expect_error.h"
+
+using namespace fulgur;
+using Catch::Matchers::ContainsSubstring;
+using test::message_of;
+
+namespace {
+
+std::shared_ptr<TensorDataset> numbers(int64_t count) { return std::make_shared<TensorDataset>(Batch({Batch::Entry{"x", at::arange(count, at::kLong)}})); }
+
+/// Strings and ragged tensors, read one by one; sample 13 is damaged.
+class RaggedDataset : public BatchDataset {
+ public:
+  int64_t size() const override { return 20; }
+  Batch get(c10::ArrayRef<int64_t> indices, const SampleContext& context) const override {
+    std::vector<Tensor> ragged;
+    std::vector<std::string> names;
+    for (const int64_t index : indices) {
+      if (index == 13 && context.epoch == 1) throw DataError("sample 13 is damaged");
+      ragged.push_back(at::arange(index));
+      names.push_back(std::to_string(index) + "@" + std::to_string(context.seed) + "/" + std::to_string(context.epoch));
+    }
+    return Batch({Batch::Entry{"ragged", ragged}, Batch::Entry{"name", names}});
+  }
+};
+
+std::vector<int64_t> drain(Loader& loader, std::vector<int64_t>* batch_sizes = nullptr) {
+  std::vector<int64_t> seen;
+  Batch batch;
+  while (loader.next(batch)) {
+    const auto* values = batch[0].const_data_ptr<int64_t>();
+    seen.insert(seen.end(), values, values + batch.size());
+    if (batch_sizes != nullptr) batch_sizes->push_back(batch.size());
+  }
+  return seen;
+}
+
+std::vector<int64_t> epoch_of(DataLoader& loader, int64_t epoch) {
+  loader.start_epoch(epoch);
+  return drain(loader);
+}
+
+}  // namespace
+
+TEST_CASE("a loader gives the dataset in batches, the last one shorter") {
+  DataLoader loader(numbers(10), {.batch_size = 4});
+  CHECK(loader.size() == 3);
+  CHECK(loader.samples() == 10);
+  loader.start_epoch(0);
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> all(10);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  CHECK(drain(loader, &sizes) == all);
+  CHECK(sizes == std::vector<int64_t>{4, 4, 2});
+  Batch batch;
+  CHECK_FALSE(loader.next(batch));
+}
+
+TEST_CASE("drop_last leaves out the batch that is not full") {
+  DataLoader loader(numbers(10), {.batch_size = 4, .drop_last = true});
+  CHECK(loader.size() == 2);
+  CHECK(loader.samples() == 8);
+  CHECK(epoch_of(loader, 0).size() == 8);
+}
+
+TEST_CASE("batches in the dataset's order are views, shuffled ones are not") {
+  const auto dataset = numbers(8);
+  const auto* begin = dataset->samples()[0].const_data_ptr<int64_t>();
+  const auto inside = [&](const Batch& batch) {
+    const auto* at = batch[0].const_data_ptr<int64_t>();
+    return at >= begin && at < begin + 8;
+  };
+  Batch batch;
+  DataLoader plain(dataset, {.batch_size = 4});
+  plain.start_epoch(0);
+  REQUIRE(plain.next(batch));
+  CHECK(inside(batch));
+  DataLoader shuffled(dataset, {.batch_size = 8, .shuffle = true});
+  shuffled.start_epoch(0);
+  REQUIRE(shuffled.next(batch));
+  CHECK_FALSE(inside(batch));
+  CHECK(shuffled.shuffles());
+}
+
+TEST_CASE("a batch stays as it is while later ones are read") {
+  DataLoader loader(numbers(64), {.batch_size = 4, .shuffle = true});
+  loader.start_epoch(0);
+  std::vector<Tensor> kept, copies;
+  Batch batch;
+  while (loader.next(batch)) {
+    kept.push_back(batch[0]);
+    copies.push_back(batch[0].clone());
+  }
+  REQUIRE(kept.size() == 16);
+  for (size_t i = 0; i < kept.size(); ++i) CHECK(at::equal(kept[i], copies[i]));
+}
+
+TEST_CASE("each epoch has an order of its own, which comes back with seed and epoch") {
+  DataLoader a(numbers(50), {.batch_size = 8, .shuffle = true}), b(numbers(50), {.batch_size = 8, .shuffle = true});
+  a.configure(7, 0, 1);
+  b.configure(7, 0, 1);
+  const auto first = epoch_of(a, 0), second = epoch_of(a, 1);
+  CHECK(first != second);
+  CHECK(epoch_of(b, 1) == second);
+  b.configure(8, 0, 1);
+  CHECK(epoch_of(b, 1) != second);
+}
+
+TEST_CASE("ranks see disjoint shares that make up the whole") {
+  std::vector<int64_t> seen;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    DataLoader loader(numbers(11), {.batch_size = 2, .shuffle = true});
+    loader.configure(1, rank, 3);
+    CHECK(loader.samples() == (rank < 2 ? 4 : 3));
+    const auto share = epoch_of(loader, 4);
+    seen.insert(seen.end(), share.begin(), share.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  std::vector<int64_t> all(11);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  CHECK(seen == all);
+}
+
+TEST_CASE("a loader goes on behind the loaded position, and only in that epoch") {
+  for (const bool shuffle : {false, true}) {
+    DataLoader whole(numbers(22), {.batch_size = 4, .shuffle = shuffle});
+    whole.configure(3, 0, 1);
+    const auto expected = epoch_of(whole, 2);
+    for (int64_t taken = 0; taken <= 6; ++taken) {
+      DataLoader before(numbers(22), {.batch_size = 4, .shuffle = shuffle});
+      before.configure(3, 0, 1);
+      before.start_epoch(2);
+      Batch batch;
+      for (int64_t i = 0; i < taken; ++i) REQUIRE(before.next(batch));
+      const StateTree state = before.state();
+      CHECK(state.at("epoch").as_int() == 2);
+      CHECK(state.at("batches").as_int() == taken);
+      CHECK(state.at("samples").as_int() == std::min<int64_t>(taken * 4, 22));
+
+      DataLoader after(numbers(22), {.batch_size = 4, .shuffle = shuffle});
+      after.configure(3, 0, 1);
+      after.load_state(state);
+      CHECK(after.state().at("batches").as_int() == taken);  // a checkpoint before the epoch starts keeps the position
+      const auto rest = epoch_of(after, 2);
+      CHECK(rest == std::vector<int64_t>(expected.begin() + std::min<int64_t>(taken * 4, 22), expected.end()));
+      CHECK(epoch_of(after, 2) == expected);  // once
+
+      DataLoader other(numbers(22), {.batch_size = 4, .shuffle = shuffle});
+      other.configure(3, 0, 1);
+      other.load_state(state);
+      CHECK(epoch_of(other, 3).size() == 22);
+      CHECK(other.state().at("batches").as_int() == 6);
+    }
+  }
+}
+
+TEST_CASE("a loaded position is checked before it counts") {
+  DataLoader loader(numbers(10), {.batch_size = 4, .name = "train"});
+  CHECK_THROWS_AS(loader.load_state(StateTree::map({{"epoch", 0}, {"batches", 1}})), CheckpointError);
+  CHECK_THROWS_AS(loader.load_state(StateTree::map({{"epoch", 0}, {"batches", -1}, {"samples", 0}})), CheckpointError);
+  CHECK(epoch_of(loader, 0).size() == 10);
+  loader.load_state(StateTree::map({{"epoch", 1}, {"batches", 5}, {"samples", 20}}));
+  CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }), ContainsSubstring("20 samples into epoch 1") && ContainsSubstring("has 10"));
+}
+
+TEST_CASE("a transform is applied to each batch") {
+  DataLoader loader(numbers(10), {.batch_size = 4, .transform = [](Batch batch) {
+                                    batch.set(0, batch[0].mul(2));
+                                    return batch;
+                                  }});
+  const auto seen = epoch_of(loader, 0);
+  CHECK(seen.front() == 0);
+  CHECK(seen.back() == 18);
+}
+
+TEST_CASE("ragged and text samples reach the batch with seed and epoch") {
+  DataLoader loader(std::make_shared<RaggedDataset>(), {.batch_size = 3});
+  loader.configure(5, 0, 1);
+  loader.start_epoch(2);
+  Batch batch;
+  REQUIRE(loader.next(batch));
+  REQUIRE(loader.next(batch));
+  const auto& names = std::get<std::vector<std::string>>(batch.entry(1).second);
+  CHECK(names == std::vector<std::string>{"3@5/2", "4@5/2", "5@5/2"});
+  CHECK(std::get<std::vector<Tensor>>(batch.entry(0).second)[2].size(0) == 5);
+}
+
+TEST_CASE("a batch that cannot be read is not counted as consumed") {
+  DataLoader loader(std::make_shared<RaggedDataset>(), {.batch_size = 5});
+  loader.start_epoch(1);
+  Batch batch;
+  REQUIRE(loader.next(batch));
+  REQUIRE(loader.next(batch));
+  CHECK_THROWS_AS(loader.next(batch), DataError);
+  CHECK(loader.state().at("batches").as_int() == 2);
+}
+
+TEST_CASE("F38: data without a batch is an error before the first step") {
+  CHECK_THAT(message_of<DataError>([] { DataLoader(numbers(0), {.name = "train"}); }), ContainsSubstring("train set has 0 batches"));
+  CHECK_THAT(message_of<DataError>([] { DataLoader(numbers(3), {.batch_size = 4, .drop_last = true, .name = "train"}); }),
+             ContainsSubstring("train set has 0 batches") && ContainsSubstring("3 samples") && ContainsSubstring("drop_last"));
+  DataLoader loader(numbers(2), {.name = "train"});
+  CHECK_THAT(message_of<DataError>([&] { loader.configure(0, 2, 3); }), ContainsSubstring("rank 2 of 3"));
+  CHECK(epoch_of(loader, 0).size() == 2);
+}
+
+TEST_CASE("F38: one sample is a batch") {
+  DataLoader loader(numbers(1), {.batch_size = 64, .shuffle = true});
+  CHECK(loader.size() == 1);
+  CHECK(epoch_of(loader, 0) == std::vector<int64_t>{0});
+}
+
+TEST_CASE("loader options that cannot work are refused") {
+  CHECK_THROWS_AS(DataLoader(nullptr, {}), ConfigError);
+  CHECK_THROWS_AS(DataLoader(numbers(4), {.batch_size = 0}), ConfigError);
+  CHECK_THAT(message_of<ConfigError>([] { DataLoader(numbers(4), {.shuffle = true, .sampler = std::make_shared<SequentialSampler>(4)}); }),
+             ContainsSubstring("shuffle and sampler"));
+  DataLoader loader(numbers(4), {});
+  Batch batch;
+  CHECK_THROWS_AS(loader.next(batch), Error);
+}
+
+TEST_CASE("a sampler that contradicts itself is found") {
+  struct Short : SequentialSampler {
+    using SequentialSampler::SequentialSampler;
+    std::vector<int64_t> order(const SamplerContext&) const override { return {0}; }
+  };
+  DataLoader loader(numbers(4), {.sampler = std::make_shared<Short>(4)});
+  CHECK_THAT(message_of<Error>([&] { loader.start_epoch(0); }), ContainsSubstring("got 1 instead of 4"));
+}

@@ -1,0 +1,83 @@
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/data/synthetic.h"
+#include "fulgur/data/tensor_data_module.h"
+#include "support/expect_error.h"
+
+using namespace fulgur;
+
+namespace {
+
+Batch first_batch(DataModule& data, Stage stage) {
+  const auto loaders = data.loaders(stage);
+  REQUIRE(loaders.size() == 1);
+  Batch batch;
+  loaders[0]->start_epoch(0);
+  REQUIRE(loaders[0]->next(batch));
+  return batch;
+}
+
+}  // namespace
+
+TEST_CASE("a tensor data module has loaders for the sets it was given") {
+  TensorDataModule data({.train = Batch({Batch::Entry{"x", at::arange(10)}}), .test = Batch({Batch::Entry{"x", at::arange(6)}})},
+                        {.batch_size = 4, .eval_batch_size = 6});
+  CHECK(data.loaders(Stage::train)[0]->size() == 3);
+  CHECK(data.loaders(Stage::train)[0]->shuffles());
+  CHECK(data.loaders(Stage::validate).empty());
+  CHECK(data.loaders(Stage::predict).empty());
+  CHECK_FALSE(data.loaders(Stage::test)[0]->shuffles());
+  CHECK(at::equal(first_batch(data, Stage::test)["x"], at::arange(6)));
+}
+
+TEST_CASE("F38: an empty training set of a tensor data module is an error") {
+  TensorDataModule data({.train = Batch({at::zeros({0, 3})})});
+  CHECK_THAT(test::message_of<DataError>([&] { data.loaders(Stage::train); }), Catch::Matchers::ContainsSubstring("train set has 0 batches"));
+}
+
+TEST_CASE("synthetic data is a pure function of its options") {
+  SyntheticDataModule::Options options;
+  options.shape = {3, 8, 6};
+  options.num_classes = 4;
+  SyntheticDataModule a(options), b(options);
+  options.seed = 1;
+  SyntheticDataModule other(options);
+  for (DataModule* data : {static_cast<DataModule*>(&a), static_cast<DataModule*>(&b), static_cast<DataModule*>(&other)}) data->setup(Verb::fit);
+  const Batch batch = first_batch(a, Stage::train);
+  CHECK(batch["image"].sizes() == at::IntArrayRef({64, 3, 8, 6}));
+  CHECK(at::equal(batch["image"], first_batch(b, Stage::train)["image"]));
+  CHECK_FALSE(at::equal(batch["image"], first_batch(other, Stage::train)["image"]));
+  CHECK_FALSE(at::equal(batch["image"], first_batch(a, Stage::validate)["image"]));
+  CHECK(batch["label"].min().item<int64_t>() == 0);
+  CHECK(batch["label"].max().item<int64_t>() == 3);
+  CHECK(a.loaders(Stage::validate)[0]->samples() == 256);
+  CHECK(a.facts().at("num_features").as_int() == 144);
+  CHECK(a.facts().at("channels").as_int() == 3);
+  CHECK(a.facts().at("width").as_int() == 6);
+}
+
+TEST_CASE("without noise each synthetic sample is its class's prototype") {
+  SyntheticDataModule::Options options;
+  options.noise = 0;
+  options.num_classes = 2;
+  options.shape = {5};
+  options.num_val = 0;
+  SyntheticDataModule data(options);
+  data.setup(Verb::fit);
+  CHECK(data.loaders(Stage::validate).empty());
+  CHECK_FALSE(data.facts().contains("channels"));
+  const Batch batch = first_batch(data, Stage::test);
+  CHECK(at::equal(batch["image"][0], batch["image"][2]));
+  CHECK_FALSE(at::equal(batch["image"][0], batch["image"][1]));
+}
+
+TEST_CASE("the built-in data modules are registered") {
+  for (const char* name : {"FashionMnistDataModule", "MnistDataModule", "SyntheticDataModule"})
+    CHECK(Registry<DataModule>::instance().find(name) != nullptr);
+  const auto& info = Registry<DataModule>::instance().get("SyntheticDataModule");
+  CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))->facts().at("num_features").as_int() == 784);
+}

@@ -1,0 +1,254 @@
+#include "fulgur/data/mnist.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "data/idx_files.h"
+#include "fulgur/core/errors.h"
+#include "support/expect_error.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+MnistDataModule::Options small_options(const std::filesystem::path& folder) {
+  MnistDataModule::Options options;
+  options.data_dir = folder;
+  options.batch_size = 8;
+  options.val_size = 6;
+  return options;
+}
+
+/// All images and labels of a stage's only loader.
+std::pair<Tensor, Tensor> all_of(DataModule& data, Stage stage) {
+  const auto loaders = data.loaders(stage);
+  REQUIRE(loaders.size() == 1);
+  loaders[0]->start_epoch(0);
+  std::vector<Tensor> images, labels;
+  Batch batch;
+  while (loaders[0]->next(batch)) {
+    images.push_back(batch["image"]);
+    labels.push_back(batch["label"]);
+  }
+  return {at::cat(images), at::cat(labels)};
+}
+
+/// The images' numbers, which are their pixels.
+std::vector<int64_t> numbers_of(const Tensor& images) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < images.size(0); ++i) numbers.push_back(static_cast<int64_t>(std::lround(images[i][0][0][0].item<double>() * 255)));
+  return numbers;
+}
+
+bool close_to(double a, double b, double tolerance) { return std::abs(a - b) < tolerance; }
+
+}  // namespace
+
+TEST_CASE("MNIST files become float images and int64 labels") {
+  for (const bool compressed : {false, true}) {
+    const TemporaryFolder folder;
+    write_small_mnist(folder.path(), 30, 12, compressed);
+    auto options = small_options(folder.path());
+    options.normalize = false;
+    options.shuffle = false;
+    MnistDataModule data(options);
+    data.setup(Verb::fit);
+    const auto [images, labels] = all_of(data, Stage::train);
+    CHECK(images.sizes() == at::IntArrayRef({24, 1, 4, 3}));
+    CHECK(images.scalar_type() == at::kFloat);
+    CHECK(labels.scalar_type() == at::kLong);
+    const auto numbers = numbers_of(images);
+    CHECK(std::is_sorted(numbers.begin(), numbers.end()));
+    for (size_t i = 0; i < numbers.size(); ++i) CHECK(labels[static_cast<int64_t>(i)].item<int64_t>() == numbers[i] % 10);
+    CHECK(data.loaders(Stage::test).empty());
+    data.setup(Verb::test);
+    CHECK(all_of(data, Stage::test).second.size(0) == 12);
+    CHECK(all_of(data, Stage::predict).second.size(0) == 12);
+  }
+}
+
+TEST_CASE("the validation set is disjoint from training and the same in each run") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  auto options = small_options(folder.path());
+  options.normalize = false;
+  std::vector<std::vector<int64_t>> validations;
+  for (const int64_t split_seed : {0, 0, 1}) {
+    options.split_seed = split_seed;
+    MnistDataModule data(options);
+    data.setup(Verb::fit);
+    auto train = numbers_of(all_of(data, Stage::train).first);
+    validations.push_back(numbers_of(all_of(data, Stage::validate).first));
+    CHECK(validations.back().size() == 6);
+    train.insert(train.end(), validations.back().begin(), validations.back().end());
+    CHECK(std::set<int64_t>(train.begin(), train.end()).size() == 30);
+  }
+  CHECK(validations[0] == validations[1]);
+  CHECK(validations[0] != validations[2]);
+}
+
+TEST_CASE("val_size 0 has no validation loader and trains on all") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  auto options = small_options(folder.path());
+  options.val_size = 0;
+  MnistDataModule data(options);
+  data.setup(Verb::fit);
+  CHECK(data.loaders(Stage::validate).empty());
+  CHECK(all_of(data, Stage::train).first.size(0) == 30);
+  options.val_size = 30;
+  MnistDataModule nothing_left(options);
+  CHECK_THAT(message_of<ConfigError>([&] { nothing_left.setup(Verb::fit); }), ContainsSubstring("30 of 30"));
+}
+
+TEST_CASE("images are normalised by the training part, and checkpoints keep its values") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  MnistDataModule data(small_options(folder.path()));
+  CHECK(data.state().as_map().empty());
+  data.setup(Verb::fit);
+  const Tensor images = all_of(data, Stage::train).first.to(at::kDouble);
+  CHECK(close_to(images.mean().item<double>(), 0, 1e-6));
+  CHECK(close_to(images.std(false).item<double>(), 1, 1e-6));
+  const StateTree state = data.state();
+
+  MnistDataModule evaluation(small_options(folder.path()));
+  evaluation.setup(Verb::test);
+  const auto loaders = evaluation.loaders(Stage::test);
+  evaluation.load_state(StateTree::map({{"mean", 0.5}, {"std", 0.25}}));  // also for loaders that are there already
+  Batch batch;
+  loaders[0]->start_epoch(0);
+  REQUIRE(loaders[0]->next(batch));
+  CHECK(close_to(batch[0][11][0][0][0].item<double>(), (11 / 255.0 - 0.5) / 0.25, 1e-6));
+  CHECK(evaluation.state().at("mean").as_double() == 0.5);
+
+  MnistDataModule fresh(small_options(folder.path()));
+  fresh.setup(Verb::test);
+  MnistDataModule loaded(small_options(folder.path()));
+  loaded.setup(Verb::test);
+  loaded.load_state(state);
+  CHECK(at::equal(all_of(fresh, Stage::test).first, all_of(loaded, Stage::test).first));
+  CHECK_THROWS_AS(loaded.load_state(StateTree::map({{"mean", 0.5}, {"std", 0.0}})), CheckpointError);
+}
+
+TEST_CASE("facts tell other components the shape of the data") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  MnistDataModule data(small_options(folder.path()));
+  data.setup(Verb::fit);
+  const StateTree facts = data.facts();
+  CHECK(facts.at("num_classes").as_int() == 10);
+  CHECK(facts.at("channels").as_int() == 1);
+  CHECK(facts.at("height").as_int() == 4);
+  CHECK(facts.at("width").as_int() == 3);
+  CHECK(facts.at("num_features").as_int() == 12);
+}
+
+TEST_CASE("a plain file comes before a compressed one") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  write_text(folder / "train-images-idx3-ubyte.gz", "damaged");
+  MnistDataModule data(small_options(folder.path()));
+  data.setup(Verb::fit);
+  CHECK(all_of(data, Stage::train).first.size(0) == 24);
+}
+
+TEST_CASE("missing files are listed with sizes and where to get them") {
+  const TemporaryFolder folder;
+  FashionMnistDataModule::Options options;
+  CHECK(options.data_dir == "/usr/share/datasets/fashion-mnist");
+  options.data_dir = folder.path();
+  FashionMnistDataModule data(options);
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+             ContainsSubstring(folder.path().string()) && ContainsSubstring("train-images-idx3-ubyte (47040016 bytes)") &&
+                 ContainsSubstring("train-labels-idx1-ubyte.gz (about 29491 bytes)") && ContainsSubstring("t10k-images-idx3-ubyte") &&
+                 ContainsSubstring("t10k-labels-idx1-ubyte") && ContainsSubstring("apt-get install dataset-fashion-mnist"));
+  write_text(folder / "t10k-labels-idx1-ubyte", "x");
+  const std::string rest = message_of<DataError>([&] { data.setup(Verb::test); });
+  CHECK_THAT(rest, ContainsSubstring("t10k-images-idx3-ubyte") && !ContainsSubstring("labels"));
+}
+
+TEST_CASE("data_dir of MNIST is required") {
+  CHECK_THROWS_AS(MnistDataModule(MnistDataModule::Options()), ConfigError);
+  MnistDataModule::Options options;
+  Fields fields;
+  options.fields(fields);
+  Problems problems;
+  fields.read(ConfigNode::map(), problems, "data.init_args");
+  REQUIRE(problems.items().size() == 1);
+  CHECK_THAT(problems.report(), ContainsSubstring("data_dir"));
+}
+
+TEST_CASE("F38: a label out of range is named with file, index and value before training") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, std::string(17, '\3') + '\12' + std::string(12, '\1')));
+  MnistDataModule data(small_options(folder.path()));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+             ContainsSubstring("got 10 at index 17") && ContainsSubstring("train-labels-idx1-ubyte"));
+}
+
+TEST_CASE("F38: files that do not belong together are refused") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  write_text(folder / "train-labels-idx1-ubyte", idx_text({29}, std::string(29, '\1')));
+  MnistDataModule data(small_options(folder.path()));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }), ContainsSubstring("got 30 in") && ContainsSubstring("29 in"));
+  write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, std::string(30, '\1')));
+  write_text(folder / "t10k-images-idx3-ubyte", idx_text({12, 2, 2}, std::string(48, '\1')));
+  data.setup(Verb::fit);
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }), ContainsSubstring("2x2") && ContainsSubstring("4x3"));
+}
+
+TEST_CASE("F38: pixels that are all equal cannot be normalised") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  write_text(folder / "train-images-idx3-ubyte", idx_text({30, 4, 3}, std::string(360, '\7')));
+  auto options = small_options(folder.path());
+  MnistDataModule data(options);
+  CHECK_THROWS_AS(data.setup(Verb::fit), DataError);
+  options.normalize = false;
+  MnistDataModule plain(options);
+  plain.setup(Verb::fit);
+  CHECK(all_of(plain, Stage::train).first.size(0) == 24);
+}
+
+TEST_CASE("all of MNIST has its known mean and deviation") {
+  const char* trial = std::getenv("FULGUR_TRIAL_DATA");
+  if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "mnist")) SKIP("FULGUR_TRIAL_DATA names no folder with mnist/");
+  MnistDataModule::Options options;
+  options.data_dir = std::filesystem::path(trial) / "mnist";
+  options.val_size = 0;
+  MnistDataModule data(options);
+  data.setup(Verb::fit);
+  CHECK(close_to(data.state().at("mean").as_double(), 0.13066, 5e-6));
+  CHECK(close_to(data.state().at("std").as_double(), 0.30811, 5e-6));
+  CHECK(data.loaders(Stage::train)[0]->samples() == 60000);
+}
+
+TEST_CASE("Fashion-MNIST is read from Debian's package") {
+  const FashionMnistDataModule::Options options;
+  if (!std::filesystem::exists(options.data_dir / "train-images-idx3-ubyte.gz")) SKIP("the package dataset-fashion-mnist is not installed");
+  FashionMnistDataModule data(options);
+  data.setup(Verb::fit);
+  data.setup(Verb::test);
+  CHECK(data.loaders(Stage::train)[0]->samples() == 55000);
+  CHECK(data.loaders(Stage::train)[0]->size() == 860);
+  CHECK(data.loaders(Stage::validate)[0]->samples() == 5000);
+  CHECK(data.loaders(Stage::test)[0]->samples() == 10000);
+  CHECK(data.loaders(Stage::test)[0]->batch_size() == 1000);
+  CHECK(data.loaders(Stage::train)[0]->shuffles());
+  CHECK_FALSE(data.loaders(Stage::validate)[0]->shuffles());
+  CHECK(close_to(data.state().at("mean").as_double(), 0.2860, 1e-3));
+  CHECK(close_to(data.state().at("std").as_double(), 0.3530, 1e-3));
+  const auto [images, labels] = all_of(data, Stage::test);
+  CHECK(labels[0].item<int64_t>() == 9);  // the first test image is an ankle boot
+  for (int64_t c = 0; c < 10; ++c) CHECK(labels.eq(c).sum().item<int64_t>() == 1000);
+}

@@ -1,0 +1,3 @@
+set(TEST_SOURCES
+  autoencoder_test.cpp
+  classifier_test.cpp)

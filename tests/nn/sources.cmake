@@ -1,0 +1,2 @@
+set(TEST_SOURCES
+  batch_norm_test.cpp)
