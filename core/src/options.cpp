@@ -161,7 +161,10 @@ bool in_range(double value, const TypeInfo& type) {
 }
 
 bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
+  int64_t whole = 0;
   double number = 0;
+  // What is no integer at all is the reader's to refuse, with a better hint than a range.
+  if (type.kind == Kind::integer && parse_integer(node.text(), whole) != Parsed::ok) return true;
   if (!node.quoted() && parse_number(node.text(), number) == Parsed::ok && !in_range(number, type)) {
     problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
     return false;

@@ -160,7 +160,7 @@ class Builder final : public YAML::EventHandler {
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
     check_tag(mark, tag);
-    if (wants_key()) stop(mark, "a key must be a text; got a list or map");
+    if (wants_key()) stop(mark, "a key must be a text; got a list or map. Is a bracket left open?");
     if (frames_.size() >= kMaxDepth) stop(mark, depth_message());
     count(mark, 1);
     Frame frame;
@@ -271,7 +271,8 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
   if (!normalise(text, source, problems)) return {};
   Builder builder(source, problems);
   try {
-    std::istringstream stream(text);
+    // yaml-cpp takes a quote that is still open after the last line end for closed; in a line of its own it does not.
+    std::istringstream stream(text + "\n#");
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {
     }

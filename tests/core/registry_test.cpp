@@ -1,0 +1,127 @@
+#include "fulgur/core/registry.h"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include "support/expect_error.h"
+
+using namespace fulgur;
+
+namespace {
+
+struct Animal {
+  static constexpr const char* kRegistryKind = "test_animal";
+  virtual ~Animal() = default;
+  virtual int64_t legs() const = 0;
+};
+
+struct Dog : Animal {
+  struct Options {
+    int64_t legs = 4;
+    void fields(Fields& f) { f(legs, "legs", "Number of legs.").at_least(0); }
+  };
+  explicit Dog(const Options& o) : options(o) {}
+  int64_t legs() const override { return options.legs; }
+  Options options;
+};
+
+struct Snake : Animal {
+  int64_t legs() const override { return 0; }
+};
+
+struct Plant {
+  static constexpr const char* kRegistryKind = "test_plant";
+  virtual ~Plant() = default;
+};
+struct Tree : Plant {};
+
+const bool registered = Registry<Animal>::add<Dog>("Dog", "Barks.") && Registry<Animal>::add<Snake>("Snake", "Hisses.") &&
+                        Registry<Plant>::add<Tree>("Tree", "Stands.");
+
+std::string read_report(const ConfigNode& node, Spec<Animal>* out = nullptr) {
+  Spec<Animal> spec;
+  Problems problems;
+  spec.read(node, problems, "pet");
+  if (out != nullptr) *out = spec;
+  return problems.report();
+}
+
+}  // namespace
+
+TEST_CASE("a component is made from its name and options") {
+  REQUIRE(registered);
+  Spec<Animal> spec;
+  CHECK(read_report(ConfigNode::scalar("Dog"), &spec).empty());
+  CHECK(spec.create()->legs() == 4);
+  const ConfigNode three = ConfigNode::map({{"class_path", ConfigNode::scalar("Dog")},
+                                            {"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
+  CHECK(read_report(three, &spec).empty());
+  CHECK(spec.create()->legs() == 3);
+  CHECK(spec.write().same_as(three));
+  const Spec<Animal> copy = spec;
+  CHECK(copy.create()->legs() == 3);
+  CHECK(Spec<Animal>("Snake").create()->legs() == 0);
+}
+
+TEST_CASE("F45 an unknown component names its kind and the nearest names") {
+  CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
+  CHECK(read_report(ConfigNode::scalar("Zebrafish")) == "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake");
+}
+
+TEST_CASE("F45 a class of another kind is said to be one") {
+  CHECK(read_report(ConfigNode::scalar("Tree")).find("there is a test_plant of that name") != std::string::npos);
+}
+
+TEST_CASE("F45 names are looked up and never interpreted") {
+  for (const char* name : {";rm -rf /", "%n%s", "{}", "../Dog", "Dog\n"}) {
+    INFO(name);
+    CHECK(read_report(ConfigNode::scalar(name)).find("unknown test_animal") != std::string::npos);
+  }
+  CHECK(read_report(ConfigNode::scalar("a\x1b[2J")).find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("options of a component are checked at once") {
+  const auto dog = [](ConfigNode args) {
+    return ConfigNode::map({{"class_path", ConfigNode::scalar("Dog")}, {"init_args", std::move(args)}});
+  };
+  CHECK(read_report(dog(ConfigNode::map({{"legs", ConfigNode::integer(-1)}}))) == "pet.init_args.legs: must be at least 0; got -1");
+  CHECK(read_report(dog(ConfigNode::map({{"lges", ConfigNode::integer(1)}}))) ==
+        "pet.init_args.lges: unknown key; did you mean 'legs'?");
+  CHECK(read_report(dog(ConfigNode::null())).empty());
+  CHECK(read_report(dog(ConfigNode::list())).find("expected a map of options") != std::string::npos);
+  ConfigNode beside = dog(ConfigNode::map());
+  beside.set("legs", ConfigNode::integer(2));
+  CHECK(read_report(beside) == "pet.legs: unknown key; options of a component stand under init_args");
+}
+
+TEST_CASE("a map without class_path needs a class that is chosen already") {
+  const ConfigNode args = ConfigNode::map({{"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
+  CHECK(read_report(args).find("no test_animal is chosen") != std::string::npos);
+  Spec<Animal> spec("Dog");
+  Problems problems;
+  CHECK(spec.read(args, problems, "pet"));
+  CHECK(spec.create()->legs() == 3);
+}
+
+TEST_CASE("nothing chosen") {
+  Spec<Animal> spec;
+  CHECK_FALSE(spec);
+  CHECK(spec.write().is_null());
+  CHECK_THROWS_AS(spec.options(), std::logic_error);
+  CHECK_THROWS_AS(Spec<Animal>("Unknown").create(), ConfigError);
+}
+
+TEST_CASE("two components of one name are told with both places, not thrown before main") {
+  ComponentRegistry registry("test_own");
+  registry.add({.name = "A", .doc = "", .file = "one.cpp", .line = 1, .make_options = {}, .create = {}});
+  registry.add({.name = "A", .doc = "", .file = "two.cpp", .line = 2, .make_options = {}, .create = {}});
+  CHECK(registry.names() == std::vector<std::string>{"A"});
+  const std::string message = test::message_of<ConfigError>([&] { registry.throw_if_problems(); });
+  CHECK(message.find("one.cpp:1 and two.cpp:2") != std::string::npos);
+}
+
+TEST_CASE("kinds are listed") {
+  const std::vector<std::string> kinds = registry_kinds();
+  CHECK(std::find(kinds.begin(), kinds.end(), "test_animal") != kinds.end());
+  CHECK(Registry<Animal>::instance().names() == std::vector<std::string>{"Dog", "Snake"});
+  throw_if_registration_failed();
+}
