@@ -14,7 +14,8 @@ if("$ENV{FULGUR_LIBTORCH}" STREQUAL "cpu")
   set(_flavours cpu cuda)
 endif()
 
-set(_candidates)
+# FULGUR_TORCH_ROOT_AT_BUILD: set by the installed package.
+set(_candidates ${FULGUR_TORCH_ROOT_AT_BUILD})
 foreach(_dir "${Torch_DIR}" "$ENV{Torch_DIR}")
   if(_dir)
     list(APPEND _candidates "${_dir}/../../..")

@@ -1,4 +1,5 @@
 # Shared by the scripts of this folder; sourced, not run.
+# shellcheck shell=bash disable=SC2034
 TORCH_VERSION=2.11.0
 CUDA_RUNTIME_VERSION=13.0.96
 CUDA_CUPTI_VERSION=13.0.85
@@ -7,6 +8,16 @@ say() { printf '[fulgur] %s\n' "$*"; }
 die() { local code="$1"; shift; printf '%s\n' "$*" >&2; exit "$code"; }
 
 repository_root() { (cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd); }
+
+# Jobs to run at once: the cores this process may use, and no more than memory holds (a compiler needs up to 2 GB).
+parallel_jobs() {
+  local cores memory_gb
+  cores="$(nproc 2>/dev/null || echo 1)"
+  memory_gb="$(awk '/^MemAvailable:/{print int($2 / 1048576)}' /proc/meminfo 2>/dev/null || true)"
+  local by_memory=$((${memory_gb:-2} / 2))
+  [ "$by_memory" -ge 1 ] || by_memory=1
+  echo $((cores < by_memory ? cores : by_memory))
+}
 
 # cpu or cuda: as asked, else cuda where an NVIDIA driver is loaded.
 libtorch_flavour() {
@@ -19,15 +30,31 @@ libtorch_flavour() {
 
 libtorch_cache_dir() { echo "${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/torch-$TORCH_VERSION-$1"; }
 
-# True where that part is in the cache. The cuda part serves as the cpu part too.
-libtorch_cached() {
-  [ -e "$(libtorch_cache_dir "$1")/.complete" ] || { [ "$1" = cpu ] && [ -e "$(libtorch_cache_dir cuda)/.complete" ]; }
+# The folder in the cache that serves part $1, or nothing. The cuda part serves as the cpu part too, and is preferred, as
+# in cmake/FulgurLibTorch.cmake.
+libtorch_cached_dir() {
+  local part parts="cuda cpu"
+  if [ "$1" = cuda ]; then parts=cuda
+  elif [ "${FULGUR_LIBTORCH:-auto}" = cpu ]; then parts="cpu cuda"; fi
+  for part in $parts; do
+    if [ -e "$(libtorch_cache_dir "$part")/.complete" ]; then
+      libtorch_cache_dir "$part"
+      return 0
+    fi
+  done
+  return 1
 }
 
-# True where the user names a LibTorch of their own.
-libtorch_given() {
-  [ -n "${Torch_DIR:-}" ] && return 0
-  local p; local IFS=':;'
-  for p in ${CMAKE_PREFIX_PATH:-}; do [ -e "$p/share/cmake/Torch/TorchConfig.cmake" ] && return 0; done
+# The LibTorch that the user names, or nothing: the rule is that of cmake/FulgurLibTorch.cmake.
+libtorch_given_dir() {
+  local prefix dir IFS=':;'
+  for prefix in ${Torch_DIR:+"$Torch_DIR/../../.."} ${CMAKE_PREFIX_PATH:-}; do
+    for dir in "$prefix" "$prefix/torch"; do
+      if [ -e "$dir/lib/libtorch_cpu.so" ] && [ -e "$dir/include/ATen/core/Tensor.h" ]; then
+        echo "$dir"
+        return 0
+      fi
+    done
+  done
   return 1
 }

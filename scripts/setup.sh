@@ -8,6 +8,7 @@
 # FULGUR_LIBTORCH=cpu|cuda   which part of the torch wheel to take (default: cuda where an NVIDIA driver is, else cpu)
 # Torch_DIR, CMAKE_PREFIX_PATH   a LibTorch of your own: nothing is downloaded
 set -euo pipefail
+# shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 check_only=0
@@ -45,7 +46,7 @@ fi
 
 flavour="$(libtorch_flavour)"
 have_torch=1
-libtorch_given || libtorch_cached "$flavour" || have_torch=0
+libtorch_given_dir >/dev/null || libtorch_cached_dir "$flavour" >/dev/null || have_torch=0
 
 if [ $check_only = 1 ]; then
   [ ${#missing[@]} -eq 0 ] || printf 'missing package: %s\n' "${missing[@]}"
@@ -59,60 +60,105 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || die 2 "setup.sh: packages are missing (${missing[*]}) and neither root nor sudo is at hand"
   as_root=(sudo)
 fi
-apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@"; }
+
+# sudo clears the environment, proxies with it. Another apt (automatic updates) is waited for.
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
+    apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 "$@" </dev/null
+}
+
+# `update` has no lock timeout: it is tried again.
+apt_update() {
+  local try
+  for try in 1 2 3 4 5 6; do
+    apt "$@" update && return 0
+    [ "$try" = 6 ] || { say "apt-get update failed; again in 10 s"; sleep 10; }
+  done
+  return 1
+}
+
+# URI of the archive that this machine takes its packages from.
+debian_mirror() {
+  local file uris
+  for file in /etc/apt/sources.list.d/*.sources /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ -r "$file" ] || continue
+    uris="$(awk '/^URIs:/{for (i = 2; i <= NF; i++) print $i}
+      /^deb[ \t]/{for (i = 2; i <= NF; i++) if ($i ~ /^[a-z+]+:\//) {print $i; break}}' "$file")"
+    # The security archive has no backports.
+    uris="$(printf '%s\n' "$uris" | grep -v security | grep -i debian || true)"
+    [ -z "$uris" ] || { printf '%s\n' "${uris%%$'\n'*}"; return 0; }
+  done
+  return 1
+}
 
 # Debian 12 has Catch2 v3 only in backports. apt reads a list of sources of our own with a state folder of our own, so
 # that the machine's sources and package lists stay as they are.
 install_catch2_from_backports() {
-  local dir codename mirror
+  local dir codename mirror good=1
+  # shellcheck source=/dev/null
   codename="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")"
   [ "$codename" = bookworm ] || die 2 "setup.sh: catch2 of this system is older than 3 and no backport is known for '$codename'"
-  mirror="$(awk '/^URIs:/{print $2; exit} /^deb /{for(i=2;i<=NF;i++) if($i ~ /^[a-z]+:\/\//){print $i; exit}}' \
-    /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null || true)"
-  [ -n "$mirror" ] || die 2 "setup.sh: no Debian mirror found in the apt sources"
+  mirror="$(debian_mirror)" || die 2 "setup.sh: no Debian mirror found in the apt sources, and catch2 3 is in bookworm-backports"
   dir="$(mktemp -d)"
-  chmod 755 "$dir"; mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
+  chmod 755 "$dir"
+  mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial"
   printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s bookworm-backports main\n' "$mirror" >"$dir/sources.list"
-  local opts=(-o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=/dev/null
-    -o Dir::State::Lists="$dir/lists" -o Dir::Cache="$dir/cache")
-  apt "${opts[@]}" update && apt "${opts[@]}" install -y --no-install-recommends catch2 || {
-    rm -rf "$dir"; die 2 "setup.sh: could not install catch2 from bookworm-backports"; }
+  local opts=(-o "Dir::Etc::SourceList=$dir/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::Lists=$dir/lists" -o "Dir::Cache=$dir/cache")
+  if ! { apt_update "${opts[@]}" && apt "${opts[@]}" install -y --no-install-recommends catch2; }; then good=0; fi
   "${as_root[@]}" rm -rf "$dir"
+  [ $good = 1 ] || die 2 "setup.sh: could not install catch2 from bookworm-backports"
 }
 
 if [ ${#missing[@]} -gt 0 ]; then
   say "installing: ${missing[*]}"
-  apt update
-  names=(); for p in "${packages[@]}"; do package_installed "$p" || names+=("$p"); done
-  [ ${#names[@]} -eq 0 ] || apt install -y --no-install-recommends "${names[@]}"
+  apt_update || die 2 "setup.sh: apt-get update failed; see its messages above"
+  names=()
+  for p in "${packages[@]}"; do package_installed "$p" || names+=("$p"); done
+  if [ ${#names[@]} -gt 0 ]; then
+    apt install -y --no-install-recommends "${names[@]}" ||
+      die 2 "setup.sh: apt-get could not install: ${names[*]}. On Ubuntu, 'universe' must be enabled."
+  fi
   if ! catch2_is_v3; then
-    candidate="$(apt-cache policy catch2 | awk '/Candidate:/{print $2}')"
+    candidate="$(LC_ALL=C apt-cache policy catch2 | awk '/Candidate:/{print $2}')"
     if dpkg --compare-versions "${candidate:-0}" ge 3; then apt install -y --no-install-recommends catch2
     else install_catch2_from_backports; fi
   fi
 fi
 
+# A Python that the wheel supports and that can make environments.
+python_for_wheel() {
+  local py
+  for py in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+    py="$(command -v "$py")" || continue
+    "$py" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
+    echo "$py"
+    return 0
+  done
+  return 1
+}
+
 install_libtorch() {
-  local dir; dir="$(libtorch_cache_dir "$flavour")"
+  local dir py
+  dir="$(libtorch_cache_dir "$flavour")"
   mkdir -p "$(dirname "$dir")"
   # One set-up at a time: two clones may start together, and a half-made folder must never look complete.
   exec 9>"$dir.lock"
-  command -v flock >/dev/null && flock 9
-  libtorch_cached "$flavour" && return 0
+  if command -v flock >/dev/null; then flock 9; fi
+  libtorch_cached_dir "$flavour" >/dev/null && return 0
+  py="$(python_for_wheel)" || die 2 "setup.sh: the torch $TORCH_VERSION wheel needs Python 3.10 to 3.14 with venv, and none was found. Install one, or name a LibTorch with Torch_DIR."
   say "LibTorch $TORCH_VERSION ($flavour) into $dir"
   rm -rf "$dir"
-  local py=/usr/bin/python3
-  [ -x $py ] || py="$(command -v python3)"
   "$py" -m venv "$dir"
-  local pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
-  if [ "$flavour" = cuda ]; then
-    "${pip[@]}" "torch==$TORCH_VERSION"
-  else
-    # libtorch_cpu.so needs these two at load time; the other nvidia wheels (3.5 GB) serve only the CUDA library.
-    "${pip[@]}" --no-deps "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION"
-  fi
+  local pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10)
+  local wheels=("torch==$TORCH_VERSION")
+  # libtorch_cpu.so needs these two at load time; the other nvidia wheels (3.5 GB) serve only the CUDA library.
+  [ "$flavour" = cuda ] ||
+    wheels=(--no-deps "torch==$TORCH_VERSION" "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cupti==$CUDA_CUPTI_VERSION")
+  "${pip[@]}" "${wheels[@]}" || { rm -rf "$dir"; die 2 "setup.sh: pip could not install torch $TORCH_VERSION; see its messages above"; }
   touch "$dir/.complete"
 }
 
 if [ $have_torch = 0 ]; then install_libtorch; fi
-say "ready: LibTorch $(libtorch_given && echo 'as named by Torch_DIR/CMAKE_PREFIX_PATH' || libtorch_cache_dir "$flavour")"
+if given="$(libtorch_given_dir)"; then say "ready: LibTorch as you name it, $given"
+else say "ready: LibTorch in $(libtorch_cached_dir "$flavour")"; fi

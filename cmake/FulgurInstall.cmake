@@ -1,0 +1,56 @@
+# Install rules and the CMake package `fulgur`:
+#
+#   find_package(fulgur REQUIRED)
+#   add_executable(my my.cpp)
+#   target_link_libraries(my PRIVATE fulgur::main)   # main() and the verbs; fulgur::fulgur for the library alone
+option(FULGUR_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
+
+# libfulgur.so loads libfulgur_cuda.so from its own folder, in the build tree too.
+set(_libraries fulgur)
+if(TARGET fulgur_cuda)
+  list(APPEND _libraries fulgur_cuda)
+endif()
+set_target_properties(${_libraries} PROPERTIES BUILD_RPATH "$ORIGIN")
+
+# What a static library links privately is in its interface as well (LINK_ONLY). Programs need none of it but these, and
+# an exported interface must not name targets that only the build has.
+set_property(TARGET fulgur_main PROPERTY INTERFACE_LINK_LIBRARIES fulgur ${CMAKE_DL_LIBS})
+
+if(NOT FULGUR_INSTALL)
+  return()
+endif()
+include(CMakePackageConfigHelpers)
+set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fulgur)
+
+# From the program's folder to the libraries; `../lib` but for unusual prefixes.
+file(RELATIVE_PATH _to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${_to_libraries};${FULGUR_TORCH_LIBRARY_DIRS}")
+set_target_properties(${_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN;${FULGUR_TORCH_LIBRARY_DIRS}")
+
+install(TARGETS fulgur fulgur_main EXPORT fulgurTargets
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET fulgur_cuda)
+  # Loaded at run time, linked by nobody: no part of the package.
+  install(TARGETS fulgur_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
+file(GLOB _header_dirs LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/*/include/fulgur)
+foreach(_dir ${_header_dirs})
+  install(DIRECTORY ${_dir} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+endforeach()
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/configs/ DESTINATION ${CMAKE_INSTALL_DATADIR}/fulgur/configs FILES_MATCHING PATTERN "*.yaml")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/fulgur)
+
+install(EXPORT fulgurTargets NAMESPACE fulgur:: DESTINATION ${_package_dir})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/fulgurConfig.cmake.in ${PROJECT_BINARY_DIR}/fulgurConfig.cmake
+  INSTALL_DESTINATION ${_package_dir})
+# Before 1.0 a minor version may change anything.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulgurConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/fulgurConfig.cmake
+  ${PROJECT_BINARY_DIR}/fulgurConfigVersion.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/FulgurLibTorch.cmake
+  DESTINATION ${_package_dir})

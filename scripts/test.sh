@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Sets the machine up, builds everything in the release preset and runs all tests. Safe to run again. Arguments go to
+# ctest:
+#
+#   scripts/test.sh
+#   scripts/test.sh -R 'trainer:' --verbose
+#
+# Tests that need Python's torch use an environment beside the full LibTorch (FULGUR_LIBTORCH=cuda). With the CPU part,
+# from which Python cannot import torch, they skip and say so.
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$(repository_root)"
+
+scripts/setup.sh
+
+# Adds what tests/requirements.txt names to the Python of $1, once per content of that file.
+make_test_python() {
+  local venv="$1" stamp
+  stamp="$venv/.test-requirements"
+  exec 8>"$venv.test.lock"
+  if command -v flock >/dev/null; then flock 8; fi
+  if ! cmp -s tests/requirements.txt "$stamp"; then
+    say "Python packages of the tests into $venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 -r tests/requirements.txt ||
+      die 2 "test.sh: pip could not install tests/requirements.txt; see its messages above"
+    cp tests/requirements.txt "$stamp"
+  fi
+  exec 8>&-
+}
+
+if [ -n "${FULGUR_TEST_PYTHON:-}" ]; then
+  say "tests use your Python, $FULGUR_TEST_PYTHON"
+elif [ "${FULGUR_LIBTORCH:-auto}" != cpu ] && ! libtorch_given_dir >/dev/null && venv="$(libtorch_cached_dir cuda)"; then
+  make_test_python "$venv"
+  export FULGUR_TEST_PYTHON="$venv/bin/python"
+else
+  say "no Python that can import torch: tests that need one will skip (FULGUR_LIBTORCH=cuda brings one)"
+fi
+
+jobs="$(parallel_jobs)"
+say "building the release preset with $jobs jobs"
+cmake --preset release
+cmake --build build/release --parallel "$jobs"
+
+# One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
+export OMP_NUM_THREADS=1
+exec ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
