@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Checks the rules of docs/architecture.md that can be seen in the text of the files.
+
+    check_architecture.py ROOT      prints one line per breach, FILE:LINE: RULE; exits 1 where there is any
+"""
+import os
+import re
+import subprocess
+import sys
+
+# Which folders a folder may include, beside itself; None: all. The order is that of the dependencies.
+MAY_INCLUDE = {
+    "core": set(),
+    "data": {"core"},
+    "optim": {"core"},
+    "nn": {"core"},
+    "models": {"core", "optim", "nn"},
+    "strategies": {"core", "optim", "nn"},
+    "cuda": {"core", "strategies"},
+    "checkpoint": {"core"},
+    "callbacks": {"core", "optim"},
+    "loggers": {"core"},
+    "trainer": {"core", "data", "optim", "nn", "strategies", "checkpoint", "callbacks", "loggers"},
+    "apps": None,
+}
+
+CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+# Never in a public header: users would need these packages, or pay for them in every file.
+NOT_IN_HEADERS = re.compile(r"^(yaml-cpp|spdlog|fmt|CLI|nlohmann|catch2)/|^(zlib|xxhash)\.h$|^torch/all\.h$")
+# Never at all: 12 s a file.
+NOT_ANYWHERE = re.compile(r"^torch/torch\.h$")
+# What needs CUDA's headers is libfulgur_cuda.so.
+ONLY_IN_CUDA = re.compile(r"^(cuda|cuda_runtime|cuda_runtime_api|nccl|cudnn|cublas_v2)\.h$|^(c10|ATen|torch/csrc)/(.*/)?cuda/|ProcessGroupNCCL")
+# Process groups belong to the strategies.
+ONLY_IN_STRATEGIES = re.compile(r"^torch/csrc/distributed/")
+
+# LibTorch's own, which this project replaces: unsafe files, and a loader that cannot be resumed.
+NOT_USED = [
+    (re.compile(r"\btorch::(save|load)\s*\("), "torch::save and torch::load write and read unsafe files; use checkpoint/"),
+    (re.compile(r"\btorch::data\b"), "torch::data cannot be resumed; use data/"),
+    (re.compile(r"\btorch::serialize\b|\bat::pickle_|\btorch::pickle_"), "archives of LibTorch are not used; use checkpoint/"),
+]
+
+# A file that names a machine's folders works on that machine only. (Text after `env:` or `~` is a user's own.)
+MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(root|work|home)(/|\b(?=[\s\"'`:;,)]|$))")
+SHARED_PATH = re.compile(r"\.\./shared\b")
+MAY_NAME_SHARED = {".ci/run"}
+# This test spells out what it looks for.
+OWN = "tests/architecture/"
+
+
+def tracked_files(root):
+    """Files under version control, or all but build folders where there is none (a tarball)."""
+    try:
+        # The folder may belong to another user than the one that tests.
+        listed = subprocess.run(["git", "-c", "safe.directory=*", "-C", root, "ls-files", "-z"], capture_output=True, check=True).stdout
+        names = [os.fsdecode(name) for name in listed.split(b"\0") if name]
+        if names:
+            return [name for name in names if os.path.isfile(os.path.join(root, name)) and not os.path.islink(os.path.join(root, name))]
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    names = []
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in (".git", "build", "install", "fulgur_logs", "__pycache__")]
+        names += [os.path.relpath(os.path.join(folder, name), root) for name in files]
+    return names
+
+
+def lines_of(root, name):
+    """Numbered lines; none of a binary file."""
+    with open(os.path.join(root, name), "rb") as file:
+        data = file.read()
+    if b"\0" in data:
+        return []
+    return list(enumerate(data.decode("utf-8", "replace").splitlines(), 1))
+
+
+def without_comments(lines):
+    """Lines of C++ without what stands behind // and between /* and */. Strings with // in them lose their end: no rule
+    looks there."""
+    out, inside = [], False
+    for number, line in lines:
+        text, rest = "", line
+        while rest:
+            if inside:
+                end = rest.find("*/")
+                rest, inside = (rest[end + 2:], False) if end >= 0 else ("", True)
+                continue
+            slash, star = rest.find("//"), rest.find("/*")
+            if slash >= 0 and (star < 0 or slash < star):
+                text, rest = text + rest[:slash], ""
+            elif star >= 0:
+                text, rest, inside = text + rest[:star], rest[star + 2:], True
+            else:
+                text, rest = text + rest, ""
+        out.append((number, text))
+    return out
+
+
+def check_code(root, name, report):
+    parts = name.split("/")
+    folder = parts[0]
+    public = len(parts) > 2 and parts[1] == "include"
+    lines = without_comments(lines_of(root, name))
+    for number, line in lines:
+        for pattern, rule in NOT_USED:
+            if pattern.search(line):
+                report(name, number, rule)
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quote, path = match.groups()
+        if NOT_ANYWHERE.search(path):
+            report(name, number, f"<{path}> is never included: take the narrowest header")
+        if public and NOT_IN_HEADERS.search(path):
+            report(name, number, f"a public header does not include <{path}>")
+        if folder in MAY_INCLUDE and folder != "cuda" and ONLY_IN_CUDA.search(path):
+            report(name, number, f"only cuda/ includes <{path}>")
+        if folder in MAY_INCLUDE and folder not in ("strategies", "cuda") and ONLY_IN_STRATEGIES.search(path):
+            report(name, number, f"only strategies/ and cuda/ include <{path}>")
+        own = re.match(r"fulgur/(\w+)/", path)
+        if own and folder in MAY_INCLUDE:
+            other, allowed = own.group(1), MAY_INCLUDE[folder]
+            if other not in MAY_INCLUDE:
+                report(name, number, f"there is no folder '{other}'")
+            elif other != folder and allowed is not None and other not in allowed:
+                report(name, number, f"{folder}/ does not include {other}/ (it may: {', '.join(sorted(allowed)) or 'nothing'})")
+        if quote == '"' and ".." in path.split("/"):
+            report(name, number, f"no '..' in an include: \"{path}\"")
+        if public and quote == '"' and not own:
+            report(name, number, f"a public header includes public headers only: \"{path}\"")
+    if public:
+        if name.endswith(".h") and parts[2:4] != ["fulgur", folder]:
+            report(name, 1, f"public headers of {folder}/ lie in {folder}/include/fulgur/{folder}/")
+        first = next((text for _, text in lines if text.strip()), "")
+        if first.strip() != "#pragma once":
+            report(name, 1, "a header begins with #pragma once")
+
+
+def check(root):
+    breaches = []
+
+    def report(name, number, rule):
+        breaches.append(f"{name}:{number}: {rule}")
+
+    for name in sorted(tracked_files(root)):
+        if name.startswith(OWN):
+            continue
+        if name.endswith(CODE):
+            check_code(root, name, report)
+        for number, line in lines_of(root, name):
+            if MACHINE_PATH.search(line):
+                report(name, number, "no path of one machine: " + line.strip()[:80])
+            if SHARED_PATH.search(line) and name not in MAY_NAME_SHARED:
+                report(name, number, "only .ci/run names ../shared")
+    return breaches
+
+
+def main():
+    if len(sys.argv) != 2 or not os.path.isfile(os.path.join(sys.argv[1], "CMakeLists.txt")):
+        sys.exit("usage: check_architecture.py ROOT (a folder with CMakeLists.txt)")
+    files = [name for name in tracked_files(sys.argv[1]) if name.endswith(CODE)]
+    if not files:
+        sys.exit("no source files found: nothing was checked")
+    breaches = check(sys.argv[1])
+    print("\n".join(breaches) if breaches else f"{len(files)} source files, no breach")
+    sys.exit(1 if breaches else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Breaks each rule once in a tree of its own and expects it to be reported; keeps each once and expects silence."""
+import os
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_architecture  # noqa: E402
+
+HEADER = "#pragma once\n"
+
+# (file, text, words that the report must have; None: no report)
+CASES = [
+    ("callbacks/src/a.cpp", '#include "fulgur/core/module.h"\n', None),
+    ("callbacks/src/a.cpp", '#include "fulgur/trainer/trainer.h"\n', "callbacks/ does not include trainer/"),
+    ("callbacks/src/a.cpp", '#include <fulgur/strategies/single_device.h>\n', "callbacks/ does not include strategies/"),
+    ("strategies/src/a.cpp", '  #  include "fulgur/callbacks/progress_bar.h"\n', "strategies/ does not include callbacks/"),
+    ("trainer/src/a.cpp", '#include "fulgur/models/classifier.h"\n', "trainer/ does not include models/"),
+    ("core/src/a.cpp", '#include "fulgur/data/samplers.h"\n', "core/ does not include data/"),
+    ("apps/a.cpp", '#include "fulgur/models/classifier.h"\n', None),
+    ("apps/a.cpp", '#include "fulgur/nonsense/x.h"\n', "there is no folder 'nonsense'"),
+    ("core/src/a.cpp", '#include <yaml-cpp/yaml.h>\n', None),
+    ("core/include/fulgur/core/a.h", HEADER + "#include <yaml-cpp/yaml.h>\n", "a public header does not include <yaml-cpp/yaml.h>"),
+    ("core/include/fulgur/core/a.h", HEADER + "#include <spdlog/spdlog.h>\n", "a public header does not include <spdlog/spdlog.h>"),
+    ("core/include/fulgur/core/a.h", HEADER + "#include <CLI/CLI.hpp>\n", "a public header does not include <CLI/CLI.hpp>"),
+    ("core/include/fulgur/core/a.h", HEADER + "#include <nlohmann/json.hpp>\n", "a public header does not include <nlohmann/json.hpp>"),
+    ("core/include/fulgur/core/a.h", HEADER + '#include "text_impl.h"\n', "public headers only"),
+    ("core/include/fulgur/core/a.h", "#include <string>\n", "#pragma once"),
+    ("core/include/fulgur/core/a.h", "/* why */\n" + HEADER, None),
+    ("core/include/fulgur/data/a.h", HEADER, "lie in core/include/fulgur/core/"),
+    ("tests/core/a.cpp", "#include <torch/torch.h>\n", "<torch/torch.h> is never included"),
+    ("tests/core/a.cpp", "// #include <torch/torch.h>\n", None),
+    ("trainer/src/a.cpp", "#include <c10/cuda/CUDAStream.h>\n", "only cuda/ includes"),
+    ("cuda/src/a.cpp", "#include <c10/cuda/CUDAStream.h>\n", None),
+    ("trainer/src/a.cpp", "#include <torch/csrc/distributed/c10d/Store.hpp>\n", "only strategies/ and cuda/ include"),
+    ("data/src/a.cpp", '#include "../../core/src/x.h"\n', "no '..' in an include"),
+    ("checkpoint/src/a.cpp", "void f() { torch::save(x, path); }\n", "torch::save"),
+    ("checkpoint/src/a.cpp", "void f() { torch::load (x, path); }\n", "torch::save and torch::load"),
+    ("checkpoint/src/a.cpp", "/* torch::save(x) is\n unsafe: torch::load(x) */ int a;\n", None),
+    ("data/src/a.cpp", "torch::data::Example<> e;\n", "torch::data"),
+    ("docs/a.md", "see /root/.cache/x\n", "no path of one machine"),
+    ("docs/a.md", "see `/work/main`\n", "no path of one machine"),
+    ("scripts/a.sh", 'cd "/home/me"\n', "no path of one machine"),
+    ("docs/a.md", "a/work/b, ~/work, $HOME/work, the /workspace, net/root\n", None),
+    ("scripts/a.sh", "ls ../shared/data\n", "only .ci/run names ../shared"),
+    (".ci/run", "ls ../shared/data\n", None),
+]
+
+
+def main():
+    failures = []
+    for name, text, expected in CASES:
+        with tempfile.TemporaryDirectory() as root:
+            path = os.path.join(root, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            found = check_architecture.check(root)
+        good = not found if expected is None else len(found) >= 1 and any(expected in line for line in found)
+        if not good:
+            failures.append(f"{name}: {text!r}\n  expected: {expected}\n  found: {found}")
+    print("\n".join(failures) if failures else f"{len(CASES)} cases as expected")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
