@@ -41,6 +41,9 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+/// A hint ends its sentence itself where it is a question.
+std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
+
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
   for (const Field& field : trainer.all()) {
     if (field.name == name) throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
@@ -52,7 +55,7 @@ bool is_one_of(const std::string& name, const Names& names) {
   for (std::string& option : known) option = "--" + option;
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
-  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", hint, ". `trainer --help` shows all."));
+  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` shows all."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -115,8 +118,8 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
-  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'", did_you_mean(extras.front(), verbs),
-             ". `trainer --help` shows what there is.");
+  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'", sentence(did_you_mean(extras.front(), verbs)),
+             "`trainer --help` shows what there is.");
 }
 
 }  // namespace

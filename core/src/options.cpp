@@ -209,7 +209,11 @@ std::string type_text(const TypeInfo& type) {
   if (!type.choices.empty()) text = "one of " + join(type.choices);
   else if (type.kind == Kind::any_of) {
     std::vector<std::string> parts;
-    for (const TypeInfo& part : type.parts) parts.push_back(part.choices.size() == 1 ? part.choices[0] : type_text(part));
+    for (const TypeInfo& part : type.parts) {
+      const std::string range = range_text(part);
+      if (part.choices.size() == 1) parts.push_back(part.choices[0]);
+      else parts.push_back(range.empty() ? type_text(part) : cat(part.name, " (", range, ")"));
+    }
     text = join(parts, " or ");
   } else if (type.kind == Kind::list && !type.parts.empty()) {
     text = "list of " + type_text(type.parts[0]);

@@ -144,8 +144,8 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     const std::string other = folded(candidate);
     size_t distance = edit_distance(wanted, other, limit);
     if (distance > limit) {
-      const bool part = (wanted.size() >= 4 && other.find(wanted) != std::string::npos) ||
-                        (other.size() >= 4 && wanted.find(other) != std::string::npos);
+      const bool part = (wanted.size() >= 3 && other.find(wanted) != std::string::npos) ||
+                        (other.size() >= 3 && wanted.find(other) != std::string::npos);
       if (!part) continue;
     }
     near.emplace_back(distance, candidate);

@@ -31,6 +31,9 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
+/// A hint ends its sentence itself where it is a question.
+std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
+
 std::string first_line(const std::string& doc) { return doc.substr(0, doc.find('\n')); }
 
 }  // namespace
@@ -71,13 +74,13 @@ std::string describe(const std::string& name) {
     out += fields.all().empty() ? "  It has no options.\n" : table_of(fields);
   }
   if (!out.empty()) return out;
-  throw ConfigError(cat("[describe] unknown component '", name, "'", did_you_mean(name, all_names), ". `trainer list` shows all."));
+  throw ConfigError(cat("[describe] unknown component '", name, "'", sentence(did_you_mean(name, all_names)), "`trainer list` shows all."));
 }
 
 std::string list(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
   if (wanted && std::find(kinds.begin(), kinds.end(), *wanted) == kinds.end()) {
-    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", did_you_mean(*wanted, kinds), ". There is ", join(kinds), "."));
+    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", sentence(did_you_mean(*wanted, kinds)), "There is ", join(kinds), "."));
   }
   std::string out;
   for (const std::string& kind : kinds) {

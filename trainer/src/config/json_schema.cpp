@@ -1,5 +1,6 @@
 #include "config/json_schema.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -90,14 +91,28 @@ class Schema {
     return Json{{"oneOf", std::move(alternatives)}};
   }
 
+  static Json bound(double value) {
+    const bool whole = value == std::floor(value) && std::abs(value) < 9e15;
+    return whole ? Json(static_cast<int64_t>(value)) : Json(value);
+  }
+
+  /// Choices that look like numbers may stand without quotes.
+  static Json choices_of(const TypeInfo& type) {
+    Json out = type.choices;
+    for (const std::string& choice : type.choices) {
+      if (!reads_as_text(choice)) out.push_back(to_json(ConfigNode::scalar(choice)));
+    }
+    return out;
+  }
+
   static void add_conditions(Json& out, const TypeInfo& type) {
-    if (type.minimum) out["minimum"] = *type.minimum;
-    if (type.maximum) out["maximum"] = *type.maximum;
-    if (type.above) out["exclusiveMinimum"] = *type.above;
-    if (type.below) out["exclusiveMaximum"] = *type.below;
+    if (type.minimum) out["minimum"] = bound(*type.minimum);
+    if (type.maximum) out["maximum"] = bound(*type.maximum);
+    if (type.above) out["exclusiveMinimum"] = bound(*type.above);
+    if (type.below) out["exclusiveMaximum"] = bound(*type.below);
     if (!type.pattern.empty()) out["pattern"] = type.pattern;
     if (type.min_items) out["minItems"] = *type.min_items;
-    if (!type.choices.empty()) out["enum"] = type.choices;
+    if (!type.choices.empty()) out["enum"] = choices_of(type);
   }
 
   Json of_bare_type(const TypeInfo& type) {
@@ -107,7 +122,7 @@ class Schema {
       case Kind::number: return {{"type", "number"}};
       // A plain number or boolean is a text where a text is wanted.
       case Kind::string:
-      case Kind::path: return type.choices.empty() && type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
+      case Kind::path: return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
       case Kind::list: return {{"type", "array"}, {"items", of_type(type.parts.at(0))}};
       case Kind::map: return {{"type", "object"}, {"additionalProperties", of_type(type.parts.at(0))}};
       case Kind::object: {
