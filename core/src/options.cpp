@@ -378,7 +378,7 @@ void wrong_type(const ConfigNode& node, const TypeInfo& expected, Problems& prob
   for (size_t i = 0; hint.empty() && i < expected.parts.size() && expected.kind == Kind::any_of; ++i) {
     hint = hint_for(node, expected.parts[i]);
   }
-  if (!hint.empty()) message += ". " + hint;
+  if (!hint.empty()) message += "; " + hint;
   problems.add(node.where, path, std::move(message));
 }
 

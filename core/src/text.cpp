@@ -74,8 +74,12 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
 std::string format_double(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value < 0 ? "-.inf" : ".inf";
+  // As Python writes them: an exponent only for very small and very large numbers.
+  const double size = std::abs(value);
+  const bool fixed = size == 0 || (size >= 1e-4 && size < 1e16);
   std::array<char, 32> digits;
-  const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+  const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value,
+                                          fixed ? std::chars_format::fixed : std::chars_format::scientific);
   std::string text(digits.data(), end);
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;

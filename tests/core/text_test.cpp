@@ -2,6 +2,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 using namespace fulgur;
@@ -11,10 +12,13 @@ TEST_CASE("doubles are written so that they read back exactly and as doubles") {
   CHECK(format_double(0.1) == "0.1");
   CHECK(format_double(-0.0) == "-0.0");
   CHECK(format_double(1e-5) == "1e-05");
+  CHECK(format_double(1e-4) == "0.0001");
+  CHECK(format_double(1e15) == "1000000000000000.0");
+  CHECK(format_double(1e16) == "1e+16");
   CHECK(format_double(1e300) == "1e+300");
   CHECK(format_double(std::nan("")) == ".nan");
   CHECK(format_double(-std::numeric_limits<double>::infinity()) == "-.inf");
-  for (double value : {0.1 + 0.2, 1.0 / 3, 5e-324, std::numeric_limits<double>::max()}) {
+  for (double value : {0.1 + 0.2, 1.0 / 3, 1e-4 / 3, 1e16 / 3, 5e-324, std::numeric_limits<double>::max()}) {
     CHECK(std::strtod(format_double(value).c_str(), nullptr) == value);
   }
 }

@@ -1,0 +1,217 @@
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+
+using namespace fulgur::test;
+
+namespace {
+
+struct Folder : TemporaryFolder {
+  /// Writes a config and gives its path.
+  std::string config(const std::string& yaml) const {
+    write_text(*this / "c.yaml", yaml);
+    return (*this / "c.yaml").string();
+  }
+};
+
+Finished check(const std::string& yaml, std::vector<std::string> more = {}) {
+  const Folder folder;
+  std::vector<std::string> arguments{"config", "--config", folder.config(yaml)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return trainer(arguments);
+}
+
+}  // namespace
+
+TEST_CASE("F42 no arguments: help on stderr, exit 2") {
+  const Finished finished = trainer({});
+  CHECK(finished.exit_code == 2);
+  CHECK(finished.out.empty());
+  CHECK(says(finished.err, "a verb is missing"));
+  CHECK(says(finished.err, "Usage: trainer"));
+}
+
+TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or broken too") {
+  const std::vector<std::string> arguments = GENERATE(std::vector<std::string>{"--help"}, std::vector<std::string>{"-h"},
+                                                      std::vector<std::string>{"fit", "--help"}, std::vector<std::string>{"--version"});
+  const Finished finished = trainer(arguments);
+  CHECK(finished.exit_code == 0);
+  CHECK_FALSE(finished.out.empty());
+  CHECK(finished.err.empty());
+  CHECK(trainer(arguments, {.folder = {}, .close_stdout = true}).exit_code == 0);
+  CHECK(trainer(arguments, {.folder = {}, .broken_pipe = true}).exit_code == 0);
+}
+
+TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
+  const auto [arguments, hint] = GENERATE(
+      std::pair{std::vector<std::string>{"fit", "--confg", "x.yaml"}, "did you mean '--config'?"},
+      std::pair{std::vector<std::string>{"--foo", "fit"}, "unknown option '--foo'"},
+      std::pair{std::vector<std::string>{"fit", "--max_epochs", "3"}, "did you mean '--trainer.max_epochs'?"},
+      std::pair{std::vector<std::string>{"fit", "--gpus=2"}, "accelerator: cuda"},
+      std::pair{std::vector<std::string>{"fti"}, "did you mean 'fit'?"},
+      std::pair{std::vector<std::string>{"fit", "test"}, "unexpected argument 'test'"},
+      std::pair{std::vector<std::string>{"fit", "c.yaml"}, "unexpected argument 'c.yaml'"},
+      std::pair{std::vector<std::string>{"fit", "-x"}, "unexpected argument '-x'"},
+      std::pair{std::vector<std::string>{"fit", "--trainer.max_epoch", "3"}, "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"},
+      std::pair{std::vector<std::string>{"fit", "--trainer.max_epochs"}, "needs a value"},
+      std::pair{std::vector<std::string>{"fit", "--trainer.max_epochs", "--version"}, "needs a value"},
+      std::pair{std::vector<std::string>{"fit", "--config"}, "--config"},
+      std::pair{std::vector<std::string>{"config", "--print_config=coments"}, "takes comments and skip_null"},
+      std::pair{std::vector<std::string>{"list", "callbacks"}, "did you mean 'callback'?"},
+      std::pair{std::vector<std::string>{"describe", "MlpClasifier"}, "did you mean 'MlpClassifier'?"},
+      std::pair{std::vector<std::string>{"describe"}, "name is required"},
+      std::pair{std::vector<std::string>{"fit"}, "fit needs a model"},
+      std::pair{std::vector<std::string>{"fit", "--config", "/nowhere/c.yaml"}, "/nowhere/c.yaml: cannot be opened"});
+  INFO(hint);
+  const Finished finished = trainer(arguments);
+  INFO(finished.err);
+  CHECK(finished.exit_code == 2);
+  CHECK(finished.out.empty());
+  CHECK(finished.err.starts_with("error: ["));
+  CHECK(says(finished.err, hint));
+}
+
+TEST_CASE("F42 arguments that are no UTF-8 exit 2") {
+  const Finished finished = trainer({"fit", "--ckpt_path=\xFF\xFE"});
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, "valid UTF-8; got '--ckpt_path=\\xff\\xfe'"));
+}
+
+TEST_CASE("F42 values hold what characters they like") {
+  const auto [argument, line] = GENERATE(std::pair{"--ckpt_path=a=b", "ckpt_path: a=b"}, std::pair{"--ckpt_path=a\nb", "ckpt_path: \"a\\nb\""},
+                                         std::pair{"--ckpt_path=it's \"x\"", "ckpt_path: it's \"x\""},
+                                         std::pair{"--ckpt_path=fit", "ckpt_path: fit"}, std::pair{"--ckpt_path=", "ckpt_path: null"},
+                                         std::pair{"--ckpt_path=--x", "ckpt_path: \"--x\""});
+  const Finished finished = trainer({"config", argument});
+  CHECK(finished.exit_code == 0);
+  INFO(finished.out);
+  CHECK(says(finished.out, line));
+  const Finished two = trainer({"config", "--ckpt_path", "fit", "--trainer.max_epochs", "-1"});
+  CHECK(two.exit_code == 0);
+  CHECK(says(two.out, "ckpt_path: fit"));
+  CHECK(says(two.out, "max_epochs: -1"));
+}
+
+TEST_CASE("F42 100,000 arguments") {
+  std::vector<std::string> arguments{"config"};
+  for (int i = 0; i < 100'000; ++i) arguments.push_back("--trainer.max_epochs=" + std::to_string(i));
+  const Finished finished = trainer(arguments);
+  CHECK(finished.exit_code == 0);
+  CHECK(says(finished.out, "max_epochs: 99999"));
+}
+
+TEST_CASE("options stand before or after the verb") {
+  const Folder folder;
+  const std::string path = folder.config("trainer: {max_epochs: 2}\n");
+  const Finished before = trainer({"-c", path, "--trainer.max_steps", "5", "config"});
+  const Finished after = trainer({"config", "--trainer.max_steps=5", "--config=" + path});
+  CHECK(before.exit_code == 0);
+  CHECK(before.out == after.out);
+  CHECK(says(after.out, "max_epochs: 2"));
+  CHECK(says(after.out, "max_steps: 5"));
+}
+
+TEST_CASE("the printed config reads back as itself, with comments too") {
+  const Folder folder;
+  for (const char* style : {"--print_config", "--print_config=comments", "--print_config=comments,skip_null"}) {
+    INFO(style);
+    const Finished first = trainer({"fit", "--model", "MlpClassifier", "--model.dropout", "0.5", "--optimizer=AdamW", "--optimizer.lr", "1e-4",
+                                    "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor", "val_acc", style});
+    CHECK(first.exit_code == 0);
+    CHECK(says(first.out, "lr: 0.0001"));
+    CHECK(says(first.out, "monitor: val_acc"));
+    CHECK(says(first.out, "# ") == says(style, "comments"));
+    const Finished second = trainer({"fit", "-c", folder.config(first.out), style});
+    CHECK(second.exit_code == 0);
+    CHECK(second.out == first.out);
+  }
+}
+
+TEST_CASE("F40 wrong configs exit 2 with place, path and hint, all in one go") {
+  const Finished many = check("optimzer: {}\ntrainer:\n  max_epochs: 1.0\n  accumulate_grad_batches: -1\n");
+  CHECK(many.exit_code == 2);
+  CHECK(many.out.empty());
+  CHECK(says(many.err, "error: [config] 3 problems:\n"));
+  CHECK(says(many.err, "c.yaml:1:1: optimzer: unknown key; did you mean 'optimizer'?\n"));
+  CHECK(says(many.err, "c.yaml:3:15: trainer.max_epochs: expected int; got '1.0'; write 1, without point or exponent\n"));
+  CHECK(says(many.err, "c.yaml:4:28: trainer.accumulate_grad_batches: must be at least 1; got -1\n"));
+  for (const char* yaml : {"", "# nothing\n", "a: 1\n---\nb: 2\n", "trainer:\n\tmax_epochs: 3\n", "trainer: {max_epochs: 1, max_epochs: 2}\n",
+                           "<<: {}\n", "trainer: {max_epochs: 010}\n", "trainer: {gradient_clip_val: .nan}\n", "trainer: {max_epochs: 1_000}\n",
+                           "trainer: {default_root_dir: \xFF}\n", "data: MnistDataModule\n"}) {
+    const Finished finished = check(yaml);
+    INFO(yaml);
+    INFO(finished.err);
+    CHECK(finished.exit_code == 2);
+    CHECK(says(finished.err, "c.yaml"));
+  }
+  CHECK(check("\xEF\xBB\xBFtrainer: {max_epochs: 1}\r\n").exit_code == 0);
+}
+
+TEST_CASE("F41 hostile YAML exits 2") {
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i <= 9; ++i) {
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 9; ++j) bomb += (j > 0 ? ", *a" : "*a") + std::to_string(i - 1);
+    bomb += "]\n";
+  }
+  for (const std::string& yaml : {bomb, std::string("a: &a [*a]\n"), std::string(100'000, '['), "a: " + std::string(2'000'000, 'x')}) {
+    const Finished finished = check(yaml);
+    CHECK(finished.exit_code == 2);
+    CHECK(finished.err.size() < 2000);
+  }
+}
+
+TEST_CASE("F43 references from the environment") {
+  const Folder folder;
+  const std::string path = folder.config("ckpt_path: ${env:CLI_TEST_VALUE}\n");
+  CHECK(says(trainer({"config", "-c", path}, {.folder = {}, .environment = {"CLI_TEST_VALUE=here"}}).out, "ckpt_path: here"));
+  const Finished missing = trainer({"config", "-c", path});
+  CHECK(missing.exit_code == 2);
+  CHECK(says(missing.err, "c.yaml:1:12: ckpt_path: environment variable is not set: ckpt_path → ${env:CLI_TEST_VALUE}"));
+}
+
+TEST_CASE("F43 a variable with a mistake in its name is an error") {
+  CHECK(says(trainer({"config"}, {.folder = {}, .environment = {"FULGUR_TRAINER__MAX_EPOCHS=3"}}).out, "max_epochs: 3"));
+  const Finished finished = trainer({"config"}, {.folder = {}, .environment = {"FULGUR_TRAINER__MAX_EPOCH=3"}});
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, "environment variable FULGUR_TRAINER__MAX_EPOCH: trainer.max_epoch: unknown key"));
+}
+
+TEST_CASE("F45 F47 hostile names are shown harmlessly") {
+  const auto [name, shown] = GENERATE(std::pair{";rm -rf x", "';rm -rf x'"}, std::pair{"%n %s {}", "'%n %s {}'"},
+                                      std::pair{"a\x1b[2J\nerror: forged", "'a\\x1b[2J\\nerror: forged'"}, std::pair{"ModelCheckpoint", "there is a callback of that name"});
+  const Finished finished = trainer({"config", "--model", name});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, shown));
+  CHECK_FALSE(says(finished.err, "\x1b"));
+  CHECK_FALSE(says(finished.err, "\nerror: forged"));
+}
+
+TEST_CASE("a plug-in that cannot be loaded exits 2 with the reason") {
+  const Folder folder;
+  write_text(folder / "no.so", "not a library");
+  const Finished damaged = trainer({"list", "--plugin", (folder / "no.so").string()});
+  CHECK(damaged.exit_code == 2);
+  CHECK(says(damaged.err, "--plugin"));
+  CHECK(says(damaged.err, "no.so"));
+  CHECK(trainer({"--plugin", "missing.so", "list"}).exit_code == 2);
+}
+
+TEST_CASE("list, describe and schema") {
+  const Finished all = trainer({"list"});
+  CHECK(all.exit_code == 0);
+  for (const char* part : {"callback:", "data:", "logger:", "lr_scheduler:", "model:", "optimizer:", "strategy:", "MlpClassifier"}) CHECK(says(all.out, part));
+  const Finished models = trainer({"list", "model"});
+  CHECK(says(models.out, "CnnClassifier"));
+  CHECK_FALSE(says(models.out, "callback:"));
+  const Finished model = trainer({"describe", "CnnClassifier"});
+  CHECK(model.exit_code == 0);
+  CHECK(says(model.out, "dropout"));
+  const Finished schema = trainer({"schema"});
+  CHECK(schema.exit_code == 0);
+  const nlohmann::json json = nlohmann::json::parse(schema.out);
+  CHECK(json["$defs"]["model"]["oneOf"].size() > 3);
+}

@@ -1,0 +1,153 @@
+#include <catch2/catch_test_macros.hpp>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+
+using namespace fulgur::test;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr const char* kConfig = R"(
+seed_everything: 1
+trainer: {max_epochs: 1, num_threads: 1}
+model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4]}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+)";
+
+std::string last_line(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+size_t files_in(const std::filesystem::path& folder) {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::recursive_directory_iterator(folder)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("one config serves fit, validate, test and predict") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const auto run = [&](std::vector<std::string> arguments, const std::string& report) {
+    arguments.insert(arguments.end(), {"--config", "c.yaml", "--report", report});
+    return trainer(arguments, {.folder = folder.path()});
+  };
+  const Finished fit = run({"fit"}, "fit.json");
+  INFO(fit.err);
+  REQUIRE(fit.exit_code == 0);
+  CHECK(says(fit.out, "val_acc"));
+  CHECK(last_line(fit.out).starts_with("└"));
+  const Json fitted = Json::parse(read_text(folder / "fit.json"));
+  CHECK(fitted["verb"] == "fit");
+  CHECK(fitted["exit_code"] == 0);
+  CHECK(fitted["epochs"] == 1);
+  CHECK(fitted["global_step"] == 1);
+  CHECK(fitted["metrics"].contains("train_loss"));
+  CHECK(fitted["train_seconds"].is_number());
+  CHECK(std::filesystem::exists(folder / "fulgur_logs/version_0/config.yaml"));
+  CHECK(fitted["last_checkpoint"].is_string());
+
+  const Finished validate = run({"validate", "--ckpt_path", "last"}, "validate.json");
+  INFO(validate.err);
+  REQUIRE(validate.exit_code == 0);
+  const Json validated = Json::parse(read_text(folder / "validate.json"));
+  CHECK(validated["metrics"]["val_acc"] == fitted["metrics"]["val_acc"]);
+  CHECK(validated["metrics"]["val_loss"] == fitted["metrics"]["val_loss"]);
+  CHECK(validated["samples"] == 32);
+  CHECK(validated["loaders"].size() == 1);
+  CHECK(validated["checkpoint"].is_string());
+
+  const Finished test = run({"test", "--ckpt_path", "best"}, "test.json");
+  CHECK(test.exit_code == 0);
+  CHECK(says(test.out, "test_acc"));
+  const Finished predict = run({"predict", "--ckpt_path", "last"}, "predict.json");
+  INFO(predict.err);
+  REQUIRE(predict.exit_code == 0);
+  const Json predicted = Json::parse(read_text(folder / "predict.json"));
+  CHECK(predicted["samples"] == 32);
+  REQUIRE(predicted["files"].size() > 0);
+  CHECK(says(predict.out, predicted["files"][0].get<std::string>()));
+
+  // The resolved config of the run reproduces it.
+  const Finished again = trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--report", "again.json"}, {.folder = folder.path()});
+  INFO(again.err);
+  REQUIRE(again.exit_code == 0);
+  CHECK(Json::parse(read_text(folder / "again.json"))["metrics"] == fitted["metrics"]);
+}
+
+TEST_CASE("a link gives the model what the data knows") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", R"(
+trainer: {max_epochs: 1, num_threads: 1}
+model: MlpClassifier
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 0, num_test: 0, num_classes: 5, shape: [6]}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+link: {model.in_features: data.num_features, model.num_classes: data.num_classes}
+)");
+  const Finished finished = trainer({"fit", "-c", "c.yaml"}, {.folder = folder.path()});
+  INFO(finished.err);
+  REQUIRE(finished.exit_code == 0);
+  const std::string saved = read_text(folder / "fulgur_logs/version_0/config.yaml");
+  CHECK(says(saved, "in_features: 6"));
+  CHECK(trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml"}, {.folder = folder.path()}).exit_code == 0);
+
+  const Finished conflict = trainer({"fit", "-c", "c.yaml", "--model.num_classes", "4"}, {.folder = folder.path()});
+  CHECK(conflict.exit_code == 2);
+  CHECK(says(conflict.err, "the config says '4', the link to data.num_classes says '5'"));
+}
+
+TEST_CASE("config runs nothing and leaves nothing") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  CHECK(trainer({"config", "-c", "c.yaml"}, {.folder = folder.path()}).exit_code == 0);
+  CHECK(trainer({"fit", "-c", "c.yaml", "--print_config"}, {.folder = folder.path()}).exit_code == 0);
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("a report that could not be written is refused before the run") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  for (const char* path : {"missing/r.json", "."}) {
+    const Finished finished = trainer({"fit", "-c", "c.yaml", "--report", path}, {.folder = folder.path()});
+    CHECK(finished.exit_code == 2);
+    CHECK(says(finished.err, "--report"));
+  }
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("a fit without an optimizer says what to write") {
+  const TemporaryFolder folder;
+  const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule"}, {.folder = folder.path()});
+  CHECK(finished.exit_code == 2);
+  CHECK(says(finished.err, "optimizer"));
+}
+
+TEST_CASE("data that is missing exits 3 and says where it was looked for") {
+  const TemporaryFolder folder;
+  const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir", "nowhere", "--optimizer", "SGD"},
+                                    {.folder = folder.path()});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 3);
+  CHECK(says(finished.err, "nowhere"));
+}
+
+TEST_CASE("a checkpoint that is missing exits 4") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const Finished finished = trainer({"test", "-c", "c.yaml", "--ckpt_path", "nowhere.ckpt"}, {.folder = folder.path()});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 4);
+  CHECK(says(finished.err, "nowhere.ckpt"));
+}
+
+TEST_CASE("a run whose stdout nobody reads goes on to its end") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const Finished finished = trainer({"fit", "-c", "c.yaml", "--report", "r.json"}, {.folder = folder.path(), .broken_pipe = true});
+  CHECK(finished.exit_code == 0);
+  CHECK(std::filesystem::exists(folder / "r.json"));
+}
