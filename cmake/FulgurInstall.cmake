@@ -24,8 +24,10 @@ set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fulgur)
 
 # From the program's folder to the libraries; `../lib` but for unusual prefixes.
 file(RELATIVE_PATH _to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${_to_libraries};${FULGUR_TORCH_LIBRARY_DIRS}")
-set_target_properties(${_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN;${FULGUR_TORCH_LIBRARY_DIRS}")
+set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${_to_libraries}")
+set_target_properties(${_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
+# LibTorch's folders stay in the path: it is not installed with us.
+set_target_properties(trainer ${_libraries} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 
 install(TARGETS fulgur fulgur_main EXPORT fulgurTargets
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}

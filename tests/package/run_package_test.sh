@@ -46,5 +46,5 @@ code=0
 [ $code = 2 ] || fail "an unknown class must end with exit code 2; got $code"
 grep -q SpiralClassifier "$work/stderr" || fail "the message does not name the unknown class"
 
-# 20 MB of libraries need not stay.
+# The installed copy need not stay.
 rm -rf "$work"
