@@ -9,10 +9,13 @@ die() { local code="$1"; shift; printf '%s\n' "$*" >&2; exit "$code"; }
 
 repository_root() { (cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd); }
 
+# Cores this process may use. nproc would obey OMP_NUM_THREADS, which is for the programs.
+cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || echo 1; }
+
 # Jobs to run at once: the cores this process may use, and no more than memory holds (a compiler needs up to 2 GB).
 parallel_jobs() {
   local cores memory_gb
-  cores="$(nproc 2>/dev/null || echo 1)"
+  cores="$(cores)"
   memory_gb="$(awk '/^MemAvailable:/{print int($2 / 1048576)}' /proc/meminfo 2>/dev/null || true)"
   local by_memory=$((${memory_gb:-2} / 2))
   [ "$by_memory" -ge 1 ] || by_memory=1

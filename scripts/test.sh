@@ -45,4 +45,4 @@ cmake --build build/release --parallel "$jobs"
 
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
 export OMP_NUM_THREADS=1
-exec ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
+exec ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(cores)" "$@"
