@@ -46,7 +46,8 @@ std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hin
 
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
   for (const Field& field : trainer.all()) {
-    if (field.name == name) throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
+    if (field.name == name)
+      throw ConfigError(cat("[cli] unknown option '--", name, "'; did you mean '--trainer.", name, "'?"));
   }
   std::vector<std::string> known{"print_config"};
   known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
@@ -55,7 +56,8 @@ std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hin
   for (std::string& option : known) option = "--" + option;
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
-  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` shows all."));
+  throw ConfigError(
+      cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` shows all."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -101,8 +103,9 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
       continue;
     }
     const std::string key = name.ends_with('+') ? name.substr(0, name.size() - 1) : name;
-    const bool is_key = key.find('.') != std::string::npos || std::any_of(schema->all().begin(), schema->all().end(),
-                                                                          [&](const Field& field) { return field.name == key; });
+    const bool is_key =
+        key.find('.') != std::string::npos ||
+        std::any_of(schema->all().begin(), schema->all().end(), [&](const Field& field) { return field.name == key; });
     if (!is_key) unknown_option(name, *schema, *trainer);
     if (!has_value && (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"))) {
       throw ConfigError(cat("[cli] --", escape_controls(name), " needs a value: --", escape_controls(name), " VALUE"));
@@ -115,11 +118,12 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
 /// CLI11's message without the words that only its author understands.
 std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   std::vector<std::string> verbs;
-  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) verbs.push_back(verb->get_name());
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(verb->get_name());
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
-  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'", sentence(did_you_mean(extras.front(), verbs)),
-             "`trainer --help` shows what there is.");
+  return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
+             sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
 }
 
 }  // namespace
@@ -128,7 +132,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   CommandLine out;
   for (const std::string& variable : environment) {
     const size_t equals = variable.find('=');
-    if (equals != std::string::npos) out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
+    if (equals != std::string::npos)
+      out.sources.environment.emplace_back(variable.substr(0, equals), variable.substr(equals + 1));
   }
   std::vector<std::string> rest = take_overrides(arguments, out);
 
@@ -138,16 +143,24 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   app.require_subcommand(0, 1);
   std::vector<std::string> files, plugins;
   std::string report, argument;
-  app.add_option("-c,--config", files, "YAML file; may be given several times, later ones win")->type_name("FILE")->expected(1)->take_all();
-  app.add_option("--plugin", plugins, "Shared library with components of your own")->type_name("FILE.so")->expected(1)->take_all();
-  CLI::Option* report_option =
-      app.add_option("--report", report, "Writes metrics, counts, paths and times as JSON")->type_name("FILE")->take_last();
+  app.add_option("-c,--config", files, "YAML file; may be given several times, later ones win")
+      ->type_name("FILE")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--plugin", plugins, "Shared library with components of your own")
+      ->type_name("FILE.so")
+      ->expected(1)
+      ->take_all();
+  CLI::Option* report_option = app.add_option("--report", report, "Writes metrics, counts, paths and times as JSON")
+                                   ->type_name("FILE")
+                                   ->take_last();
   // Read before CLI11 sees the arguments; declared for --help.
   const std::string print_help = "Prints the config with all defaults and exits; =comments,skip_null";
   app.add_flag("--print_config", print_help);
   for (const Verb& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
-  CLI::App* describe = app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
+  CLI::App* describe =
+      app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
   CLI::Option* kind = list->add_option("kind", argument, "callback, model, data, …");
   describe->add_option("name", argument, "Name of the component")->required();
 
@@ -156,8 +169,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     app.parse(rest);
   } catch (const CLI::Success&) {
     const std::vector<CLI::App*> verbs = app.get_subcommands();
-    out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
-                                                        : (verbs.empty() ? app.help() : verbs.front()->help() + "\n" + app.help());
+    out.text = app.get_option("--version")->count() > 0
+                   ? std::string("fulgur " FULGUR_VERSION "\n")
+                   : (verbs.empty() ? app.help() : verbs.front()->help() + "\n" + app.help());
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));

@@ -17,8 +17,8 @@ struct CommandLine {
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
-  std::string text;         ///< help or version, to be printed instead of running anything
-  bool is_error = false;    ///< no verb was given: `text` goes to stderr, exit code 2
+  std::string text;       ///< help or version, to be printed instead of running anything
+  bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
 };
 
 /// Reads the arguments and the environment; options stand before or after the verb. Throws a ConfigError that names the

@@ -39,7 +39,8 @@ std::vector<std::string> environment() {
 
 int run(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
-    if (!fulgur::is_utf8(argument)) return fail("[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage);
+    if (!fulgur::is_utf8(argument))
+      return fail("[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage);
   }
   const fulgur::cli::CommandLine command = fulgur::cli::parse_command_line(arguments, environment());
   if (!command.text.empty()) {

@@ -28,14 +28,20 @@ Json metrics_of(const Metrics& metrics) {
   return out;
 }
 
-Json path_of(const std::optional<std::filesystem::path>& path) { return path && !path->empty() ? Json(path->string()) : Json(nullptr); }
+Json path_of(const std::optional<std::filesystem::path>& path) {
+  return path && !path->empty() ? Json(path->string()) : Json(nullptr);
+}
 
-Json start(const std::string& verb, ExitCode code) { return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}}; }
+Json start(const std::string& verb, ExitCode code) {
+  return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}};
+}
 
 /// Paths and metric names are not ours: bytes that are no UTF-8 are replaced rather than refused.
 std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-std::filesystem::path temporary_of(const std::filesystem::path& path) { return path.string() + cat(".tmp", ::getpid()); }
+std::filesystem::path temporary_of(const std::filesystem::path& path) {
+  return path.string() + cat(".tmp", ::getpid());
+}
 
 }  // namespace
 
@@ -99,7 +105,8 @@ void write_report(const std::filesystem::path& path, const std::string& json) {
   if (!file || error) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);
-    throw Error(cat("[cli] the report '", path, "' could not be written: ", error ? error.message() : std::strerror(errno)));
+    throw Error(
+        cat("[cli] the report '", path, "' could not be written: ", error ? error.message() : std::strerror(errno)));
   }
 }
 

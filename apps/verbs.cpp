@@ -45,7 +45,8 @@ struct Run {
 
 Run prepare(Config config, fulgur::Verb verb) {
   if (!config.model) {
-    throw ConfigError(cat("[cli] ", name_of(verb), " needs a model; the config names none. Give --config FILE or --model NAME; "
+    throw ConfigError(cat("[cli] ", name_of(verb),
+                          " needs a model; the config names none. Give --config FILE or --model NAME; "
                           "`trainer list model` shows what there is."));
   }
   log::silence(config.silence);

@@ -33,11 +33,12 @@ std::string Location::text() const {
 }
 
 bool reads_as_text(std::string_view plain) {
-  static constexpr std::array kWords = {"~",   "null", "true", "false", "yes",  "no",    "on",   "off",
-                                        "y",   "n",    ".nan", ".inf",  "-.inf", "+.inf"};
+  static constexpr std::array kWords = {"~",   "null", "true", "false", "yes",  "no",    "on",
+                                        "off", "y",    "n",    ".nan",  ".inf", "-.inf", "+.inf"};
   if (plain.empty()) return true;
   constexpr size_t kLongestWord = 5;
-  if (plain.size() <= kLongestWord && std::find(kWords.begin(), kWords.end(), lower(plain)) != kWords.end()) return false;
+  if (plain.size() <= kLongestWord && std::find(kWords.begin(), kWords.end(), lower(plain)) != kWords.end())
+    return false;
   if (std::string_view("0123456789+-.").find(plain.front()) == std::string_view::npos) return true;
   return plain.find_first_not_of("0123456789abcdefABCDEFxXoO+-._:") != std::string_view::npos;
 }
@@ -113,8 +114,9 @@ bool ConfigNode::same_as(const ConfigNode& other) const {
       return std::equal(items_.begin(), items_.end(), other.items_.begin(), other.items_.end(),
                         [](const ConfigNode& a, const ConfigNode& b) { return a.same_as(b); });
     case Kind::map:
-      return std::equal(entries_.begin(), entries_.end(), other.entries_.begin(), other.entries_.end(),
-                        [](const Entry& a, const Entry& b) { return a.first == b.first && a.second.same_as(b.second); });
+      return std::equal(
+          entries_.begin(), entries_.end(), other.entries_.begin(), other.entries_.end(),
+          [](const Entry& a, const Entry& b) { return a.first == b.first && a.second.same_as(b.second); });
   }
   return false;
 }

@@ -110,7 +110,8 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
   if (text.find('_') != std::string::npos) {
     std::string plain = text;
     std::erase(plain, '_');
-    if (looks_number(plain) || parse_integer(plain, whole) == Parsed::ok) return "write " + plain + ", without underscores";
+    if (looks_number(plain) || parse_integer(plain, whole) == Parsed::ok)
+      return "write " + plain + ", without underscores";
   }
   if (text == "nan" || text == ".nan" || text == ".NaN" || text == ".NAN") return "NaN is not a value of an option";
   if (text == "inf" || text == "-inf") return "YAML writes infinity as .inf";
@@ -170,8 +171,9 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
     return false;
   }
   if (!type.choices.empty() && !contains(type.choices, node.text())) {
-    problems.add(node.where, path,
-                 cat("must be one of ", join(type.choices), "; got ", node.describe(), did_you_mean(node.text(), type.choices)));
+    problems.add(
+        node.where, path,
+        cat("must be one of ", join(type.choices), "; got ", node.describe(), did_you_mean(node.text(), type.choices)));
     return false;
   }
   return true;
@@ -187,7 +189,8 @@ bool check_items(const ConfigNode& node, const TypeInfo& type, Problems& problem
   for (size_t i = 0; i < node.items().size(); ++i) {
     good &= check_conditions(node.items()[i], type.parts[0], problems, join_path(path, std::to_string(i)));
   }
-  for (const auto& [key, item] : node.entries()) good &= check_conditions(item, type.parts[0], problems, join_path(path, key));
+  for (const auto& [key, item] : node.entries())
+    good &= check_conditions(item, type.parts[0], problems, join_path(path, key));
   return good;
 }
 
@@ -263,7 +266,9 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
     if (found == by_name.end()) {
       const Location& where = value.key_where.source.empty() ? value.where : value.key_where;
       std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
-      if (key == "<<") hint = "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own";
+      if (key == "<<")
+        hint =
+            "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own";
       if (hint) problems.add(where, key_path, "unknown key; " + *hint);
       else if (names.empty()) problems.add(where, key_path, "unknown key; there are no options here");
       else problems.add(where, key_path, "unknown key" + did_you_mean(key, names));
@@ -317,7 +322,8 @@ std::optional<int64_t> BatchLimit::resolve(std::optional<int64_t> available, std
   const auto batches = static_cast<int64_t>(static_cast<double>(*available) * fraction);
   if (batches == 0 && *available > 0) {
     throw ConfigError(cat("[trainer.", option, "] must leave at least one batch; got ", fraction, " of ", *available,
-                          " batches. Give at least ", 1.0 / static_cast<double>(*available), ", or a number of batches."));
+                          " batches. Give at least ", 1.0 / static_cast<double>(*available),
+                          ", or a number of batches."));
   }
   return batches;
 }
@@ -330,10 +336,10 @@ struct UnitName {
   double factor;
 };
 
-constexpr UnitName kUnits[] = {
-    {"dur", Interval::Unit::run, 1},    {"min", Interval::Unit::seconds, 60}, {"tok", Interval::Unit::tokens, 1},
-    {"ep", Interval::Unit::epochs, 1},  {"st", Interval::Unit::steps, 1},     {"sa", Interval::Unit::samples, 1},
-    {"h", Interval::Unit::seconds, 3600}, {"s", Interval::Unit::seconds, 1}};
+constexpr UnitName kUnits[] = {{"dur", Interval::Unit::run, 1},      {"min", Interval::Unit::seconds, 60},
+                               {"tok", Interval::Unit::tokens, 1},   {"ep", Interval::Unit::epochs, 1},
+                               {"st", Interval::Unit::steps, 1},     {"sa", Interval::Unit::samples, 1},
+                               {"h", Interval::Unit::seconds, 3600}, {"s", Interval::Unit::seconds, 1}};
 
 std::string number_text(double value) {
   return value == std::floor(value) && std::abs(value) < 9e15 ? cat(static_cast<int64_t>(value)) : format_double(value);
@@ -433,8 +439,9 @@ bool read_batch_limit(const ConfigNode& node, BatchLimit& value, Problems& probl
 bool read_interval(const ConfigNode& node, Interval& value, Problems& problems, const std::string& path) {
   const std::optional<Interval> parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt;
   if (!parsed) {
-    problems.add(node.where, path,
-                 "expected a number and a unit (ep, st, sa, tok, s, min, h, dur) such as 10ep or 30min; got " + node.describe());
+    problems.add(
+        node.where, path,
+        "expected a number and a unit (ep, st, sa, tok, s, min, h, dur) such as 10ep or 30min; got " + node.describe());
     return false;
   }
   value = *parsed;

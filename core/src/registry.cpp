@@ -32,7 +32,8 @@ std::vector<ComponentRegistry*> all_registries() {
 std::string unknown_component(const ComponentRegistry& registry, std::string_view name) {
   std::string text = cat("unknown ", registry.kind(), " '", name.substr(0, 100), "'");
   for (const ComponentRegistry* other : all_registries()) {
-    if (other != &registry && other->find(name) != nullptr) text += cat("; there is a ", other->kind(), " of that name");
+    if (other != &registry && other->find(name) != nullptr)
+      text += cat("; there is a ", other->kind(), " of that name");
   }
   const std::vector<std::string> names = registry.names();
   const std::string near = did_you_mean(name, names);
@@ -49,8 +50,8 @@ void ComponentRegistry::add(ComponentInfo info) noexcept {
     const std::lock_guard lock(mutex_);
     for (const auto& known : components_) {
       if (known->name != info.name) continue;
-      problems_.push_back(cat("two components of kind ", kind_, " are named '", info.name, "': ", known->file, ":", known->line,
-                              " and ", info.file, ":", info.line));
+      problems_.push_back(cat("two components of kind ", kind_, " are named '", info.name, "': ", known->file, ":",
+                              known->line, " and ", info.file, ":", info.line));
       return;
     }
     components_.push_back(std::make_unique<ComponentInfo>(std::move(info)));
@@ -105,10 +106,14 @@ void throw_if_registration_failed() {
   for (const ComponentRegistry* registry : all_registries()) registry->throw_if_problems();
 }
 
-ComponentSpec::ComponentSpec(std::string kind, std::string class_path) : kind_(std::move(kind)), class_path_(std::move(class_path)) {}
+ComponentSpec::ComponentSpec(std::string kind, std::string class_path)
+    : kind_(std::move(kind)), class_path_(std::move(class_path)) {}
 
 ComponentSpec::ComponentSpec(const ComponentSpec& other)
-    : where(other.where), kind_(other.kind_), class_path_(other.class_path_), options_(other.options_ ? other.options_->clone() : nullptr) {}
+    : where(other.where),
+      kind_(other.kind_),
+      class_path_(other.class_path_),
+      options_(other.options_ ? other.options_->clone() : nullptr) {}
 
 ComponentSpec& ComponentSpec::operator=(const ComponentSpec& other) {
   if (this != &other) *this = ComponentSpec(other);
@@ -117,7 +122,9 @@ ComponentSpec& ComponentSpec::operator=(const ComponentSpec& other) {
 
 ComponentSpec::~ComponentSpec() = default;
 
-AnyOptions& ComponentSpec::options() { return const_cast<AnyOptions&>(static_cast<const ComponentSpec*>(this)->options()); }
+AnyOptions& ComponentSpec::options() {
+  return const_cast<AnyOptions&>(static_cast<const ComponentSpec*>(this)->options());
+}
 
 const AnyOptions& ComponentSpec::options() const {
   if (class_path_.empty()) throw std::logic_error("[registry] no " + kind_ + " is chosen");
@@ -135,8 +142,9 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   const ConfigNode* name = node.is_scalar() ? &node : node.find("class_path");
   const ConfigNode* init_args = node.find("init_args");
   if (node.is_list() || (name != nullptr && !name->is_scalar())) {
-    problems.add(node.where, path, cat("expected the name of a ", kind_, ", or a map of class_path and init_args; got ",
-                                       (node.is_list() ? node : *name).describe()));
+    problems.add(node.where, path,
+                 cat("expected the name of a ", kind_, ", or a map of class_path and init_args; got ",
+                     (node.is_list() ? node : *name).describe()));
     return false;
   }
   const std::string chosen = name != nullptr ? name->text() : class_path_;
@@ -155,14 +163,17 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   options->fields(fields);
   for (const auto& [key, value] : node.entries()) {
     if (key == "class_path" || key == "init_args") continue;
-    const bool is_option = std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& f) { return f.name == key; });
+    const bool is_option =
+        std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& f) { return f.name == key; });
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
-    if (is_option) problems.add(where_key, join_path(path, key), "unknown key; options of a component stand under init_args");
+    if (is_option)
+      problems.add(where_key, join_path(path, key), "unknown key; options of a component stand under init_args");
     else problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
   }
   ConfigNode no_args;
   no_args.where = name != nullptr ? name->where : node.where;
-  fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems, join_path(path, "init_args"));
+  fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
+              join_path(path, "init_args"));
   // The options are kept also where something is wrong with them, so that links and other checks see the class.
   class_path_ = chosen;
   options_ = std::move(options);

@@ -59,7 +59,8 @@ size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
     size_t best = next[0];
     for (size_t j = 1; j <= b.size(); ++j) {
       next[j] = std::min({row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) next[j] = std::min(next[j], before[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        next[j] = std::min(next[j], before[j - 2] + 1);
       best = std::min(best, next[j]);
     }
     if (best > limit) return limit + 1;
@@ -105,7 +106,8 @@ std::string format_count(int64_t count) {
     ++unit;
   }
   if (unit == 0) return cat(count);
-  return std::abs(scaled) >= 100 ? cat(static_cast<int64_t>(scaled), kUnits[unit]) : format_fixed(scaled, 1) + kUnits[unit];
+  return std::abs(scaled) >= 100 ? cat(static_cast<int64_t>(scaled), kUnits[unit])
+                                 : format_fixed(scaled, 1) + kUnits[unit];
 }
 
 std::string escape_controls(std::string_view text) {

@@ -34,8 +34,9 @@ TEST_CASE("F42 no arguments: help on stderr, exit 2") {
 }
 
 TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or broken too") {
-  const std::vector<std::string> arguments = GENERATE(std::vector<std::string>{"--help"}, std::vector<std::string>{"-h"},
-                                                      std::vector<std::string>{"fit", "--help"}, std::vector<std::string>{"--version"});
+  const std::vector<std::string> arguments =
+      GENERATE(std::vector<std::string>{"--help"}, std::vector<std::string>{"-h"},
+               std::vector<std::string>{"fit", "--help"}, std::vector<std::string>{"--version"});
   const Finished finished = trainer(arguments);
   CHECK(finished.exit_code == 0);
   CHECK_FALSE(finished.out.empty());
@@ -54,7 +55,8 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
       std::pair{std::vector<std::string>{"fit", "test"}, "unexpected argument 'test'"},
       std::pair{std::vector<std::string>{"fit", "c.yaml"}, "unexpected argument 'c.yaml'"},
       std::pair{std::vector<std::string>{"fit", "-x"}, "unexpected argument '-x'"},
-      std::pair{std::vector<std::string>{"fit", "--trainer.max_epoch", "3"}, "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"},
+      std::pair{std::vector<std::string>{"fit", "--trainer.max_epoch", "3"},
+                "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"},
       std::pair{std::vector<std::string>{"fit", "--trainer.max_epochs"}, "needs a value"},
       std::pair{std::vector<std::string>{"fit", "--trainer.max_epochs", "--version"}, "needs a value"},
       std::pair{std::vector<std::string>{"fit", "--config"}, "--config"},
@@ -80,10 +82,10 @@ TEST_CASE("F42 arguments that are no UTF-8 exit 2") {
 }
 
 TEST_CASE("F42 values hold what characters they like") {
-  const auto [argument, line] = GENERATE(std::pair{"--ckpt_path=a=b", "ckpt_path: a=b"}, std::pair{"--ckpt_path=a\nb", "ckpt_path: \"a\\nb\""},
-                                         std::pair{"--ckpt_path=it's \"x\"", "ckpt_path: it's \"x\""},
-                                         std::pair{"--ckpt_path=fit", "ckpt_path: fit"}, std::pair{"--ckpt_path=", "ckpt_path: null"},
-                                         std::pair{"--ckpt_path=--x", "ckpt_path: \"--x\""});
+  const auto [argument, line] = GENERATE(
+      std::pair{"--ckpt_path=a=b", "ckpt_path: a=b"}, std::pair{"--ckpt_path=a\nb", "ckpt_path: \"a\\nb\""},
+      std::pair{"--ckpt_path=it's \"x\"", "ckpt_path: it's \"x\""}, std::pair{"--ckpt_path=fit", "ckpt_path: fit"},
+      std::pair{"--ckpt_path=", "ckpt_path: null"}, std::pair{"--ckpt_path=--x", "ckpt_path: \"--x\""});
   const Finished finished = trainer({"config", argument});
   CHECK(finished.exit_code == 0);
   INFO(finished.out);
@@ -117,8 +119,9 @@ TEST_CASE("the printed config reads back as itself, with comments too") {
   const Folder folder;
   for (const char* style : {"--print_config", "--print_config=comments", "--print_config=comments,skip_null"}) {
     INFO(style);
-    const Finished first = trainer({"fit", "--model", "MlpClassifier", "--model.dropout", "0.5", "--optimizer=AdamW", "--optimizer.lr", "1e-4",
-                                    "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor", "val_acc", style});
+    const Finished first =
+        trainer({"fit", "--model", "MlpClassifier", "--model.dropout", "0.5", "--optimizer=AdamW", "--optimizer.lr",
+                 "1e-4", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor", "val_acc", style});
     CHECK(first.exit_code == 0);
     CHECK(says(first.out, "lr: 0.0001"));
     CHECK(says(first.out, "monitor: val_acc"));
@@ -135,10 +138,12 @@ TEST_CASE("F40 wrong configs exit 2 with place, path and hint, all in one go") {
   CHECK(many.out.empty());
   CHECK(says(many.err, "error: [config] 3 problems:\n"));
   CHECK(says(many.err, "c.yaml:1:1: optimzer: unknown key; did you mean 'optimizer'?\n"));
-  CHECK(says(many.err, "c.yaml:3:15: trainer.max_epochs: expected int; got '1.0'; write 1, without point or exponent\n"));
+  CHECK(
+      says(many.err, "c.yaml:3:15: trainer.max_epochs: expected int; got '1.0'; write 1, without point or exponent\n"));
   CHECK(says(many.err, "c.yaml:4:28: trainer.accumulate_grad_batches: must be at least 1; got -1\n"));
-  for (const char* yaml : {"", "# nothing\n", "a: 1\n---\nb: 2\n", "trainer:\n\tmax_epochs: 3\n", "trainer: {max_epochs: 1, max_epochs: 2}\n",
-                           "<<: {}\n", "trainer: {max_epochs: 010}\n", "trainer: {gradient_clip_val: .nan}\n", "trainer: {max_epochs: 1_000}\n",
+  for (const char* yaml : {"", "# nothing\n", "a: 1\n---\nb: 2\n", "trainer:\n\tmax_epochs: 3\n",
+                           "trainer: {max_epochs: 1, max_epochs: 2}\n", "<<: {}\n", "trainer: {max_epochs: 010}\n",
+                           "trainer: {gradient_clip_val: .nan}\n", "trainer: {max_epochs: 1_000}\n",
                            "trainer: {default_root_dir: \xFF}\n", "data: MnistDataModule\n"}) {
     const Finished finished = check(yaml);
     INFO(yaml);
@@ -156,7 +161,8 @@ TEST_CASE("F41 hostile YAML exits 2") {
     for (int j = 0; j < 9; ++j) bomb += (j > 0 ? ", *a" : "*a") + std::to_string(i - 1);
     bomb += "]\n";
   }
-  for (const std::string& yaml : {bomb, std::string("a: &a [*a]\n"), std::string(100'000, '['), "a: " + std::string(2'000'000, 'x')}) {
+  for (const std::string& yaml :
+       {bomb, std::string("a: &a [*a]\n"), std::string(100'000, '['), "a: " + std::string(2'000'000, 'x')}) {
     const Finished finished = check(yaml);
     CHECK(finished.exit_code == 2);
     CHECK(finished.err.size() < 2000);
@@ -166,14 +172,17 @@ TEST_CASE("F41 hostile YAML exits 2") {
 TEST_CASE("F43 references from the environment") {
   const Folder folder;
   const std::string path = folder.config("ckpt_path: ${env:CLI_TEST_VALUE}\n");
-  CHECK(says(trainer({"config", "-c", path}, {.folder = {}, .environment = {"CLI_TEST_VALUE=here"}}).out, "ckpt_path: here"));
+  CHECK(says(trainer({"config", "-c", path}, {.folder = {}, .environment = {"CLI_TEST_VALUE=here"}}).out,
+             "ckpt_path: here"));
   const Finished missing = trainer({"config", "-c", path});
   CHECK(missing.exit_code == 2);
-  CHECK(says(missing.err, "c.yaml:1:12: ckpt_path: environment variable is not set: ckpt_path → ${env:CLI_TEST_VALUE}"));
+  CHECK(
+      says(missing.err, "c.yaml:1:12: ckpt_path: environment variable is not set: ckpt_path → ${env:CLI_TEST_VALUE}"));
 }
 
 TEST_CASE("F43 a variable with a mistake in its name is an error") {
-  CHECK(says(trainer({"config"}, {.folder = {}, .environment = {"FULGUR_TRAINER__MAX_EPOCHS=3"}}).out, "max_epochs: 3"));
+  CHECK(
+      says(trainer({"config"}, {.folder = {}, .environment = {"FULGUR_TRAINER__MAX_EPOCHS=3"}}).out, "max_epochs: 3"));
   const Finished finished = trainer({"config"}, {.folder = {}, .environment = {"FULGUR_TRAINER__MAX_EPOCH=3"}});
   CHECK(finished.exit_code == 2);
   CHECK(says(finished.err, "environment variable FULGUR_TRAINER__MAX_EPOCH: trainer.max_epoch: unknown key"));
@@ -181,7 +190,8 @@ TEST_CASE("F43 a variable with a mistake in its name is an error") {
 
 TEST_CASE("F45 F47 hostile names are shown harmlessly") {
   const auto [name, shown] = GENERATE(std::pair{";rm -rf x", "';rm -rf x'"}, std::pair{"%n %s {}", "'%n %s {}'"},
-                                      std::pair{"a\x1b[2J\nerror: forged", "'a\\x1b[2J\\nerror: forged'"}, std::pair{"ModelCheckpoint", "there is a callback of that name"});
+                                      std::pair{"a\x1b[2J\nerror: forged", "'a\\x1b[2J\\nerror: forged'"},
+                                      std::pair{"ModelCheckpoint", "there is a callback of that name"});
   const Finished finished = trainer({"config", "--model", name});
   INFO(finished.err);
   CHECK(finished.exit_code == 2);
@@ -203,7 +213,9 @@ TEST_CASE("a plug-in that cannot be loaded exits 2 with the reason") {
 TEST_CASE("list, describe and schema") {
   const Finished all = trainer({"list"});
   CHECK(all.exit_code == 0);
-  for (const char* part : {"callback:", "data:", "logger:", "lr_scheduler:", "model:", "optimizer:", "strategy:", "MlpClassifier"}) CHECK(says(all.out, part));
+  for (const char* part :
+       {"callback:", "data:", "logger:", "lr_scheduler:", "model:", "optimizer:", "strategy:", "MlpClassifier"})
+    CHECK(says(all.out, part));
   const Finished models = trainer({"list", "model"});
   CHECK(says(models.out, "CnnClassifier"));
   CHECK_FALSE(says(models.out, "callback:"));

@@ -17,7 +17,7 @@ struct Start {
   std::filesystem::path folder;               ///< where it runs; empty: here
   std::vector<std::string> environment = {};  ///< added: `NAME=value`
   bool close_stdout = false;
-  bool broken_pipe = false;                   ///< stdout is a pipe that nobody reads
+  bool broken_pipe = false;  ///< stdout is a pipe that nobody reads
 };
 
 /// Runs the program that FULGUR_TRAINER_BIN names and waits for its end.

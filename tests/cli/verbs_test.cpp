@@ -73,7 +73,8 @@ TEST_CASE("one config serves fit, validate, test and predict") {
   CHECK(says(predict.out, predicted["files"][0].get<std::string>()));
 
   // The resolved config of the run reproduces it.
-  const Finished again = trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--report", "again.json"}, {.folder = folder.path()});
+  const Finished again =
+      trainer({"fit", "-c", "fulgur_logs/version_0/config.yaml", "--report", "again.json"}, {.folder = folder.path()});
   INFO(again.err);
   REQUIRE(again.exit_code == 0);
   CHECK(Json::parse(read_text(folder / "again.json"))["metrics"] == fitted["metrics"]);
@@ -121,14 +122,16 @@ TEST_CASE("a report that could not be written is refused before the run") {
 
 TEST_CASE("a fit without an optimizer says what to write") {
   const TemporaryFolder folder;
-  const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule"}, {.folder = folder.path()});
+  const Finished finished =
+      trainer({"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule"}, {.folder = folder.path()});
   CHECK(finished.exit_code == 2);
   CHECK(says(finished.err, "optimizer"));
 }
 
 TEST_CASE("data that is missing exits 3 and says where it was looked for") {
   const TemporaryFolder folder;
-  const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir", "nowhere", "--optimizer", "SGD"},
+  const Finished finished = trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir",
+                                     "nowhere", "--optimizer", "SGD"},
                                     {.folder = folder.path()});
   INFO(finished.err);
   CHECK(finished.exit_code == 3);
@@ -147,7 +150,8 @@ TEST_CASE("a checkpoint that is missing exits 4") {
 TEST_CASE("a run whose stdout nobody reads goes on to its end") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
-  const Finished finished = trainer({"fit", "-c", "c.yaml", "--report", "r.json"}, {.folder = folder.path(), .broken_pipe = true});
+  const Finished finished =
+      trainer({"fit", "-c", "c.yaml", "--report", "r.json"}, {.folder = folder.path(), .broken_pipe = true});
   CHECK(finished.exit_code == 0);
   CHECK(std::filesystem::exists(folder / "r.json"));
 }

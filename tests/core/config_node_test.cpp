@@ -46,7 +46,8 @@ TEST_CASE("sameness: quotes count only where they change the meaning") {
 }
 
 TEST_CASE("plain texts that mean something else are known") {
-  for (const char* text : {"~", "null", "True", "NO", "on", ".inf", "-.Inf", "1", "-1", "1e-3", "0x1F", "1_000", "12:30"}) {
+  for (const char* text :
+       {"~", "null", "True", "NO", "on", ".inf", "-.Inf", "1", "-1", "1e-3", "0x1F", "1_000", "12:30"}) {
     INFO(text);
     CHECK_FALSE(reads_as_text(text));
   }
@@ -63,7 +64,8 @@ TEST_CASE("problems are told all at once, each in one line") {
   CHECK(problems.report() == "c.yaml:2:3: trainer.max_epochs: wrong");
   problems.add({}, "model", "text with\nnewline and \x1b[0m");
   const std::string message = test::message_of<ConfigError>([&] { problems.throw_if_any(); });
-  CHECK(message == "[config] 2 problems:\nc.yaml:2:3: trainer.max_epochs: wrong\nmodel: text with\\nnewline and \\x1b[0m");
+  CHECK(message ==
+        "[config] 2 problems:\nc.yaml:2:3: trainer.max_epochs: wrong\nmodel: text with\\nnewline and \\x1b[0m");
 }
 
 TEST_CASE("a report has an end") {

@@ -10,7 +10,9 @@ struct Capture {
   std::vector<std::string> lines;
   Capture() {
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* user) { static_cast<Capture*>(user)->lines.push_back(line); }, this);
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { static_cast<Capture*>(user)->lines.push_back(line); },
+        this);
   }
   ~Capture() {
     log::set_sink(nullptr, nullptr);

@@ -86,7 +86,8 @@ TEST_CASE("well-formed values are read") {
   CHECK(read("maybe", "4").value.maybe == 4);
   CHECK(read("threads", "auto").value.threads.is_auto());
   CHECK(read("threads", "2").value.threads.value == 2);
-  CHECK(read("widths", ConfigNode::list({ConfigNode::integer(4), ConfigNode::integer(5)})).value.widths == std::vector<int64_t>{4, 5});
+  CHECK(read("widths", ConfigNode::list({ConfigNode::integer(4), ConfigNode::integer(5)})).value.widths ==
+        std::vector<int64_t>{4, 5});
   CHECK(read("inner", ConfigNode::map({{"depth", ConfigNode::integer(9)}})).value.inner.depth == 9);
   CHECK(read("inner", ConfigNode::null()).report.empty());
 }
@@ -121,7 +122,8 @@ TEST_CASE("F40 a value out of its range is refused and leaves the default") {
   CHECK(says(read("maybe", "-1"), "at least 0"));
   CHECK(says(read("threads", "0"), "at least 1"));
   CHECK(says(read("threads", "many"), "expected auto or int"));
-  CHECK(says(read("widths", ConfigNode::list({ConfigNode::integer(4), ConfigNode::integer(0)})), "widths.1: must be at least 1"));
+  CHECK(says(read("widths", ConfigNode::list({ConfigNode::integer(4), ConfigNode::integer(0)})),
+             "widths.1: must be at least 1"));
   CHECK(says(read("widths", ConfigNode::list()), "at least 1 items"));
   CHECK(says(read("inner", ConfigNode::map({{"depth", ConfigNode::integer(0)}})), "inner.depth: must be at least 1"));
 }
@@ -142,7 +144,9 @@ TEST_CASE("F40 an unknown key names the nearest one") {
   Sample value;
   Fields fields;
   value.fields(fields);
-  fields.hint_for_unknown = [](std::string_view key) { return key == "old" ? std::optional<std::string>("write new") : std::nullopt; };
+  fields.hint_for_unknown = [](std::string_view key) {
+    return key == "old" ? std::optional<std::string>("write new") : std::nullopt;
+  };
   Problems problems;
   fields.read(ConfigNode::map({{"old", ConfigNode::integer(1)}}), problems, "part");
   CHECK(problems.report() == "part.old: unknown key; write new");
@@ -153,7 +157,9 @@ TEST_CASE("F40 all problems come in one report") {
   Fields fields;
   value.fields(fields);
   Problems problems;
-  fields.read(ConfigNode::map({{"count", ConfigNode::integer(0)}, {"rate", ConfigNode::scalar("x")}, {"nmae", ConfigNode::null()}}), problems, "");
+  fields.read(ConfigNode::map(
+                  {{"count", ConfigNode::integer(0)}, {"rate", ConfigNode::scalar("x")}, {"nmae", ConfigNode::null()}}),
+              problems, "");
   CHECK(problems.items().size() == 3);
 }
 

@@ -34,7 +34,8 @@ struct Plant {
 };
 struct Tree : Plant {};
 
-const bool registered = Registry<Animal>::add<Dog>("Dog", "Barks.") && Registry<Animal>::add<Snake>("Snake", "Hisses.") &&
+const bool registered = Registry<Animal>::add<Dog>("Dog", "Barks.") &&
+                        Registry<Animal>::add<Snake>("Snake", "Hisses.") &&
                         Registry<Plant>::add<Tree>("Tree", "Stands.");
 
 std::string read_report(const ConfigNode& node, Spec<Animal>* out = nullptr) {
@@ -52,8 +53,8 @@ TEST_CASE("a component is made from its name and options") {
   Spec<Animal> spec;
   CHECK(read_report(ConfigNode::scalar("Dog"), &spec).empty());
   CHECK(spec.create()->legs() == 4);
-  const ConfigNode three = ConfigNode::map({{"class_path", ConfigNode::scalar("Dog")},
-                                            {"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
+  const ConfigNode three = ConfigNode::map(
+      {{"class_path", ConfigNode::scalar("Dog")}, {"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
   CHECK(read_report(three, &spec).empty());
   CHECK(spec.create()->legs() == 3);
   CHECK(spec.write().same_as(three));
@@ -64,7 +65,8 @@ TEST_CASE("a component is made from its name and options") {
 
 TEST_CASE("F45 an unknown component names its kind and the nearest names") {
   CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
-  CHECK(read_report(ConfigNode::scalar("Zebrafish")) == "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake");
+  CHECK(read_report(ConfigNode::scalar("Zebrafish")) ==
+        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake");
 }
 
 TEST_CASE("F45 a class of another kind is said to be one") {
@@ -83,7 +85,8 @@ TEST_CASE("options of a component are checked at once") {
   const auto dog = [](ConfigNode args) {
     return ConfigNode::map({{"class_path", ConfigNode::scalar("Dog")}, {"init_args", std::move(args)}});
   };
-  CHECK(read_report(dog(ConfigNode::map({{"legs", ConfigNode::integer(-1)}}))) == "pet.init_args.legs: must be at least 0; got -1");
+  CHECK(read_report(dog(ConfigNode::map({{"legs", ConfigNode::integer(-1)}}))) ==
+        "pet.init_args.legs: must be at least 0; got -1");
   CHECK(read_report(dog(ConfigNode::map({{"lges", ConfigNode::integer(1)}}))) ==
         "pet.init_args.lges: unknown key; did you mean 'legs'?");
   CHECK(read_report(dog(ConfigNode::null())).empty());

@@ -103,7 +103,8 @@ std::string value_at(const Config& config, const std::string& path) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
     const ConfigNode* next = node.find(key);
-    if (next == nullptr && node.is_list() && static_cast<size_t>(std::stoi(key)) < node.items().size()) next = &node.items()[std::stoi(key)];
+    if (next == nullptr && node.is_list() && static_cast<size_t>(std::stoi(key)) < node.items().size())
+      next = &node.items()[std::stoi(key)];
     if (next == nullptr) return "missing";
     node = ConfigNode(*next);
     begin = end + 1;

@@ -14,7 +14,9 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 
 struct Variable {
   std::string name;
-  Variable(std::string name_, const std::string& value) : name(std::move(name_)) { ::setenv(name.c_str(), value.c_str(), 1); }
+  Variable(std::string name_, const std::string& value) : name(std::move(name_)) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
   ~Variable() { ::unsetenv(name.c_str()); }
 };
 }  // namespace
@@ -22,7 +24,8 @@ struct Variable {
 TEST_CASE("a reference takes the value with its type") {
   const Config config = load(
       "trainer: {max_epochs: 3}\n"
-      "model: {class_path: ConfigModel, init_args: {classes: \"${trainer.max_epochs}\", name: \"run ${trainer.max_epochs} of ${data.data_dir}\", widths: \"${silence}\"}}\n"
+      "model: {class_path: ConfigModel, init_args: {classes: \"${trainer.max_epochs}\", name: \"run "
+      "${trainer.max_epochs} of ${data.data_dir}\", widths: \"${silence}\"}}\n"
       "data: {class_path: ConfigData, init_args: {data_dir: /tmp/x}}\n"
       "silence: [4, 5]\n");
   CHECK(value_at(config, "model.init_args.classes") == "3");
@@ -32,7 +35,8 @@ TEST_CASE("a reference takes the value with its type") {
 
 TEST_CASE("a reference may point at a reference, or through one to an item") {
   const Config config = load(
-      "trainer: {max_epochs: \"${trainer.max_steps}\", max_steps: \"${trainer.log_every_n_steps}\", log_every_n_steps: 8}\n"
+      "trainer: {max_epochs: \"${trainer.max_steps}\", max_steps: \"${trainer.log_every_n_steps}\", log_every_n_steps: "
+      "8}\n"
       "model: {class_path: ConfigModel, init_args: {classes: \"${model.widths.1}\", widths: \"${silence}\"}}\n"
       "silence: [6, 7]\n");
   CHECK(config.trainer.max_epochs == 8);
@@ -57,14 +61,16 @@ TEST_CASE("environment variables fill values with their own type") {
 
 TEST_CASE("F43 a missing variable or key is told with the chain, and only once") {
   const std::string missing = load_error("trainer:\n  max_epochs: ${env:CONFIG_TEST_NOT_SET}\n");
-  CHECK(says(missing, "trainer.max_epochs: environment variable is not set: trainer.max_epochs → ${env:CONFIG_TEST_NOT_SET}"));
+  CHECK(says(missing,
+             "trainer.max_epochs: environment variable is not set: trainer.max_epochs → ${env:CONFIG_TEST_NOT_SET}"));
   CHECK_FALSE(says(missing, "expected int"));
   const std::string chain = load_error("trainer:\n  max_epochs: ${trainer.max_steps}\n  max_steps: ${nowhere.x}\n");
   CHECK(says(chain, "no such key in the config: trainer.max_epochs → trainer.max_steps → ${nowhere.x}"));
 }
 
 TEST_CASE("F43 a cycle is told with the chain") {
-  const std::string two = load_error("trainer:\n  max_epochs: ${trainer.max_steps}\n  max_steps: ${trainer.max_epochs}\n");
+  const std::string two =
+      load_error("trainer:\n  max_epochs: ${trainer.max_steps}\n  max_steps: ${trainer.max_epochs}\n");
   CHECK(says(two, "refers to itself: trainer.max_epochs → trainer.max_steps → trainer.max_epochs"));
   CHECK(says(load_error("ckpt_path: ${ckpt_path}\n"), "refers to itself"));
   CHECK(says(load_error("trainer:\n  default_root_dir: ${trainer}\n"), "refers to itself"));

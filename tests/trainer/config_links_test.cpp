@@ -14,8 +14,11 @@ bool says(const std::string& text, const std::string& part) { return text.find(p
 const std::string kData = "data: ConfigData\n";
 
 StateTree facts() {
-  return StateTree::map({{"classes", StateTree(7)}, {"rate", StateTree(0.5)}, {"label", StateTree("digits")},
-                         {"widths", StateTree(StateTree::List{StateTree(2), StateTree(3)})}, {"none", StateTree(0)},
+  return StateTree::map({{"classes", StateTree(7)},
+                         {"rate", StateTree(0.5)},
+                         {"label", StateTree("digits")},
+                         {"widths", StateTree(StateTree::List{StateTree(2), StateTree(3)})},
+                         {"none", StateTree(0)},
                          {"part", StateTree(StateTree::Map{})}});
 }
 
@@ -29,7 +32,8 @@ std::string apply_error(const std::string& yaml) {
 TEST_CASE("a link fills options of the model, required ones too") {
   Config config = load(kData +
                        "model: ConfigModel\n"
-                       "link: {model.init_args.classes: data.classes, model.name: data.label, model.widths: data.widths, model.part.depth: data.classes}\n");
+                       "link: {model.init_args.classes: data.classes, model.name: data.label, model.widths: "
+                       "data.widths, model.part.depth: data.classes}\n");
   apply_links(config, facts());
   CHECK(value_at(config, "model.init_args.classes") == "7");
   CHECK(value_at(config, "model.init_args.name") == "digits");
@@ -61,7 +65,8 @@ TEST_CASE("a link to what is not there is refused when the config is read") {
 
 TEST_CASE("a fact must be there and fit") {
   const std::string model = kData + "model: {class_path: ConfigModel}\n";
-  CHECK(says(apply_error(model + "link: {model.classes: data.clases}\n"), "tells no 'clases'; did you mean 'classes'?"));
+  CHECK(
+      says(apply_error(model + "link: {model.classes: data.clases}\n"), "tells no 'clases'; did you mean 'classes'?"));
   CHECK(says(apply_error(model + "link: {model.classes: data.label}\n"), "expected int"));
   CHECK(says(apply_error(model + "link: {model.classes: data.none}\n"), "must be at least 2; got 0"));
   CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option takes"));

@@ -51,7 +51,9 @@ class Validator {
   }
 
   bool accepts(const Json& value, const Json& schema) const {
-    if (schema.contains("$ref") && !accepts(value, root_.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))))) return false;
+    if (schema.contains("$ref") &&
+        !accepts(value, root_.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1)))))
+      return false;
     if (schema.contains("type")) {
       bool matches = false;
       const Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
@@ -60,7 +62,9 @@ class Validator {
     }
     if (schema.contains("const") && schema["const"] != value) return false;
     if (schema.contains("not") && accepts(value, schema["not"])) return false;
-    if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end()) return false;
+    if (schema.contains("enum") &&
+        std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+      return false;
     if (schema.contains("anyOf") && count(value, schema["anyOf"]) == 0) return false;
     if (schema.contains("oneOf") && count(value, schema["oneOf"]) != 1) return false;
     if (value.is_number()) {
@@ -107,7 +111,8 @@ TEST_CASE("the schema accepts what the reader accepts") {
   CHECK(accepts(to_yaml(test::load("").write())));
   const std::string full =
       "seed_everything: 1\n"
-      "trainer: {max_epochs: 3, devices: auto, limit_train_batches: 0.5, precision: 32, logger: [ConfigLogger], callbacks: [ConfigCallback]}\n"
+      "trainer: {max_epochs: 3, devices: auto, limit_train_batches: 0.5, precision: 32, logger: [ConfigLogger], "
+      "callbacks: [ConfigCallback]}\n"
       "model: {class_path: ConfigModel, init_args: {classes: 3, widths: [1, 2], part: {depth: 2}}}\n"
       "data: ConfigData\n"
       "link: {model.classes: data.classes}\n";
@@ -116,11 +121,12 @@ TEST_CASE("the schema accepts what the reader accepts") {
 }
 
 TEST_CASE("the schema refuses what the reader refuses") {
-  for (const char* yaml : {"trainr: {}", "trainer: {max_epoch: 1}", "trainer: {max_epochs: x}", "trainer: {accumulate_grad_batches: 0}",
-                           "trainer: {limit_train_batches: 1.5}", "trainer: {precision: 8}", "model: Unknown", "model: ConfigCallback",
-                           "model: {class_path: ConfigModel, init_args: {clases: 3}}", "model: {class_path: ConfigModel, init_args: {classes: 1}}",
-                           "model: {class_path: ConfigModel, rate: 1}", "model: {init_args: {rate: 1}}", "trainer: {callbacks: ConfigCallback}",
-                           "trainer: {strategy: null}"}) {
+  for (const char* yaml :
+       {"trainr: {}", "trainer: {max_epoch: 1}", "trainer: {max_epochs: x}", "trainer: {accumulate_grad_batches: 0}",
+        "trainer: {limit_train_batches: 1.5}", "trainer: {precision: 8}", "model: Unknown", "model: ConfigCallback",
+        "model: {class_path: ConfigModel, init_args: {clases: 3}}",
+        "model: {class_path: ConfigModel, init_args: {classes: 1}}", "model: {class_path: ConfigModel, rate: 1}",
+        "model: {init_args: {rate: 1}}", "trainer: {callbacks: ConfigCallback}", "trainer: {strategy: null}"}) {
     INFO(yaml);
     CHECK_FALSE(accepts(yaml));
     CHECK_FALSE(test::load_error(yaml).empty());

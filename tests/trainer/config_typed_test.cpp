@@ -25,8 +25,10 @@ TEST_CASE("nothing given: all defaults, and no model") {
 TEST_CASE("the written config reads back as itself, through YAML") {
   const Config config = load(
       "seed_everything: 42\n"
-      "trainer: {max_epochs: 3, limit_train_batches: 1.0, limit_val_batches: 2, fast_dev_run: 2, num_threads: 2, gradient_clip_val: 0.1,\n"
-      "          logger: [ConfigLogger], callbacks: [{class_path: ConfigCallback, init_args: {monitor: 'true', patience: 0}}]}\n"
+      "trainer: {max_epochs: 3, limit_train_batches: 1.0, limit_val_batches: 2, fast_dev_run: 2, num_threads: 2, "
+      "gradient_clip_val: 0.1,\n"
+      "          logger: [ConfigLogger], callbacks: [{class_path: ConfigCallback, init_args: {monitor: 'true', "
+      "patience: 0}}]}\n"
       "model: {class_path: ConfigModel, init_args: {classes: 3, rate: 0.30000000000000004, name: '007', widths: [1]}}\n"
       "data: ConfigData\n"
       "ckpt_path: 'C:\\dir: x'\n"
@@ -83,7 +85,9 @@ TEST_CASE("F40 every problem is told in one report, with place, path and nearest
   CHECK(says(message, "c.yaml:3:15: trainer.max_epochs: expected int; got 'three'"));
   CHECK(says(message, "c.yaml:4:28: trainer.accumulate_grad_batches: must be at least 1; got 0"));
   CHECK(says(message, "c.yaml:5:24: trainer.limit_train_batches: must be at least 0 and at most 1; got 1.5"));
-  CHECK(says(message, "c.yaml:6:28: trainer.callbacks.0.class_path: unknown callback 'ConfigCallbak'; did you mean 'ConfigCallback'?"));
+  CHECK(says(
+      message,
+      "c.yaml:6:28: trainer.callbacks.0.class_path: unknown callback 'ConfigCallbak'; did you mean 'ConfigCallback'?"));
   CHECK(says(message, "trainer.precision: must be one of"));
   CHECK(says(message, "c.yaml:11:11: model.init_args.rate: must be greater than 0; got -1"));
 }
@@ -94,17 +98,19 @@ TEST_CASE("F40 a missing required option is told at the class") {
 }
 
 TEST_CASE("F40 the old and other names of Lightning's options say what to write today") {
-  CHECK(says(load_error("trainer: {gpus: 1}"), "trainer.gpus: unknown key; write `accelerator: cuda` and `devices: N`"));
+  CHECK(
+      says(load_error("trainer: {gpus: 1}"), "trainer.gpus: unknown key; write `accelerator: cuda` and `devices: N`"));
   CHECK(says(load_error("trainer: {distributed_backend: ddp}"), "write `strategy: NAME`"));
   CHECK(says(load_error("trainer: {amp_level: O2}"), "write `precision: NAME`"));
   CHECK(says(load_error("trainer: {resume_from_checkpoint: x}"), "ckpt_path"));
-  for (const char* key : {"tpu_cores", "num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
-                          "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
+  for (const char* key :
+       {"tpu_cores", "num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
+        "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "unknown key; "));
   }
-  for (const char* key : {"profiler", "plugins", "detect_anomaly", "min_epochs", "overfit_batches", "max_time", "benchmark",
-                          "inference_mode", "sync_batchnorm", "num_nodes"}) {
+  for (const char* key : {"profiler", "plugins", "detect_anomaly", "min_epochs", "overfit_batches", "max_time",
+                          "benchmark", "inference_mode", "sync_batchnorm", "num_nodes"}) {
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "is not supported yet"));
   }

@@ -73,7 +73,8 @@ TEST_CASE("F40 two documents are refused") { CHECK(says(parse("a: 1\n---\nb: 2\n
 TEST_CASE("F40 duplicate keys are refused with both places") {
   const Parsed parsed = parse("trainer:\n  lr: 0.1\n  lr: 0.2\nb: {x: 1, x: 2}\n");
   CHECK(parsed.report ==
-        "c.yaml:3:3: trainer.lr: duplicate key; it stands at c.yaml:2:3 too\nc.yaml:4:11: b.x: duplicate key; it stands at c.yaml:4:5 too");
+        "c.yaml:3:3: trainer.lr: duplicate key; it stands at c.yaml:2:3 too\nc.yaml:4:11: b.x: duplicate key; it "
+        "stands at c.yaml:4:5 too");
 }
 
 TEST_CASE("F40 merge keys are refused, quoted ones are keys") {
@@ -87,7 +88,9 @@ TEST_CASE("F40 tabs that indent are refused with a hint") {
 }
 
 TEST_CASE("F40 byte order mark and CRLF change nothing") {
-  const Parsed parsed = parse("\xEF\xBB\xBF" "a: 1\r\nb: x\r\n");
+  const Parsed parsed = parse(
+      "\xEF\xBB\xBF"
+      "a: 1\r\nb: x\r\n");
   CHECK(parsed.report.empty());
   CHECK(parsed.node.find("a")->text() == "1");
   CHECK(parsed.node.find("b")->text() == "x");
@@ -95,7 +98,11 @@ TEST_CASE("F40 byte order mark and CRLF change nothing") {
 
 TEST_CASE("F40 bad UTF-8, UTF-16 and control characters are refused") {
   CHECK(says(parse("a: 1\nb: \xC3\x28\n").report, "c.yaml:2:1: this line is no valid UTF-8"));
-  CHECK(says(parse(std::string("\xFF\xFE" "a\0:\0", 6)).report, "UTF-16"));
+  CHECK(says(parse(std::string("\xFF\xFE"
+                               "a\0:\0",
+                               6))
+                 .report,
+             "UTF-16"));
   CHECK(says(parse(std::string("a: \0", 4)).report, "control character"));
   CHECK(says(parse("a: b\rc\n").report, "control character"));
   CHECK(says(parse("a: \x1b[2J\n").report, "c.yaml:1:4: control character"));
@@ -106,7 +113,8 @@ TEST_CASE("F40 tags, odd keys and broken YAML are refused") {
   CHECK(says(parse("[a, b]: 1\n").report, "a key must be a text"));
   CHECK(says(parse("a: &x 1\n*x : 2\n").report, "a key must be a text"));
   CHECK(says(parse("? ~\n: 1\n").report, "a key must be a text"));
-  for (const char* text : {"a: [1, 2\n", "a: {b: 1\n", "a: 'x\n", "a: 'x", "a: \"x\nb: 1\n", "a: *nobody\n", "a: 1\n b: 2\n", "a: b: c\n", "%\n", "!2"}) {
+  for (const char* text : {"a: [1, 2\n", "a: {b: 1\n", "a: 'x\n", "a: 'x", "a: \"x\nb: 1\n", "a: *nobody\n",
+                           "a: 1\n b: 2\n", "a: b: c\n", "%\n", "!2"}) {
     INFO(text);
     CHECK(says(parse(text).report, "c.yaml:"));
   }
@@ -143,13 +151,14 @@ TEST_CASE("F41 a cyclic alias is refused with the chain") {
 
 TEST_CASE("F41 deep nesting is refused at once") {
   const size_t deep = 100'000;
-  for (const std::string& text :
-       {repeated("[", deep) + repeated("]", deep), repeated("- ", deep), repeated("{a: ", deep) + repeated("}", deep)}) {
+  for (const std::string& text : {repeated("[", deep) + repeated("]", deep), repeated("- ", deep),
+                                  repeated("{a: ", deep) + repeated("}", deep)}) {
     std::string report;
     CHECK(seconds_of([&] { report = parse(text).report; }) < 1);
     CHECK(says(report, "nested deeper than 64 levels"));
   }
-  for (const std::string& text : {repeated("[", deep), repeated("{a: ", deep), repeated("? ", deep), repeated("&a ", deep)}) {
+  for (const std::string& text :
+       {repeated("[", deep), repeated("{a: ", deep), repeated("? ", deep), repeated("&a ", deep)}) {
     std::string report;
     CHECK(seconds_of([&] { report = parse(text).report; }) < 1);
     CHECK(says(report, "c.yaml:1:"));
@@ -157,8 +166,10 @@ TEST_CASE("F41 deep nesting is refused at once") {
   CHECK(parse(repeated("[", 64) + repeated("]", 64)).report.empty());
   CHECK(says(parse(repeated("[", 65) + repeated("]", 65)).report, "nested deeper"));
   // Depth that comes through aliases counts too.
-  CHECK(says(parse("a: &a " + repeated("[", 40) + repeated("]", 40) + "\nb: " + repeated("[", 40) + "*a" + repeated("]", 40)).report,
-             "nested deeper"));
+  CHECK(says(
+      parse("a: &a " + repeated("[", 40) + repeated("]", 40) + "\nb: " + repeated("[", 40) + "*a" + repeated("]", 40))
+          .report,
+      "nested deeper"));
 }
 
 TEST_CASE("F41 10,000 keys are read in less than a second, and many more are refused") {
@@ -204,10 +215,12 @@ TEST_CASE("a file that cannot be read says why") {
 
 TEST_CASE("what is written parses back to the same") {
   ConfigNode node = ConfigNode::map();
-  const std::vector<std::string> texts = {"plain", "", " ", "2", "1.0", "true", "null", "~", "yes", "a: b", "a:", "- x", "-", "--", "# x",
-                                          "x #y", "'q'", "\"d\"", "[a]", "{a}", "a,b", "*x", "&x", "!x", "%x", "@x", "`x", "|", ">", "? x",
-                                          "<<", "=", "line\nbreak", "tab\t", "esc\x1b[0m", "ö→", "\x7f", "C:\\dir", "...", "---", "0x1F",
-                                          "1_000", ".inf", "12:30", "${x}", "trailing ", "\xE2\x80\xA8", "\xEF\xBB\xBF"};
+  const std::vector<std::string> texts = {
+      "plain", "",      " ",           "2",     "1.0",        "true",      "null",         "~",           "yes", "a: b",
+      "a:",    "- x",   "-",           "--",    "# x",        "x #y",      "'q'",          "\"d\"",       "[a]", "{a}",
+      "a,b",   "*x",    "&x",          "!x",    "%x",         "@x",        "`x",           "|",           ">",   "? x",
+      "<<",    "=",     "line\nbreak", "tab\t", "esc\x1b[0m", "ö→",        "\x7f",         "C:\\dir",     "...", "---",
+      "0x1F",  "1_000", ".inf",        "12:30", "${x}",       "trailing ", "\xE2\x80\xA8", "\xEF\xBB\xBF"};
   for (const std::string& text : texts) node.set("k" + std::to_string(node.entries().size()), ConfigNode::string(text));
   for (const char* text : {"a b", "true", "1", "a: b", "", "x\ny"}) node.set(text, ConfigNode::integer(1));
   node.set("number", ConfigNode::number(1));
@@ -217,8 +230,12 @@ TEST_CASE("what is written parses back to the same") {
   node.set("null", ConfigNode::null());
   node.set("no_items", ConfigNode::list());
   node.set("no_entries", ConfigNode::map());
-  ConfigNode inner = ConfigNode::map({{"class_path", ConfigNode::string("X")}, {"init_args", ConfigNode::map({{"a", ConfigNode::list({ConfigNode::list({ConfigNode::integer(1)}), ConfigNode::null()})}})}});
-  node.set("items", ConfigNode::list({inner, ConfigNode::list({inner, ConfigNode::map()}), ConfigNode::string("x"), inner}));
+  ConfigNode inner = ConfigNode::map(
+      {{"class_path", ConfigNode::string("X")},
+       {"init_args",
+        ConfigNode::map({{"a", ConfigNode::list({ConfigNode::list({ConfigNode::integer(1)}), ConfigNode::null()})}})}});
+  node.set("items",
+           ConfigNode::list({inner, ConfigNode::list({inner, ConfigNode::map()}), ConfigNode::string("x"), inner}));
   std::vector<ConfigNode> many;
   for (int i = 0; i < 100; ++i) many.push_back(ConfigNode::integer(i));
   node.set("many", ConfigNode::list(many));

@@ -15,7 +15,8 @@ TypeInfo FieldTraits<SeedChoice>::type() {
   return {.kind = TypeInfo::Kind::any_of, .name = "bool or int", .parts = {FieldTraits<bool>::type(), seed}};
 }
 
-bool FieldTraits<SeedChoice>::read(const ConfigNode& node, SeedChoice& value, Problems& problems, const std::string& path) {
+bool FieldTraits<SeedChoice>::read(const ConfigNode& node, SeedChoice& value, Problems& problems,
+                                   const std::string& path) {
   SeedChoice read_value{.enabled = true, .seed = std::nullopt};
   if (node.is_scalar() && node.text().find_first_of("tTfF") == 0) {
     if (!detail::read_bool(node, read_value.enabled, problems, path)) return false;
@@ -34,7 +35,8 @@ ConfigNode FieldTraits<SeedChoice>::write(const SeedChoice& value) {
 }
 
 void Config::fields(Fields& f) {
-  f(seed_everything, "seed_everything", "Seed of all random numbers; true: a random seed, which is printed and saved; false: none.");
+  f(seed_everything, "seed_everything",
+    "Seed of all random numbers; true: a random seed, which is printed and saved; false: none.");
   f(trainer, "trainer", "How the run goes.");
   f(model, "model", "The network and how it learns.").nullable();
   f(data, "data", "The data of the run.").nullable();

@@ -29,7 +29,6 @@ class Overrider {
   void apply(ConfigNode& root, const std::string& key, const std::string& value, const Location& where);
 
  private:
-
   void set(ConfigNode& node, const TypeInfo* type, size_t at);
   void set_in_fields(ConfigNode& node, const Fields& fields, size_t at);
   void set_in_component(ConfigNode& node, const TypeInfo& type, size_t at);

@@ -12,7 +12,8 @@ namespace {
 
 /// Terminal columns of a UTF-8 text without wide characters.
 size_t width_of(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::string padded(std::string_view text, size_t width) {
@@ -43,7 +44,8 @@ std::string table_of(const Fields& fields) {
     std::string name, type, value, doc;
   };
   std::vector<Row> rows{{"option", "type", "default", "meaning"}};
-  for (const Field& field : fields.all()) rows.push_back({field.name, type_text(field.type), default_text(field), field.doc});
+  for (const Field& field : fields.all())
+    rows.push_back({field.name, type_text(field.type), default_text(field), field.doc});
   size_t name = 0, type = 0, value = 0;
   constexpr size_t kWidest = 44;
   for (const Row& row : rows) {
@@ -53,7 +55,8 @@ std::string table_of(const Fields& fields) {
   }
   std::string out;
   for (const Row& row : rows) {
-    out += cat("  ", padded(row.name, name), "  ", padded(row.type, type), "  ", padded(row.value, value), "  ", row.doc, "\n");
+    out += cat("  ", padded(row.name, name), "  ", padded(row.type, type), "  ", padded(row.value, value), "  ",
+               row.doc, "\n");
   }
   return out;
 }
@@ -74,13 +77,15 @@ std::string describe(const std::string& name) {
     out += fields.all().empty() ? "  It has no options.\n" : table_of(fields);
   }
   if (!out.empty()) return out;
-  throw ConfigError(cat("[describe] unknown component '", name, "'", sentence(did_you_mean(name, all_names)), "`trainer list` shows all."));
+  throw ConfigError(cat("[describe] unknown component '", name, "'", sentence(did_you_mean(name, all_names)),
+                        "`trainer list` shows all."));
 }
 
 std::string list(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
   if (wanted && std::find(kinds.begin(), kinds.end(), *wanted) == kinds.end()) {
-    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", sentence(did_you_mean(*wanted, kinds)), "There is ", join(kinds), "."));
+    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", sentence(did_you_mean(*wanted, kinds)), "There is ",
+                          join(kinds), "."));
   }
   std::string out;
   for (const std::string& kind : kinds) {
@@ -91,7 +96,8 @@ std::string list(const std::optional<std::string>& wanted) {
     for (const std::string& name : names) width = std::max(width, width_of(name));
     if (!out.empty()) out += "\n";
     out += kind + (names.empty() ? ": none\n" : ":\n");
-    for (const std::string& name : names) out += cat("  ", padded(name, width), "  ", first_line(registry.get(name).doc), "\n");
+    for (const std::string& name : names)
+      out += cat("  ", padded(name, width), "  ", first_line(registry.get(name).doc), "\n");
   }
   return out;
 }

@@ -11,7 +11,8 @@ std::string config_json_schema() {
 
 std::string describe_component(const std::string& name) {
   if (name == "config") return "The top keys of a config\n\n" + config::table_of(*FieldTraits<Config>::type().object());
-  if (name == "trainer") return "The keys under trainer\n\n" + config::table_of(*FieldTraits<TrainerOptions>::type().object());
+  if (name == "trainer")
+    return "The keys under trainer\n\n" + config::table_of(*FieldTraits<TrainerOptions>::type().object());
   return config::describe(name);
 }
 

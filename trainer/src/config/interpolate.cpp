@@ -85,7 +85,8 @@ class Interpolator {
         continue;
       }
       const size_t end = text.find('}', i);
-      if (end == std::string::npos) return fail(node, path, "'${' without '}'; write $${ for the characters themselves");
+      if (end == std::string::npos)
+        return fail(node, path, "'${' without '}'; write $${ for the characters themselves");
       ConfigNode value;
       if (!resolve(node, path, text.substr(i + 2, end - i - 2), value)) return;
       if (i == 0 && end + 1 == text.size()) {
@@ -97,7 +98,9 @@ class Interpolator {
         return;
       }
       if (!value.is_scalar()) {
-        return fail(node, path, cat("${", text.substr(i + 2, end - i - 2), "} inside a text must be one value; it is ", value.describe()));
+        return fail(
+            node, path,
+            cat("${", text.substr(i + 2, end - i - 2), "} inside a text must be one value; it is ", value.describe()));
       }
       out += value.text();
       i = end + 1;
@@ -109,8 +112,10 @@ class Interpolator {
     constexpr std::string_view kEnv = "env:";
     if (name.starts_with(kEnv)) {
       const char* found = std::getenv(name.c_str() + kEnv.size());
-      if (found == nullptr) return fail(node, path, cat("environment variable is not set: ", chain("${" + name + "}"))), false;
-      if (!is_utf8(found)) return fail(node, path, cat("environment variable is no valid UTF-8: ", name.substr(kEnv.size()))), false;
+      if (found == nullptr)
+        return fail(node, path, cat("environment variable is not set: ", chain("${" + name + "}"))), false;
+      if (!is_utf8(found))
+        return fail(node, path, cat("environment variable is no valid UTF-8: ", name.substr(kEnv.size()))), false;
       value = ConfigNode::scalar(found, *found == '\0');
     } else {
       ConfigNode* target = walk_to(node, path, name);
@@ -121,7 +126,9 @@ class Interpolator {
     nodes_ += size.nodes;
     bytes_ += size.bytes;
     if (nodes_ > kMaxNodes || bytes_ > kMaxTextBytes) {
-      return fail(node, path, cat("references expand to more than ", kMaxNodes, " values or ", kMaxTextBytes, " bytes")), false;
+      return fail(node, path,
+                  cat("references expand to more than ", kMaxNodes, " values or ", kMaxTextBytes, " bytes")),
+             false;
     }
     return true;
   }
@@ -132,13 +139,15 @@ class Interpolator {
     for (size_t begin = 0; begin <= name.size();) {
       const size_t end = std::min(name.find('.', begin), name.size());
       node = child_of(*node, std::string_view(name).substr(begin, end - begin));
-      if (node == nullptr) return fail(from, path, cat("no such key in the config: ", chain("${" + name + "}"))), nullptr;
+      if (node == nullptr)
+        return fail(from, path, cat("no such key in the config: ", chain("${" + name + "}"))), nullptr;
       const bool last = end == name.size();
       if (last || node->is_scalar()) {
         for (const Open& open : open_) {
           if (open.node == node) return fail(from, path, "refers to itself: " + chain(name)), nullptr;
         }
-        if (open_.size() > kMaxOpen) return fail(from, path, cat("a chain of more than ", kMaxOpen, " references")), nullptr;
+        if (open_.size() > kMaxOpen)
+          return fail(from, path, cat("a chain of more than ", kMaxOpen, " references")), nullptr;
         const size_t problems_before = problems_.items().size();
         visit(*node, name.substr(0, end));
         if (problems_.items().size() != problems_before) return nullptr;

@@ -122,7 +122,8 @@ class Schema {
       case Kind::number: return {{"type", "number"}};
       // A plain number or boolean is a text where a text is wanted.
       case Kind::string:
-      case Kind::path: return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
+      case Kind::path:
+        return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
       case Kind::list: return {{"type", "array"}, {"items", of_type(type.parts.at(0))}};
       case Kind::map: return {{"type", "object"}, {"additionalProperties", of_type(type.parts.at(0))}};
       case Kind::object: {

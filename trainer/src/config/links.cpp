@@ -45,7 +45,8 @@ std::vector<std::string> names_of(const Fields& fields) {
 }
 
 /// The field at `options` below `fields`; `made` keeps the objects on the way alive.
-const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made, std::string& why) {
+const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made,
+                        std::string& why) {
   const Fields* level = &fields;
   const Field* found = nullptr;
   for (const std::string& name : target.options) {
@@ -78,10 +79,13 @@ const ConfigNode* find_written(const ConfigNode& root, const Target& target) {
 std::optional<std::string> check_link(Config& config, const std::string& target_text, const std::string& source) {
   const std::optional<Target> target = parse_target(target_text);
   if (!target) return "the target must be an option such as model.init_args.num_classes";
-  if (!source.starts_with("data.") || source.size() == 5) return cat("the source must be a fact of the data module such as data.num_classes; got '", source, "'");
+  if (!source.starts_with("data.") || source.size() == 5)
+    return cat("the source must be a fact of the data module such as data.num_classes; got '", source, "'");
   if (target->group != "model" && target->group != "optimizer" && target->group != "lr_scheduler") {
-    return cat("only options of model, optimizer and lr_scheduler can be targets: the rest is set up before the data's facts are known; got '",
-               target->group, "'");
+    return cat(
+        "only options of model, optimizer and lr_scheduler can be targets: the rest is set up before the data's facts "
+        "are known; got '",
+        target->group, "'");
   }
   const ComponentSpec* spec = spec_of(config, target->group);
   if (spec == nullptr || !*spec) return cat("no ", target->group, " is chosen");
@@ -116,24 +120,29 @@ void set_places(ConfigNode& node, const Location& where) {
   for (ConfigNode& item : node.items()) set_places(item, where);
 }
 
-void apply_link(Config& config, const std::string& target_text, const std::string& source, const StateTree& facts, Problems& problems) {
+void apply_link(Config& config, const std::string& target_text, const std::string& source, const StateTree& facts,
+                Problems& problems) {
   const Location where{"link", 0, 0};
-  if (const std::optional<std::string> why = check_link(config, target_text, source)) return problems.add(where, target_text, *why);
+  if (const std::optional<std::string> why = check_link(config, target_text, source))
+    return problems.add(where, target_text, *why);
   const Target target = *parse_target(target_text);
   const std::string fact_name = source.substr(5);
   std::vector<std::string> known;
   for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
   if (!facts.contains(fact_name)) {
-    return problems.add(where, target_text, cat("the data module tells no '", fact_name, "'", did_you_mean(fact_name, known), "; it tells ",
-                                                known.empty() ? "nothing" : join(known)));
+    return problems.add(where, target_text,
+                        cat("the data module tells no '", fact_name, "'", did_you_mean(fact_name, known), "; it tells ",
+                            known.empty() ? "nothing" : join(known)));
   }
   const std::optional<ConfigNode> written = as_node(facts.at(fact_name));
-  if (!written) return problems.add(where, target_text, cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option takes"));
+  if (!written)
+    return problems.add(where, target_text,
+                        cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option takes"));
   const auto own = config.written_at_links.find(target.path());
   if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
     return problems.add(own->second.where, target.path(),
-                        cat("the config says ", own->second.describe(), ", the link to ", source, " says ", written->describe(),
-                            ". Leave out one of them"));
+                        cat("the config says ", own->second.describe(), ", the link to ", source, " says ",
+                            written->describe(), ". Leave out one of them"));
   }
   Fields fields;
   spec_of(config, target.group)->options().fields(fields);

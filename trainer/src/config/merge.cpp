@@ -6,7 +6,9 @@ namespace fulgur::config {
 
 namespace {
 
-bool has_component_key(const ConfigNode& node) { return node.find("class_path") != nullptr || node.find("init_args") != nullptr; }
+bool has_component_key(const ConfigNode& node) {
+  return node.find("class_path") != nullptr || node.find("init_args") != nullptr;
+}
 
 /// `Name` stands for `{class_path: Name}`.
 ConfigNode as_component(ConfigNode name) {

@@ -48,7 +48,8 @@ ConfigNode parse_value(const std::string& text, const Location& where, Problems&
   ConfigNode value;
   const char first = text.empty() ? '\0' : text.front();
   if (first == '[' || first == '{' || first == '"' || first == '\'') value = parse_yaml(text, where.source, problems);
-  else if (!text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL") value = ConfigNode::scalar(text);
+  else if (!text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL")
+    value = ConfigNode::scalar(text);
   set_places(value, where);
   return value;
 }
@@ -62,7 +63,8 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   const size_t problems_before = problems_.items().size();
   value_ = parse_value(value, where, problems_);
   if (problems_.items().size() != problems_before) return;
-  if (path_.size() > kMaxSegments || std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
+  if (path_.size() > kMaxSegments ||
+      std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
     return problem("is no key path; write names with points between them");
   }
   set_in_fields(root, schema_, 0);
@@ -109,7 +111,8 @@ const TypeInfo& Overrider::alternative(const ConfigNode& node, const TypeInfo& t
 }
 
 void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
-  if (type != nullptr && type->kind == Kind::any_of && (at < path_.size() || append_)) type = &alternative(node, *type, at);
+  if (type != nullptr && type->kind == Kind::any_of && (at < path_.size() || append_))
+    type = &alternative(node, *type, at);
   if (at == path_.size()) return append_ ? append(node, type) : assign(node, type);
   // The reader will say that the key is unknown.
   if (type == nullptr) return set(child(node, path_[at]), nullptr, at + 1);
@@ -120,7 +123,9 @@ void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
     case Kind::component: return set_in_component(node, *type, at);
     case Kind::list: return set_in_list(node, *type, at);
     case Kind::map: return set_in_map(node, *type, at);
-    default: return problem(cat("'", path_[at - 1], "' is one value (", type_text(*type), "); it has no '", path_[at], "' below it"));
+    default:
+      return problem(
+          cat("'", path_[at - 1], "' is one value (", type_text(*type), "); it has no '", path_[at], "' below it"));
   }
 }
 
@@ -153,11 +158,13 @@ void Overrider::set_in_component(ConfigNode& node, const TypeInfo& type, size_t 
 void Overrider::set_in_list(ConfigNode& node, const TypeInfo& type, size_t at) {
   const TypeInfo* item = type.parts.empty() ? nullptr : &type.parts[0];
   if (!node.is_list() || node.items().empty()) {
-    return problem(cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
+    return problem(
+        cat("the list is empty; append to it first with ", key_.substr(0, key_.find('.' + path_[at])), "+=NAME"));
   }
   const std::optional<size_t> index = as_index(path_[at]);
   if (!index) return set(node.items().back(), item, at);
-  if (*index >= node.items().size()) return problem(cat("the list has ", node.items().size(), " items; there is no item ", *index));
+  if (*index >= node.items().size())
+    return problem(cat("the list has ", node.items().size(), " items; there is no item ", *index));
   set(node.items()[*index], item, at + 1);
 }
 

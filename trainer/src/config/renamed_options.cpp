@@ -56,13 +56,28 @@ constexpr Renamed kRenamed[] = {
 };
 
 /// Options of Lightning today that have no counterpart yet.
-constexpr std::string_view kNotYet[] = {
-    "profiler",      "plugins",          "detect_anomaly",     "min_epochs",           "min_steps",
-    "max_time",      "overfit_batches",  "benchmark",          "inference_mode",       "sync_batchnorm",
-    "num_nodes",     "barebones",        "use_distributed_sampler", "enable_model_summary", "reload_dataloaders_every_n_epochs",
-    "enable_autolog_hparams", "model_registry", "suggest_integrations"};
+constexpr std::string_view kNotYet[] = {"profiler",
+                                        "plugins",
+                                        "detect_anomaly",
+                                        "min_epochs",
+                                        "min_steps",
+                                        "max_time",
+                                        "overfit_batches",
+                                        "benchmark",
+                                        "inference_mode",
+                                        "sync_batchnorm",
+                                        "num_nodes",
+                                        "barebones",
+                                        "use_distributed_sampler",
+                                        "enable_model_summary",
+                                        "reload_dataloaders_every_n_epochs",
+                                        "enable_autolog_hparams",
+                                        "model_registry",
+                                        "suggest_integrations"};
 
-bool is_not_yet(std::string_view key) { return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet); }
+bool is_not_yet(std::string_view key) {
+  return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet);
+}
 
 }  // namespace
 

@@ -37,7 +37,8 @@ class Builder final : public YAML::EventHandler {
   ConfigNode take() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (documents_++ > 0) stop(mark, "a config is one document; a second one begins here. Give it as a --config file of its own");
+    if (documents_++ > 0)
+      stop(mark, "a config is one document; a second one begins here. Give it as a --config file of its own");
   }
   void OnDocumentEnd() override {}
 
@@ -46,11 +47,13 @@ class Builder final : public YAML::EventHandler {
     leaf(mark, ConfigNode::null(), anchor);
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     check_tag(mark, tag);
     const bool quoted = tag == "!";
     if (wants_key()) return key(mark, value, quoted);
-    const bool is_null = !quoted && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL");
+    const bool is_null =
+        !quoted && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL");
     text_bytes_ += value.size();
     leaf(mark, is_null ? ConfigNode::null() : ConfigNode::scalar(value, quoted), anchor);
   }
@@ -74,11 +77,13 @@ class Builder final : public YAML::EventHandler {
     add(std::move(copy));
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, ConfigNode::list());
   }
   void OnSequenceEnd() override { close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(mark, tag, anchor, ConfigNode::map());
   }
   void OnMapEnd() override { close(); }
@@ -101,7 +106,9 @@ class Builder final : public YAML::EventHandler {
   };
 
   Location at(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
-  [[noreturn]] void stop(const YAML::Mark& mark, std::string message) const { throw Stop{at(mark), path(), std::move(message)}; }
+  [[noreturn]] void stop(const YAML::Mark& mark, std::string message) const {
+    throw Stop{at(mark), path(), std::move(message)};
+  }
   static std::string depth_message() { return cat("nested deeper than ", kMaxDepth, " levels"); }
 
   /// Path of the frame `index`.
@@ -118,14 +125,16 @@ class Builder final : public YAML::EventHandler {
   bool wants_key() const { return !frames_.empty() && frames_.back().node.is_map() && !frames_.back().has_key; }
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (!tag.empty() && tag != "?" && tag != "!") stop(mark, cat("tags are not supported; got ", tag, ". Quote a value to make it a text"));
+    if (!tag.empty() && tag != "?" && tag != "!")
+      stop(mark, cat("tags are not supported; got ", tag, ". Quote a value to make it a text"));
   }
   void count(const YAML::Mark& mark, size_t nodes) {
     nodes_ += nodes;
     if (nodes_ > kMaxNodes) stop(mark, cat("more than ", kMaxNodes, " values, those of aliases included"));
   }
   void check_text(const YAML::Mark& mark) const {
-    if (text_bytes_ > kMaxTextBytes) stop(mark, cat("more than ", kMaxTextBytes, " bytes of text, those of aliases included"));
+    if (text_bytes_ > kMaxTextBytes)
+      stop(mark, cat("more than ", kMaxTextBytes, " bytes of text, those of aliases included"));
   }
 
   void key(const YAML::Mark& mark, const std::string& name, bool quoted) {
@@ -137,8 +146,9 @@ class Builder final : public YAML::EventHandler {
     count(mark, 1);
     text_bytes_ += name.size();
     if (name == "<<" && !quoted) {
-      problems_.add(frame.key_where, path(),
-                    "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own");
+      problems_.add(
+          frame.key_where, path(),
+          "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own");
       frame.drop_value = true;
       return;
     }
@@ -238,7 +248,8 @@ bool normalise(std::string& text, const std::string& source, Problems& problems)
     const auto byte = static_cast<unsigned char>(text[i]);
     if (byte == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
     if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
-      problems.add(place_of(text, i, source), "", cat("control character '", escape_controls(text.substr(i, 1)), "' in the text"));
+      problems.add(place_of(text, i, source), "",
+                   cat("control character '", escape_controls(text.substr(i, 1)), "' in the text"));
       return false;
     }
     out += text[i];
@@ -254,7 +265,8 @@ int tab_indented_line(std::string_view text, int line) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view content = text.substr(begin, end - begin);
     const size_t first = content.find_first_not_of(" \t");
-    if (first != std::string_view::npos && content.substr(0, first).find('\t') != std::string_view::npos) found = current;
+    if (first != std::string_view::npos && content.substr(0, first).find('\t') != std::string_view::npos)
+      found = current;
     begin = end + 1;
   }
   return found;
@@ -264,7 +276,8 @@ int tab_indented_line(std::string_view text, int line) {
 
 ConfigNode parse_yaml(const std::string& original, const std::string& source, Problems& problems) {
   if (original.size() > kMaxBytes) {
-    problems.add({source, 0, 0}, "", cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
+    problems.add({source, 0, 0}, "",
+                 cat("is larger than a config may be (", kMaxBytes, " bytes); got ", original.size(), " bytes"));
     return {};
   }
   std::string text = original;
@@ -282,8 +295,9 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
   } catch (const YAML::Exception& error) {
     const Location where{source, error.mark.line + 1, error.mark.column + 1};
     const int tabbed = tab_indented_line(text, where.line);
-    problems.add(where, "", cat("is no valid YAML: ", error.msg,
-                                tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
+    problems.add(where, "",
+                 cat("is no valid YAML: ", error.msg,
+                     tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
     return {};
   }
   ConfigNode root = builder.take();
