@@ -133,7 +133,7 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
   };
   std::string name = detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
                                                   options_.filename ? options_.auto_insert_metric_name : true, value_of);
-  return std::filesystem::absolute(folder_) / name;
+  return std::filesystem::absolute(folder_).lexically_normal() / name;
 }
 
 void ModelCheckpoint::save(RunContext& run) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -43,7 +44,7 @@ Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
   for (Tensor& norm : norms)
     if (norm.scalar_type() != wide) norm = norm.to(wide);
   const Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
-  const Tensor coefficient = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  const Tensor coefficient = at::full_like(total, max_norm).div_(total.add(1e-6)).clamp_max_(1.0);
   for (const auto& group : groups) {
     const Tensor& first = group.front();
     at::_foreach_mul_(group, coefficient.to(first.options().dtype(first.scalar_type())));

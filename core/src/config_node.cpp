@@ -40,6 +40,7 @@ bool reads_as_text(std::string_view plain) {
   if (plain.size() <= kLongestWord && std::find(kWords.begin(), kWords.end(), lower(plain)) != kWords.end())
     return false;
   if (std::string_view("0123456789+-.").find(plain.front()) == std::string_view::npos) return true;
+  if (plain.find_first_of("0123456789") == std::string_view::npos) return true;
   return plain.find_first_not_of("0123456789abcdefABCDEFxXoO+-._:") != std::string_view::npos;
 }
 

@@ -39,7 +39,8 @@ void LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, Clip
 // Modes are remembered per submodule, so that a frozen layer that a user keeps in eval mode stays in it.
 void LightningModule::enter_evaluation() {
   modes_before_evaluation_.clear();
-  for (const auto& part : modules(/*include_self=*/true)) modes_before_evaluation_.emplace_back(part.get(), part->is_training());
+  modes_before_evaluation_.emplace_back(this, is_training());
+  for (const auto& part : modules(/*include_self=*/false)) modes_before_evaluation_.emplace_back(part.get(), part->is_training());
   eval();
 }
 
@@ -114,7 +115,7 @@ std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, con
     const std::string child = rest.substr(0, dot);
     const auto children = owner->named_children();
     const auto* found = children.find(child);
-    if (!found) throw Error(cat("[core.tie] no submodule '", child, "' in '", dotted, "'."));
+    if (!found) throw Error(cat("[core.tie_parameters] no submodule '", child, "' in '", dotted, "'."));
     owner = found->get();
     rest = rest.substr(dot + 1);
   }
@@ -123,13 +124,13 @@ std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, con
 
 }  // namespace
 
-void tie(torch::nn::Module& module, const std::string& name, const std::string& other) {
+void tie_parameters(torch::nn::Module& module, const std::string& name, const std::string& other) {
   const auto parameters = module.named_parameters();
   std::vector<std::string> names = parameters.keys();
   for (const std::string& wanted : {name, other})
-    if (!parameters.find(wanted)) throw Error(cat("[core.tie] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
+    if (!parameters.find(wanted)) throw Error(cat("[core.tie_parameters] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
   if (parameters[name].sizes() != parameters[other].sizes())
-    throw Error(cat("[core.tie] '", name, "' and '", other, "' must have one shape."));
+    throw Error(cat("[core.tie_parameters] '", name, "' and '", other, "' must have one shape."));
   auto [owner, leaf] = owner_of(module, other);
   owner->*ParametersAccess::member() = with_replaced(owner->*ParametersAccess::member(), leaf, parameters[name]);
 }

@@ -12,7 +12,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 std::string fill(std::string_view pattern, bool names = true) {
-  return detail::fill_checkpoint_name(pattern, names, [](std::string_view field) -> std::optional<double> {
+  return fulgur::detail::fill_checkpoint_name(pattern, names, [](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return 3;
     if (field == "step") return 400;
     if (field == "val_loss" || field == "val/loss") return 0.3149;

@@ -29,8 +29,8 @@ TEST_CASE("clip_grad_norm equals LibTorch's to the last bit and stays a tensor")
     const auto theirs = parameters_with_gradients(scale);
     std::vector<Tensor> gradients;
     for (const Tensor& p : mine) gradients.push_back(p.grad());
-    const Tensor norm = clip_grad_norm(gradients, 0.5);
-    const double expected = torch::nn::utils::clip_grad_norm_(theirs, 0.5);
+    const Tensor norm = clip_grad_norm(gradients, 0.3);
+    const double expected = torch::nn::utils::clip_grad_norm_(theirs, 0.3);
     CHECK(norm.item<double>() == expected);
     for (size_t i = 0; i < mine.size(); ++i) CHECK(mine[i].grad().equal(theirs[i].grad()));
   }

@@ -51,7 +51,7 @@ TEST_CASE("plain texts that mean something else are known") {
     INFO(text);
     CHECK_FALSE(reads_as_text(text));
   }
-  for (const char* text : {"abc", "32-true", "nullable", "1 to 2", "e5", "AdamW"}) {
+  for (const char* text : {"abc", "32-true", "nullable", "1 to 2", "e5", "AdamW", "-", ".", ".."}) {
     INFO(text);
     CHECK(reads_as_text(text));
   }

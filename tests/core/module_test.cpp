@@ -44,14 +44,14 @@ TEST_CASE("a tied parameter is listed once and moves with its twin") {
   Net net;
   CHECK(unique_parameters(net).size() == 4);
   net.b->weight = net.a->weight;
-  tie(net, "a.weight", "b.weight");
+  tie_parameters(net, "a.weight", "b.weight");
   const auto unique = unique_parameters(net);
   REQUIRE(unique.size() == 3);
   CHECK(net.named_parameters()["b.weight"].is_same(net.a->weight));
   CHECK(net.named_parameters()["b.bias"].is_same(net.b->bias));
   CHECK(trainable_groups(net)[0].params.size() == 3);
-  CHECK_THROWS_WITH(tie(net, "a.weight", "b.wieght"), ContainsSubstring("b.weight"));
-  CHECK_THROWS_WITH(tie(net, "a.weight", "b.bias"), ContainsSubstring("one shape"));
+  CHECK_THROWS_WITH(tie_parameters(net, "a.weight", "b.wieght"), ContainsSubstring("b.weight"));
+  CHECK_THROWS_WITH(tie_parameters(net, "a.weight", "b.bias"), ContainsSubstring("one shape"));
 }
 
 TEST_CASE("convert_floating leaves integer buffers alone") {

@@ -19,9 +19,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-struct Problem {
+struct Regression {
   Tensor w, b;
-  explicit Problem(uint64_t seed = 5) {
+  explicit Regression(uint64_t seed = 5) {
     at::manual_seed(seed);
     w = at::randn({7, 3}).requires_grad_();
     b = at::randn({3}).requires_grad_();
@@ -36,7 +36,7 @@ struct Problem {
 
 template <class Torch, class Mine>
 void check_twins(Torch make_torch, Mine make_mine) {
-  Problem mine, theirs;
+  Regression mine, theirs;
   auto optimizer = make_mine();
   optimizer->attach(mine.groups());
   auto torch_optimizer = make_torch(std::vector<Tensor>{theirs.w, theirs.b});
@@ -48,7 +48,7 @@ void check_twins(Torch make_torch, Mine make_mine) {
   }
   CHECK((mine.w - theirs.w).abs().max().item<double>() < 2e-6);
   CHECK((mine.b - theirs.b).abs().max().item<double>() < 2e-6);
-  CHECK((mine.w - Problem().w).abs().max().item<double>() > 1e-2);
+  CHECK((mine.w - Regression().w).abs().max().item<double>() > 1e-2);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ TEST_CASE("SGD, Adam and AdamW follow LibTorch's") {
 }
 
 TEST_CASE("the state of an optimizer goes on exactly") {
-  Problem whole, first, second;
+  Regression whole, first, second;
   AdamW::Options options;
   options.lr = 0.01;
   AdamW a(options), b(options), c(options);
@@ -104,7 +104,7 @@ TEST_CASE("the state of an optimizer goes on exactly") {
 }
 
 TEST_CASE("found_inf leaves parameters, state and step count as they were") {
-  Problem problem;
+  Regression problem;
   Adam optimizer(Adam::Options{});
   optimizer.attach(problem.groups());
   problem.set_gradients(0);
@@ -119,7 +119,7 @@ TEST_CASE("found_inf leaves parameters, state and step count as they were") {
 }
 
 TEST_CASE("F14 optimizer state that does not fit is refused with every reason, and nothing changes") {
-  Problem problem;
+  Regression problem;
   Adam adam(Adam::Options{});
   adam.attach(problem.groups());
   problem.set_gradients(0);
@@ -127,7 +127,7 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
   StateTree state = adam.state();
 
   Sgd sgd(Sgd::Options{.lr = 0.1, .momentum = 0.9});
-  Problem other;
+  Regression other;
   sgd.attach(other.groups());
   CHECK_THROWS_WITH(sgd.load_state(state), ContainsSubstring("Adam") && ContainsSubstring("SGD"));
 
@@ -141,7 +141,7 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
 }
 
 TEST_CASE("parameters without a gradient are left alone, and one that gets a gradient later has its own count") {
-  Problem problem;
+  Regression problem;
   Adam optimizer(Adam::Options{});
   optimizer.attach(problem.groups());
   problem.set_gradients(0);
@@ -157,7 +157,7 @@ TEST_CASE("parameters without a gradient are left alone, and one that gets a gra
 }
 
 TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad sets gradients to none") {
-  Problem problem;
+  Regression problem;
   Sgd optimizer(Sgd::Options{});
   CHECK_THROWS_WITH(optimizer.attach({ParamGroup{.name = "", .params = {problem.w, problem.w}, .names = {"w", "tied"}}}),
                     ContainsSubstring("'tied' and 'w'"));
@@ -171,7 +171,7 @@ TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad set
 }
 
 TEST_CASE("weight decay of a group wins over the optimizer's") {
-  Problem problem;
+  Regression problem;
   Sgd optimizer(Sgd::Options{.lr = 0.1, .weight_decay = 0.5});
   auto groups = problem.groups();
   groups[0].weight_decay = 0.0;

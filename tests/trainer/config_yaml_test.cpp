@@ -217,7 +217,7 @@ TEST_CASE("what is written parses back to the same") {
   ConfigNode node = ConfigNode::map();
   const std::vector<std::string> texts = {
       "plain", "",      " ",           "2",     "1.0",        "true",      "null",         "~",           "yes", "a: b",
-      "a:",    "- x",   "-",           "--",    "# x",        "x #y",      "'q'",          "\"d\"",       "[a]", "{a}",
+      "a:",    "- x",   "-", "-?x", "-x", ".",           "--",    "# x",        "x #y",      "'q'",          "\"d\"",       "[a]", "{a}",
       "a,b",   "*x",    "&x",          "!x",    "%x",         "@x",        "`x",           "|",           ">",   "? x",
       "<<",    "=",     "line\nbreak", "tab\t", "esc\x1b[0m", "ö→",        "\x7f",         "C:\\dir",     "...", "---",
       "0x1F",  "1_000", ".inf",        "12:30", "${x}",       "trailing ", "\xE2\x80\xA8", "\xEF\xBB\xBF"};

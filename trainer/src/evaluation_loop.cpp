@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "signals.h"
@@ -165,6 +166,20 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
     module.on_test_model_train();
   report.seconds = run.agreed_time_s() - started;
   return report;
+}
+
+void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
+  try {
+    evaluate(run, Stage::validate, batch_limit);
+  } catch (const StepNotOverridden&) {
+    run.model->on_validation_model_train();
+    warn_no_validation_step();
+    run.validation_runs = false;
+  }
+}
+
+void warn_no_validation_step() {
+  log::warn("trainer.no_validation_step", "there is validation data, but the module has no validation_step; validation is skipped");
 }
 
 PredictReport predict(Run& run) {

@@ -46,8 +46,6 @@ class FitLoop {
       continue_epoch = false;
       if (interrupted_) break;
     }
-    // The rest of a window of step metrics is not lost.
-    run.flush_step_metrics(Stage::train, true);
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     run.act_on_checkpoint_requests();
@@ -96,7 +94,7 @@ class FitLoop {
   }
 
   void validate() {
-    evaluate(run_, Stage::validate);
+    validate_in_fit(run_);
     ++run_.progress_.validations;
   }
 

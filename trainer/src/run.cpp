@@ -214,7 +214,9 @@ void Run::prune() {
 
 void Run::send_metrics(Metrics metrics) {
   if (metrics.empty() || sanity_checking_) return;
-  metrics.emplace_back("epoch", static_cast<double>(progress_.epoch));
+  // Behind an epoch's end the values still belong to the epoch before.
+  const bool between_epochs = stage_ == Stage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
+  metrics.emplace_back("epoch", static_cast<double>(progress_.epoch - (between_epochs ? 1 : 0)));
   for (const auto& logger : active_loggers) logger->log_metrics(metrics, progress_.global_step);
 }
 

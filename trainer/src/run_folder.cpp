@@ -36,7 +36,7 @@ std::vector<int64_t> versions_in(const fs::path& folder) {
 }  // namespace
 
 fs::path take_run_folder(const fs::path& root, const std::string& name, std::optional<int64_t> version) {
-  const fs::path parent = root / name;
+  const fs::path parent = (root / name).lexically_normal();
   std::error_code error;
   fs::create_directories(parent, error);
   if (error)
@@ -61,7 +61,7 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
     if (fs::exists(path)) return path;
     throw CheckpointError(cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
   }
-  const fs::path parent = root / name;
+  const fs::path parent = (root / name).lexically_normal();
   for (const int64_t version : versions_in(parent)) {
     const fs::path folder = parent / cat(kVersionPrefix, version) / "checkpoints";
     if (fs::exists(folder / link)) return folder / link;

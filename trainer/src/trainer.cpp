@@ -61,6 +61,7 @@ class Session {
   Verb verb_;
   detail::ChosenDevices devices_;
   int64_t threads_ = 1;
+  std::vector<std::shared_ptr<Logger>> started_loggers_;
   bool finished_ = false;
   bool set_up_ = false;
 };
@@ -134,7 +135,10 @@ void Session::take_folder() {
   // A trial run leaves nothing behind.
   if (run.fast_dev_run()) return;
   run.run_dir = detail::take_run_folder(run.options.default_root_dir, name, version);
-  for (const auto& logger : run.active_loggers) logger->start(run.run_dir, std::nullopt);
+  for (const auto& logger : run.active_loggers) {
+    logger->start(run.run_dir, std::nullopt);
+    started_loggers_.push_back(logger);
+  }
 }
 
 void Session::set_limits() {
@@ -200,9 +204,11 @@ void Session::set_up_data() {
       if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
       run.validation_runs = !run.stages[Stage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
-        log::warn("trainer.no_validation_step", "there is validation data, but the module has no validation_step; validation is skipped");
+        detail::warn_no_validation_step();
         run.validation_runs = false;
       }
+      if (run.stages[Stage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
+        throw DataError("[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with drop_last?");
       // Throws now, not after an epoch, where the interval cannot be.
       if (run.validation_runs) detail::validation_interval(o, run.stages[Stage::train].batches.front());
       break;
@@ -398,7 +404,7 @@ void Session::finish(RunStatus status) noexcept {
       log::error(cat("during teardown: ", error.what()));
     }
   };
-  for (const auto& logger : run.active_loggers) logger->finalize(status);
+  for (const auto& logger : started_loggers_) logger->finalize(status);
   if (set_up_) {
     if (run.data.module) quietly([&] { run.data.module->teardown(verb_); });
     for (const auto& callback : run.callbacks) quietly([&] { callback->teardown(run, verb_); });
@@ -512,8 +518,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     if (!path && run.validation_runs && run.options.num_sanity_val_steps != 0) {
       run.sanity_checking_ = true;
       run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
-      detail::evaluate(run, Stage::validate,
-                       run.options.num_sanity_val_steps < 0 ? std::nullopt : std::optional(run.options.num_sanity_val_steps));
+      detail::validate_in_fit(run, run.options.num_sanity_val_steps < 0 ? std::nullopt : std::optional(run.options.num_sanity_val_steps));
       run.logs.reset(Stage::validate);
       run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
       run.sanity_checking_ = false;
@@ -525,6 +530,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       run.request_checkpoint(final_checkpoint(run));
       run.act_on_checkpoint_requests();
     }
+    // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
+    // signal the run that goes on from there closes it.
+    if (!detail::signals::received()) run.flush_step_metrics(Stage::train, true);
     report.train_seconds = run.agreed_time_s() - started;
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
     run.model->on_fit_end();

@@ -27,7 +27,7 @@ constexpr Renamed kRenamed[] = {
     {"checkpoint_callback", "write `enable_checkpointing: true` or `false`"},
     {"progress_bar_refresh_rate", "write `enable_progress_bar: true` or `false`"},
     {"process_position", "write `enable_progress_bar: true` or `false`"},
-    {"terminate_on_nan", "a loss that is not finite already ends the run with exit code 6"},
+    {"terminate_on_nan", "not supported yet: this version does not watch for losses that are not finite"},
     {"resume_from_checkpoint", "write the top key `ckpt_path: last | best | PATH`"},
     {"ckpt_path", "it is a top key of the config, beside `trainer`"},
     {"default_save_path", "write `default_root_dir: PATH`"},

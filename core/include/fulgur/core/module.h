@@ -176,9 +176,9 @@ struct NamedParameter {
 FULGUR_API std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module);
 
 /// Registers the tensor of parameter `name` also as `other` (dotted names). A layer's typed member is a handle of its
-/// own, so assign it too: `decoder->weight = encoder->weight; tie(*this, "encoder.weight", "decoder.weight");`
-/// Throws an Error for unknown names or other shapes.
-FULGUR_API void tie(torch::nn::Module& module, const std::string& name, const std::string& other);
+/// own, so assign it too: `decoder->weight = encoder->weight; tie_parameters(*this, "encoder.weight", "decoder.weight");`
+/// Throws an Error for unknown names or other shapes. (Not called `tie`: std::tie would be found first.)
+FULGUR_API void tie_parameters(torch::nn::Module& module, const std::string& name, const std::string& other);
 
 /// One group of all parameters that require gradients.
 FULGUR_API std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module);

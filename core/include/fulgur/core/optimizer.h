@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@ struct ParamGroup {
   std::vector<std::string> names;   ///< dotted names in the module, one per parameter
   double lr = 0;                    ///< learning rate now
   double initial_lr = 0;            ///< before any schedule
-  std::optional<double> weight_decay;  ///< overrides the optimizer's
+  std::optional<double> weight_decay = {};  ///< overrides the optimizer's
 };
 
 /// Reads the loss again; for optimizers that evaluate it several times in a step (LBFGS).
@@ -119,10 +120,13 @@ struct PlannedOptimizer {
 struct FULGUR_API OptimizerPlan {
   std::vector<PlannedOptimizer> optimizers;
   OptimizerPlan() = default;
-  OptimizerPlan(std::shared_ptr<Optimizer> optimizer) : optimizers{{std::move(optimizer), std::nullopt}} {}
-  OptimizerPlan(std::shared_ptr<Optimizer> optimizer, SchedulerConfig scheduler)
+  template <std::derived_from<Optimizer> O>
+  OptimizerPlan(std::shared_ptr<O> optimizer) : optimizers{{std::move(optimizer), std::nullopt}} {}
+  template <std::derived_from<Optimizer> O>
+  OptimizerPlan(std::shared_ptr<O> optimizer, SchedulerConfig scheduler)
       : optimizers{{std::move(optimizer), std::move(scheduler)}} {}
-  OptimizerPlan(std::shared_ptr<Optimizer> optimizer, std::shared_ptr<LrScheduler> scheduler)
+  template <std::derived_from<Optimizer> O, std::derived_from<LrScheduler> S>
+  OptimizerPlan(std::shared_ptr<O> optimizer, std::shared_ptr<S> scheduler)
       : optimizers{{std::move(optimizer), SchedulerConfig{.scheduler = std::move(scheduler)}}} {}
   OptimizerPlan(std::vector<PlannedOptimizer> planned) : optimizers(std::move(planned)) {}
   bool empty() const { return optimizers.empty(); }

@@ -1,0 +1,224 @@
+// What ModelCheckpoint asks for and what then lies on disk.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <set>
+
+#include "boring.h"
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/text.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+namespace {
+
+// Logs the scores it is given, one per epoch.
+struct Scored : SelfPlanned {
+  std::vector<double> scores;
+  explicit Scored(std::vector<double> list) : scores(std::move(list)) {}
+  Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
+  void on_validation_epoch_end() override { log("score", scores[static_cast<size_t>(run().progress().validations)]); }
+};
+
+std::set<std::string> listing(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+struct Trained {
+  FitReport report;
+  std::set<std::string> files;
+};
+
+Trained train(ModelCheckpoint::Options options, std::vector<double> scores, TrainerOptions trainer_options) {
+  trainer_options.max_epochs = static_cast<int64_t>(scores.size());
+  Parts parts;
+  parts.callbacks = {std::make_shared<ModelCheckpoint>(options)};
+  Trained run;
+  run.report = Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores), regression_data(8, 4));  // 2 steps an epoch
+  run.files = listing(run.report.run_dir / "checkpoints");
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("ModelCheckpoint keeps the best and the newest, best.ckpt and last.ckpt point to them") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.monitor = "score";
+  options.mode = "max";
+  const Trained run = train(options, {0.1, 0.9, 0.3, 0.2}, quiet(folder));
+  CHECK(run.files == std::set<std::string>{"epoch=1-step=4.ckpt", "epoch=3-step=8.ckpt", "best.ckpt", "last.ckpt"});
+  CHECK(run.report.best_checkpoint->filename() == "epoch=1-step=4.ckpt");
+  CHECK(fs::read_symlink(run.report.run_dir / "checkpoints/best.ckpt") == "epoch=1-step=4.ckpt");
+  CHECK(fs::read_symlink(run.report.run_dir / "checkpoints/last.ckpt") == "epoch=3-step=8.ckpt");
+}
+
+TEST_CASE("save_top_k keeps k of them, in both modes, and a NaN is the worst") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.monitor = "score";
+  options.save_top_k = 2;
+  options.save_last = false;
+  options.filename = "{epoch}-{score:.1f}";
+  const Trained least = train(options, {0.4, NAN, 0.2, 0.3, 0.25}, quiet(folder));
+  // The newest stays for last.ckpt where it is ranked anyway.
+  CHECK(least.files == std::set<std::string>{"epoch=2-score=0.2.ckpt", "epoch=4-score=0.2.ckpt", "best.ckpt", "last.ckpt"});
+  options.save_top_k = -1;
+  CHECK(train(options, {0.1, 0.2, 0.3}, quiet(folder)).files.size() == 5);
+  options.save_top_k = 0;
+  const Trained none = train(options, {0.1, 0.2}, quiet(folder));
+  CHECK(none.files == std::set<std::string>{"epoch=1-step=4.ckpt", "last.ckpt"});  // a fit always ends with a checkpoint
+}
+
+TEST_CASE("a fit always ends with a checkpoint") {
+  SECTION("after max_steps in mid-epoch") {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_steps = 3;
+    const Trained run = train({}, {1, 1}, options);
+    CHECK(run.report.stop_reason == "max_steps");
+    CHECK(run.files.contains("epoch=1-step=3.ckpt"));
+    CHECK(run.report.last_checkpoint->filename() == "epoch=1-step=3.ckpt");
+    CHECK(run.report.best_checkpoint == run.report.last_checkpoint);  // no monitor: the newest is the best
+  }
+  SECTION("without validation") {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.limit_val_batches = 0;
+    CHECK(train({}, {1}, options).files == std::set<std::string>{"epoch=0-step=2.ckpt", "best.ckpt", "last.ckpt"});
+  }
+  SECTION("when the monitored metric was never logged") {
+    TemporaryFolder folder;
+    ModelCheckpoint::Options options;
+    options.monitor = "scroe";
+    const Trained run = train(options, {1, 1}, quiet(folder));
+    CHECK(run.files == std::set<std::string>{"epoch=1-step=4.ckpt", "last.ckpt"});
+    CHECK_FALSE(run.report.best_checkpoint);
+  }
+}
+
+TEST_CASE("triggers by steps and by validation, and several callbacks in one run") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options by_step;
+  by_step.every_n_train_steps = 3;
+  by_step.save_top_k = -1;
+  by_step.filename = "s{step}";
+  by_step.auto_insert_metric_name = false;
+  ModelCheckpoint::Options by_score;
+  by_score.monitor = "score";
+  by_score.every_n_epochs = 2;
+  by_score.filename = "best-{epoch}";
+  by_score.auto_insert_metric_name = false;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 4;
+  Parts parts;
+  parts.callbacks = {std::make_shared<ModelCheckpoint>(by_step), std::make_shared<ModelCheckpoint>(by_score)};
+  const FitReport report = Trainer(options, parts).fit(std::make_shared<Scored>(std::vector<double>{4, 3, 2, 1}), regression_data(8, 4));
+  const auto files = listing(report.run_dir / "checkpoints");
+  CHECK(files.contains("s3.ckpt"));
+  CHECK(files.contains("s6.ckpt"));
+  CHECK(files.contains("best-3.ckpt"));
+  CHECK_FALSE(files.contains("best-1.ckpt"));
+}
+
+TEST_CASE("a step trigger with a monitored validation metric waits for its fresh value") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.monitor = "score";
+  options.mode = "max";
+  options.every_n_train_steps = 1;
+  options.save_top_k = -1;
+  options.filename = "{step}-{score}";
+  const Trained run = train(options, {5, 7}, quiet(folder));
+  // Steps 1 and 3 have no new value: nothing is saved before validation.
+  CHECK(run.files == std::set<std::string>{"step=2-score=5.ckpt", "step=4-score=7.ckpt", "best.ckpt", "last.ckpt"});
+}
+
+TEST_CASE("train_time_interval saves when the time has passed") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.train_time_interval = Interval{.value = 1e-9, .unit = Interval::Unit::seconds};
+  options.save_top_k = -1;
+  const Trained run = train(options, {1, 1}, quiet(folder));
+  CHECK(run.files == std::set<std::string>{"epoch=0-step=1.ckpt", "epoch=0-step=2.ckpt", "epoch=1-step=3.ckpt", "epoch=1-step=4.ckpt",
+                                           "best.ckpt", "last.ckpt"});
+}
+
+TEST_CASE("save_on_train_epoch_end false saves behind validation, with dirpath elsewhere") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.save_on_train_epoch_end = false;
+  options.dirpath = folder / "elsewhere";
+  const Trained run = train(options, {1}, quiet(folder));
+  CHECK(fs::exists(folder / "elsewhere/epoch=0-step=2.ckpt/model.safetensors"));
+  // last.ckpt of the run still finds it.
+  CHECK(fs::exists(run.report.run_dir / "checkpoints/last.ckpt/state.json"));
+}
+
+TEST_CASE("save_weights_only writes no optimizer, and the run still ends with a whole checkpoint") {
+  TemporaryFolder folder;
+  ModelCheckpoint::Options options;
+  options.save_weights_only = true;
+  options.filename = "weights";
+  const Trained run = train(options, {1}, quiet(folder));
+  const fs::path checkpoints = run.report.run_dir / "checkpoints";
+  CHECK(read_checkpoint(checkpoints / "weights.ckpt").state.at("weights_only").as_bool());
+  CHECK_FALSE(read_checkpoint(checkpoints / "last.ckpt").state.at("weights_only").as_bool());
+}
+
+TEST_CASE("evaluation from best gives the value of that epoch, in the same process and by path") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 4;
+  ModelCheckpoint::Options checkpoint;
+  checkpoint.monitor = "val_loss";
+  Parts parts;
+  auto logger = std::make_shared<MemoryLogger>();
+  parts.callbacks = {std::make_shared<ModelCheckpoint>(checkpoint)};
+  parts.loggers = {logger};
+  Trainer trainer(options, parts);
+  auto data = regression_data();
+  const FitReport fit = trainer.fit(std::make_shared<SelfPlanned>(), data);
+  double best = INFINITY;
+  for (const auto& [step, value] : logger->values("val_loss")) best = std::min(best, value);
+  const EvalReport report = trainer.validate(std::make_shared<SelfPlanned>(), data, "best");
+  CHECK(report.loaders[0][0].second == best);
+  CHECK(report.checkpoint == fit.best_checkpoint);
+  Trainer other(options);
+  CHECK(other.validate(std::make_shared<SelfPlanned>(), data, fit.best_checkpoint->string()).loaders[0][0].second == best);
+}
+
+TEST_CASE("a save that fails ends the run with exit code 4, and the checkpoint before is intact") {
+  struct Blocking : Callback {
+    bool failed = false;
+    void on_train_epoch_end(RunContext& run) override {
+      if (run.progress().epoch != 1) return;
+      // The checkpoint folder becomes a file.
+      fs::rename(run.checkpoint_dir(), run.log_dir() / "saved");
+      test::write_text(run.checkpoint_dir(), "in the way");
+    }
+    void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) override { failed = true; }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 3;
+  auto blocking = std::make_shared<Blocking>();
+  Parts parts;
+  parts.callbacks = {blocking};
+  Trainer trainer(options, parts);
+  try {
+    trainer.fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+    FAIL("the save did not fail");
+  } catch (const CheckpointError& error) {
+    CHECK(error.code() == ExitCode::checkpoint);
+    CHECK_THAT(error.what(), ContainsSubstring("checkpoints"));
+  }
+  CHECK(blocking->failed);
+  CHECK(read_checkpoint(trainer.log_dir() / "saved/epoch=0-step=2.ckpt").module.size() == 4);
+}

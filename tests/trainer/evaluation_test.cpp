@@ -1,0 +1,134 @@
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "boring.h"
+#include "fulgur/checkpoint/safetensors.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("evaluation is exact over all samples whatever the batches, and without gradients") {
+  auto module = std::make_shared<SelfPlanned>();
+  const Batch data = regression(13, 2);
+  double expected = 0;
+  {
+    at::NoGradGuard no_grad;
+    module->eval();
+    expected = at::mse_loss(module->forward(data[0]).to(at::kDouble), data[1].to(at::kDouble)).item<double>();
+  }
+  TemporaryFolder folder;
+  for (const int64_t batch_size : {1, 4, 5, 13}) {
+    const EvalReport report = Trainer(quiet(folder)).test(module, regression_data(8, 13, batch_size));
+    CHECK(report.samples == 13);
+    REQUIRE(report.loaders.size() == 1);
+    CHECK(std::abs(report.loaders[0][0].second - expected) < 1e-7);
+  }
+  for (const auto& p : module->parameters()) CHECK_FALSE(p.grad().defined());
+}
+
+TEST_CASE("several validation loaders have names and columns of their own") {
+  auto loader = [](int64_t n) { return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(n, 3)), DataLoaderOptions{.batch_size = 4}); };
+  DataSource data;
+  data.validation = {loader(8), loader(4)};
+  TemporaryFolder folder;
+  const EvalReport report = Trainer(quiet(folder)).validate(std::make_shared<SelfPlanned>(), data);
+  REQUIRE(report.loaders.size() == 2);
+  CHECK(report.loaders[0][0].first == "val_loss/dataloader_idx_0");
+  CHECK(report.loaders[1][0].first == "val_loss/dataloader_idx_1");
+}
+
+TEST_CASE("validation does not move training's random numbers") {
+  struct Noisy : SelfPlanned {
+    using SelfPlanned::SelfPlanned;
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      (void)at::randn({100});
+      return SelfPlanned::validation_step(b, i, l);
+    }
+  };
+  const auto train = [](bool validate) {
+    at::manual_seed(5);
+    auto module = std::make_shared<Noisy>(0.5);
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.num_sanity_val_steps = 2;
+    options.val_check_interval = 3;
+    options.max_epochs = 3;
+    if (!validate) options.limit_val_batches = 0;
+    Parts parts;
+    parts.seed = 3;
+    Trainer(options, parts).fit(module, regression_data());
+    return weights(*module);
+  };
+  CHECK(same_weights(train(true), train(false)));
+}
+
+TEST_CASE("the sanity check runs that many batches and leaves no metric behind") {
+  struct Counting : SelfPlanned {
+    int64_t checked = 0;
+    bool saw_metric = false;
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      if (run().sanity_checking()) ++checked;
+      return SelfPlanned::validation_step(b, i, l);
+    }
+    void on_train_start() override { saw_metric = run().metric("val_loss").has_value(); }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.num_sanity_val_steps = 2;
+  auto logger = std::make_shared<MemoryLogger>();
+  Parts parts;
+  parts.loggers = {logger};
+  auto module = std::make_shared<Counting>();
+  Trainer(options, parts).fit(module, regression_data());
+  CHECK(module->checked == 2);
+  CHECK_FALSE(module->saw_metric);
+  CHECK(logger->values("val_loss").size() == 1);
+}
+
+TEST_CASE("predict gives all rows in dataset order and writes them") {
+  auto module = std::make_shared<SelfPlanned>();
+  TemporaryFolder folder;
+  const PredictReport report = Trainer(quiet(folder)).predict(module, regression_data(8, 13, 4));
+  REQUIRE(report.loaders.size() == 1);
+  REQUIRE(report.files.size() == 1);
+  module->eval();
+  at::NoGradGuard no_grad;
+  const Tensor expected = module->forward(regression(13, 2)[0]);
+  CHECK((report.loaders[0]["y"] - expected).abs().max().item<double>() < 1e-6);
+  const SafetensorsFile file = read_safetensors(report.files[0]);
+  CHECK(file.tensors[0].first == "y");
+  CHECK(file.tensors[0].second.equal(report.loaders[0]["y"]));
+}
+
+TEST_CASE("a module without the step: validation in a fit is skipped, predict is an error") {
+  struct OnlyTraining : LightningModule {
+    torch::nn::Linear layer{nullptr};
+    OnlyTraining() { layer = register_module("layer", torch::nn::Linear(4, 2)); }
+    StepOutput training_step(const Batch& b, int64_t) override { return at::mse_loss(layer->forward(b[0]), b[1]); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{}); }
+  };
+  TemporaryFolder folder;
+  auto module = std::make_shared<OnlyTraining>();
+  CHECK(Trainer(quiet(folder)).fit(module, regression_data()).global_step == 10);
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(module, regression_data()), ContainsSubstring("predict_step is not overridden"));
+  // The class is hidden behind its base: found when the step is first called.
+  std::shared_ptr<LightningModule> hidden = std::make_shared<OnlyTraining>();
+  CHECK(Trainer(quiet(folder)).fit(hidden, regression_data()).global_step == 10);
+}
+
+TEST_CASE("both a data module and the module's own loaders are an error that names both") {
+  struct WithData : SelfPlanned {
+    std::vector<std::shared_ptr<Loader>> dataloaders(Stage stage) override {
+      if (stage != Stage::train) return {};
+      return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)), DataLoaderOptions{.batch_size = 4})};
+    }
+  };
+  TemporaryFolder folder;
+  CHECK(Trainer(quiet(folder)).fit(std::make_shared<WithData>()).global_step == 2);
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<WithData>(), regression_data()),
+                    ContainsSubstring("data module") && ContainsSubstring("dataloaders()"));
+}

@@ -1,0 +1,58 @@
+#include "run_folder.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "fulgur/core/errors.h"
+#include "support/temporary_folder.h"
+
+using namespace fulgur;
+using namespace fulgur::detail;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+TEST_CASE("20 runs at once get 20 folders") {
+  test::TemporaryFolder folder;
+  std::set<fs::path> taken;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 20; ++i)
+    threads.emplace_back([&] {
+      const fs::path mine = take_run_folder(folder.path(), "fulgur_logs", std::nullopt);
+      std::lock_guard lock(mutex);
+      taken.insert(mine);
+    });
+  for (auto& t : threads) t.join();
+  CHECK(taken.size() == 20);
+}
+
+TEST_CASE("a version that is asked for is taken once") {
+  test::TemporaryFolder folder;
+  CHECK(take_run_folder(folder.path(), "x", 7).filename() == "version_7");
+  CHECK_THROWS_WITH(take_run_folder(folder.path(), "x", 7), ContainsSubstring("exists already"));
+  CHECK(take_run_folder(folder.path(), "x", std::nullopt).filename() == "version_8");
+  test::write_text(folder / "file", "");
+  CHECK_THROWS_AS(take_run_folder(folder / "file", "x", std::nullopt), ConfigError);
+}
+
+TEST_CASE("last and best: the config's own run folder first, then the newest run that has checkpoints") {
+  test::TemporaryFolder folder;
+  const auto make = [&](int version, std::initializer_list<const char*> links) {
+    const fs::path run = folder / ("logs/version_" + std::to_string(version));
+    fs::create_directories(run / "checkpoints");
+    for (const char* link : links) fs::create_directories(run / "checkpoints" / link);
+    return run;
+  };
+  const fs::path v0 = make(0, {"last.ckpt", "best.ckpt"});
+  const fs::path v2 = make(2, {"last.ckpt", "best.ckpt"});
+  make(10, {});  // an evaluation's own folder shadows nothing
+  CHECK(find_checkpoint("best", folder.path(), "logs", {}) == v2 / "checkpoints/best.ckpt");
+  CHECK(find_checkpoint("last", folder.path(), "logs", v0) == v0 / "checkpoints/last.ckpt");
+  CHECK(find_checkpoint("some/path.ckpt", folder.path(), "logs", v0) == "some/path.ckpt");
+  make(11, {"last.ckpt"});
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "logs", {}), ContainsSubstring("never logged the metric"));
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "other", {}), ContainsSubstring("no run under"));
+}

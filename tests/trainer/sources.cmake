@@ -1,0 +1,9 @@
+set(TEST_SOURCES
+  checkpointing_test.cpp
+  evaluation_test.cpp
+  hooks_test.cpp
+  log_store_test.cpp
+  parity_test.cpp
+  resume_test.cpp
+  run_folder_test.cpp
+  trainer_options_effect_test.cpp)
