@@ -39,8 +39,9 @@ bool reads_as_text(std::string_view plain) {
   constexpr size_t kLongestWord = 5;
   if (plain.size() <= kLongestWord && std::find(kWords.begin(), kWords.end(), lower(plain)) != kWords.end())
     return false;
-  if (std::string_view("0123456789+-.").find(plain.front()) == std::string_view::npos) return true;
-  if (plain.find_first_of("0123456789") == std::string_view::npos) return true;
+  const auto is_digit = [&](size_t i) { return i < plain.size() && plain[i] >= '0' && plain[i] <= '9'; };
+  const size_t first = plain.front() == '+' || plain.front() == '-' ? 1 : 0;
+  if (!is_digit(first) && !(first < plain.size() && plain[first] == '.' && is_digit(first + 1))) return true;
   return plain.find_first_not_of("0123456789abcdefABCDEFxXoO+-._:") != std::string_view::npos;
 }
 

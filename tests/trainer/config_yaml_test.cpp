@@ -216,11 +216,14 @@ TEST_CASE("a file that cannot be read says why") {
 TEST_CASE("what is written parses back to the same") {
   ConfigNode node = ConfigNode::map();
   const std::vector<std::string> texts = {
-      "plain", "",      " ",           "2",     "1.0",        "true",      "null",         "~",           "yes", "a: b",
-      "a:",    "- x",   "-", "-?x", "-x", ".",           "--",    "# x",        "x #y",      "'q'",          "\"d\"",       "[a]", "{a}",
-      "a,b",   "*x",    "&x",          "!x",    "%x",         "@x",        "`x",           "|",           ">",   "? x",
-      "<<",    "=",     "line\nbreak", "tab\t", "esc\x1b[0m", "ö→",        "\x7f",         "C:\\dir",     "...", "---",
-      "0x1F",  "1_000", ".inf",        "12:30", "${x}",       "trailing ", "\xE2\x80\xA8", "\xEF\xBB\xBF"};
+      "plain",       "",     " ",     "2",           "1.0",   "true",       "null",      "~",
+      "yes",         "a: b", "a:",    "- x",         "-",     "-?x",        "-x",        ".",
+      "--",          "# x",  "x #y",  "'q'",         "\"d\"", "[a]",        "{a}",       "a,b",
+      "*x",          "&x",   "!x",    "%x",          "@x",    "`x",         "|",         ">",
+      "? x",         "<<",   "=",     "line\nbreak", "tab\t", "esc\x1b[0m", "ö→",        "\x7f",
+      "C:\\dir",     "...",  "...1",  "--1",         "-?x",   "a?",         "-x",        ".",
+      "---",         "0x1F", "1_000", ".inf",        "12:30", "${x}",       "trailing ", "\xE2\x80\xA8",
+      "\xEF\xBB\xBF"};
   for (const std::string& text : texts) node.set("k" + std::to_string(node.entries().size()), ConfigNode::string(text));
   for (const char* text : {"a b", "true", "1", "a: b", "", "x\ny"}) node.set(text, ConfigNode::integer(1));
   node.set("number", ConfigNode::number(1));

@@ -14,9 +14,10 @@ using Lines = std::vector<std::string>;
 bool plain_is_safe(std::string_view text) {
   if (text.empty() || text.front() == ' ' || text.back() == ' ' || text.back() == ':') return false;
   if (std::string_view("?:,[]{}#&*!|>'\"%@`<=").find(text.front()) != std::string_view::npos) return false;
-  if (text.front() == '-' && (text.size() == 1 || std::string_view("0123456789.").find(text[1]) == std::string_view::npos))
+  if (text.front() == '-' &&
+      (text.size() == 1 || std::string_view("0123456789.").find(text[1]) == std::string_view::npos))
     return false;
-  if (text.starts_with("...")) return false;
+  if (text == "..." || text.starts_with("... ")) return false;
   if (text.find_first_of(",?[]{}") != std::string_view::npos) return false;
   if (text.find(": ") != std::string_view::npos || text.find(" #") != std::string_view::npos) return false;
   for (char c : text) {
