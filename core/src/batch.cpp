@@ -91,6 +91,18 @@ int64_t Batch::size() const {
   return 0;
 }
 
+bool Batch::is_on(const at::Device& device) const {
+  for (const auto& [name, value] : entries_) {
+    if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      if (tensor->device() != device) return false;
+    } else if (const auto* list = std::get_if<std::vector<Tensor>>(&value)) {
+      for (const Tensor& t : *list)
+        if (t.device() != device) return false;
+    }
+  }
+  return true;
+}
+
 Batch Batch::to(const at::Device& device, bool non_blocking) const {
   return map_tensors(*this, [&](const Tensor& t) {
     return t.device() == device ? t : t.to(t.options().device(device), non_blocking);

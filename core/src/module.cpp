@@ -22,6 +22,7 @@ std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { 
 std::vector<std::shared_ptr<Loader>> LightningModule::dataloaders(Stage) { return {}; }
 
 Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
+  if (batch.is_on(device)) return batch;
   return batch.to(device, /*non_blocking=*/true);
 }
 

@@ -18,10 +18,11 @@ void FusedOptimizer::on_attached() {
 }
 
 FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
-  State& state = states_[parameter.unsafeGetTensorImpl()];
-  if (!state.step.defined()) {
+  const auto [place, is_new] = states_.try_emplace(parameter.unsafeGetTensorImpl());
+  State& state = place->second;
+  if (is_new) {
     // In the parameter's own dtype and memory format, as Python makes them.
-    state.step = at::zeros({}, parameter.options().dtype(at::kFloat));
+    if (counts_steps()) state.step = at::zeros({}, parameter.options().dtype(at::kFloat));
     for (size_t i = 0; i < state_names().size(); ++i) state.tensors.push_back(at::zeros_like(parameter));
   }
   return state;
@@ -47,7 +48,7 @@ void FusedOptimizer::rebuild() {
       }
       State& state = state_of(parameter);
       buckets_[b].params.push_back(parameter);
-      buckets_[b].steps.push_back(state.step);
+      if (counts_steps()) buckets_[b].steps.push_back(state.step);
       buckets_[b].names.push_back(&group.names[i]);
       for (size_t s = 0; s < state_count; ++s) buckets_[b].state[s].push_back(state.tensors[s]);
     }
@@ -79,10 +80,10 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
                         ", the parameter ", c10::toString(bucket.params[i].scalar_type()), ". They must have one dtype."));
       bucket.grads.push_back(gradient);
     }
-    at::_foreach_add_(bucket.steps, 1);
+    if (!bucket.steps.empty()) at::_foreach_add_(bucket.steps, 1);
     update(bucket, found_inf);
     // A step that the device skipped is not counted.
-    if (found_inf) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found_inf));
+    if (found_inf && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found_inf));
     bucket.grads.clear();
   }
 }
@@ -91,7 +92,7 @@ StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {
   StateTree tree;
   const auto found = states_.find(parameter.unsafeGetTensorImpl());
   if (found == states_.end()) return tree;
-  tree["step"] = found->second.step;
+  if (counts_steps()) tree["step"] = found->second.step;
   const auto names = state_names();
   for (size_t i = 0; i < names.size(); ++i) tree[names[i]] = found->second.tensors[i];
   return tree;
@@ -100,7 +101,7 @@ StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {
 void FusedOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
   if (state.as_map().empty()) return;  // it had no gradient yet
   auto expected = state_names();
-  expected.emplace_back("step");
+  if (counts_steps()) expected.emplace_back("step");
   if (state.as_map().size() != expected.size())
     throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " keeps ", expected.size(),
                               ": ", join(expected)));
@@ -117,7 +118,7 @@ void FusedOptimizer::load_parameter_state(const Tensor& parameter, const StateTr
     states_.erase(parameter.unsafeGetTensorImpl());
   } else {
     State& mine = state_of(parameter);
-    mine.step.copy_(state.at("step").tensor());
+    if (counts_steps()) mine.step.copy_(state.at("step").tensor());
     const auto names = state_names();
     for (size_t i = 0; i < names.size(); ++i) mine.tensors[i].copy_(state.at(names[i]).tensor());
   }

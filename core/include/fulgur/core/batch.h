@@ -51,6 +51,8 @@ class FULGUR_API Batch {
 
   /// Samples: the length of dimension 0 of the first tensor, or of the first list. 0 for an empty batch.
   int64_t size() const;
+  /// True where every tensor is on `device`.
+  bool is_on(const at::Device& device) const;
   /// Every tensor on `device`; what is there already is shared. With `non_blocking`, pinned memory is copied
   /// asynchronously on the current stream.
   Batch to(const at::Device& device, bool non_blocking = false) const;

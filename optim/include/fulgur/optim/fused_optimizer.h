@@ -20,12 +20,14 @@ class FULGUR_API FusedOptimizer : public Optimizer {
     const ParamGroup* group = nullptr;
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
-    std::vector<Tensor> steps;               ///< float32 scalars: updates done
+    std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
     std::vector<const std::string*> names;
   };
 
   /// Names of the state tensors that have the parameter's shape (`exp_avg`, …); may depend on the options.
   virtual std::vector<std::string> state_names() const = 0;
+  /// False where the kernel needs no count of updates; then none is kept.
+  virtual bool counts_steps() const { return true; }
   /// One kernel call. With `found_inf`, the kernel leaves everything where it is not 0.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 

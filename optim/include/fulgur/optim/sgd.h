@@ -20,6 +20,7 @@ class FULGUR_API Sgd final : public FusedOptimizer {
 
  protected:
   std::vector<std::string> state_names() const override;
+  bool counts_steps() const override { return false; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
 
  private:

@@ -1,0 +1,165 @@
+// C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
+// 10 callbacks that do nothing and one logged value per step; one thread. The two are run in turn, 7 times, and the
+// least and the median of each are printed.
+//
+//   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/randn.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "fulgur/core/log.h"
+#include "fulgur/loggers/memory_logger.h"
+#include "fulgur/optim/sgd.h"
+#include "fulgur/trainer/trainer.h"
+
+using namespace fulgur;
+
+namespace {
+
+constexpr int64_t kSteps = 5000;
+constexpr int kRepeats = 7;
+
+// Process CPU time: does not count what else the machine does.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+const std::vector<Batch>& batches() {
+  static const std::vector<Batch> all = [] {
+    at::manual_seed(1);
+    std::vector<Batch> made;
+    for (int64_t i = 0; i < kSteps; ++i) made.push_back(Batch{at::randn({8, 32}), at::randn({8, 2})});
+    return made;
+  }();
+  return all;
+}
+
+class PreparedLoader final : public Loader {
+ public:
+  std::optional<int64_t> size() const override { return kSteps; }
+  std::optional<int64_t> samples() const override { return kSteps * 8; }
+  int64_t batch_size() const override { return 8; }
+  void start_epoch(int64_t) override { next_ = 0; }
+  bool next(Batch& out) override {
+    if (next_ == batches().size()) return false;
+    out = batches()[next_++];
+    return true;
+  }
+  void configure(uint64_t, int64_t, int64_t) override {}
+  StateTree state() const override { return {}; }
+  void load_state(const StateTree&) override {}
+
+ private:
+  size_t next_ = 0;
+};
+
+struct Net : LightningModule {
+  torch::nn::Linear layer{nullptr};
+  Net() { layer = register_module("layer", torch::nn::Linear(32, 2)); }
+  Tensor loss(const Batch& b) { return at::mse_loss(layer->forward(b[0]), b[1]); }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    const Tensor value = loss(batch);
+    log("train_loss", value);
+    return value;
+  }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); }
+};
+
+// Overrides hooks of every step, and does nothing in them.
+struct Idle : Callback {
+  void on_train_batch_start(RunContext&, const Batch&, int64_t) override {}
+  void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t) override {}
+};
+
+struct Result {
+  double seconds;
+  double weight;  // both loops must come to the same
+};
+
+Result hand_loop() {
+  at::manual_seed(2);
+  Net net;
+  const std::vector<Tensor> params = net.parameters();
+  const double start = cpu_seconds();
+  for (const Batch& batch : batches()) {
+    net.loss(batch).backward();
+    at::NoGradGuard no_grad;
+    std::vector<Tensor> grads;
+    for (const Tensor& p : params) grads.push_back(p.grad());
+    at::_fused_sgd_(params, grads, {}, 0.0, 0.0, 0.01, 0.0, false, false, false, std::nullopt, std::nullopt);
+    for (const Tensor& p : params) p.mutable_grad().reset();
+  }
+  return {cpu_seconds() - start, params[0].sum().item<double>()};
+}
+
+Result trainer_loop() {
+  at::manual_seed(2);
+  struct Timed : Callback {
+    double start = 0, seconds = 0;
+    void on_train_start(RunContext&) override { start = cpu_seconds(); }
+    void on_train_end(RunContext&) override { seconds = cpu_seconds() - start; }
+  };
+  auto timed = std::make_shared<Timed>();
+  timed->set_overridden(Callback::hooks_of<Timed>());
+  TrainerOptions options;
+  options.accelerator = "cpu";
+  options.max_epochs = 1;
+  options.enable_checkpointing = false;
+  options.enable_progress_bar = false;
+  options.default_root_dir = std::filesystem::temp_directory_path() / "fulgur_step_overhead";
+  Parts parts;
+  parts.loggers = {std::make_shared<MemoryLogger>()};
+  parts.callbacks = {timed};
+  for (int i = 0; i < 10; ++i) {
+    auto idle = std::make_shared<Idle>();
+    idle->set_overridden(Callback::hooks_of<Idle>());
+    parts.callbacks.push_back(idle);
+  }
+  auto net = std::make_shared<Net>();
+  Trainer(options, parts).fit(net, DataSource(std::make_shared<PreparedLoader>()));
+  std::filesystem::remove_all(options.default_root_dir);
+  return {timed->seconds, net->layer->weight.sum().item<double>()};
+}
+
+double microseconds(const std::vector<double>& seconds, bool median) {
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  return 1e6 * (median ? sorted[sorted.size() / 2] : sorted.front()) / static_cast<double>(kSteps);
+}
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  log::set_level(log::Level::error);
+  (void)batches();
+  (void)hand_loop();
+  (void)trainer_loop();
+  std::vector<double> hand, trainer;
+  for (int i = 0; i < kRepeats; ++i) {
+    const Result a = hand_loop();
+    const Result b = trainer_loop();
+    if (a.weight != b.weight) {
+      std::fprintf(stderr, "the loops came to different weights: %.17g and %.17g\n", a.weight, b.weight);
+      return 1;
+    }
+    hand.push_back(a.seconds);
+    trainer.push_back(b.seconds);
+  }
+  std::printf("C1 step overhead, Linear(32,2), batch 8, SGD, %lld steps, 10 callbacks, 1 logged value, CPU time\n", static_cast<long long>(kSteps));
+  std::printf("%-12s %10s %10s\n", "us/step", "min", "median");
+  std::printf("%-12s %10.2f %10.2f\n", "hand loop", microseconds(hand, false), microseconds(hand, true));
+  std::printf("%-12s %10.2f %10.2f\n", "Trainer", microseconds(trainer, false), microseconds(trainer, true));
+  std::printf("%-12s %10.2f %10.2f\n", "difference", microseconds(trainer, false) - microseconds(hand, false),
+              microseconds(trainer, true) - microseconds(hand, true));
+}
