@@ -1,10 +1,11 @@
 // What ModelCheckpoint asks for and what then lies on disk.
+#include "boring.h"
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <set>
 
-#include "boring.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text.h"

@@ -1,10 +1,11 @@
+#include "boring.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "boring.h"
 #include "fulgur/checkpoint/safetensors.h"
 
 using namespace fulgur;

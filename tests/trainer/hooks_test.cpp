@@ -1,8 +1,9 @@
 // The order of hooks is a contract: the whole list of calls is compared.
+#include "boring.h"
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
-#include "boring.h"
 #include "fulgur/core/text.h"
 
 using namespace fulgur;

@@ -1,3 +1,5 @@
+#include "boring.h"
+
 #include "log_store.h"
 
 #include <ATen/ops/scalar_tensor.h>
@@ -6,7 +8,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 
-#include "boring.h"
 #include "fulgur/core/errors.h"
 
 using namespace fulgur;

@@ -1,4 +1,6 @@
 // The Trainer against a loop written by hand: same seed, same order, equal to the last bit.
+#include "boring.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/tensor.h>
@@ -10,7 +12,6 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
-#include "boring.h"
 #include "fulgur/data/samplers.h"
 
 using namespace fulgur;

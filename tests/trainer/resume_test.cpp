@@ -1,9 +1,9 @@
 // Stopped at any step and resumed, a run ends with the bits of one that was not stopped.
+#include "boring.h"
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-
-#include "boring.h"
 
 using namespace fulgur;
 using namespace fulgur::test;

@@ -1,4 +1,6 @@
 // Every option of the Trainer is tested by what it does.
+#include "boring.h"
+
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
@@ -6,7 +8,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
 
-#include "boring.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
