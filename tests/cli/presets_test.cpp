@@ -1,7 +1,5 @@
 // Each config of configs/ is run on a few batches of the real data.
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,11 +11,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-std::filesystem::path configs() {
-  const char* folder = std::getenv("FULGUR_CONFIGS");
-  REQUIRE(folder != nullptr);
-  return folder;
-}
+std::filesystem::path configs() { return FULGUR_CONFIGS; }
 
 std::set<std::string> keys(const Json& object) {
   std::set<std::string> names;

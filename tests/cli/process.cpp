@@ -48,8 +48,7 @@ void redirect(const std::filesystem::path& path, int target) {
 }  // namespace
 
 Finished trainer(const std::vector<std::string>& arguments, const Start& start) {
-  const char* program = std::getenv("FULGUR_TRAINER_BIN");
-  if (program == nullptr) throw std::runtime_error("FULGUR_TRAINER_BIN must name the trainer program");
+  const char* program = FULGUR_TRAINER_BIN;  // by the build
   const TemporaryFolder output;
   const pid_t child = ::fork();
   if (child < 0) throw std::runtime_error("fork failed");

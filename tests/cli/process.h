@@ -20,7 +20,7 @@ struct Start {
   bool broken_pipe = false;  ///< stdout is a pipe that nobody reads
 };
 
-/// Runs the program that FULGUR_TRAINER_BIN names and waits for its end.
+/// Runs the built `trainer` and waits for its end.
 Finished trainer(const std::vector<std::string>& arguments, const Start& start = {});
 
 inline bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
