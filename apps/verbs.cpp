@@ -100,10 +100,8 @@ ExitCode run(const CommandLine& command) {
   if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
 
   const Config config = load_config(command.sources);
-  if (command.print_config || command.verb == "config") {
-    print(to_yaml(config.write(), command.print_config.value_or(YamlStyle())));
-    return ExitCode::ok;
-  }
+  if (command.print_config) return print(to_yaml(config.write(), *command.print_config)), ExitCode::ok;
+  if (command.verb == "config") return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
   if (command.report) check_report_path(*command.report);
   if (command.verb == "fit") return fit(command, config);
   if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);

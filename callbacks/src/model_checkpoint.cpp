@@ -88,6 +88,7 @@ void ModelCheckpoint::on_train_start(RunContext& run) {
   if (folder != folder_) {
     kept_.clear();
     best_score_.reset();
+    saved_step_ = -1;
   }
   folder_ = folder;
   seen_step_ = run.progress().global_step;

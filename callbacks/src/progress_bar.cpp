@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "fulgur/core/text.h"
 
@@ -28,7 +29,9 @@ std::string clock_text(double seconds) {
 std::string metric_text(double value) {
   const double size = std::fabs(value);
   if (value == 0 || (size >= 0.001 && size < 10000)) return format_fixed(value, 3);
-  return format_double(static_cast<double>(static_cast<float>(value)));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
 }
 
 void put(const std::string& text) {

@@ -104,8 +104,17 @@ link: {model.in_features: data.num_features, model.num_classes: data.num_classes
 TEST_CASE("config runs nothing and leaves nothing") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
-  CHECK(trainer({"config", "-c", "c.yaml"}, {.folder = folder.path()}).exit_code == 0);
-  CHECK(trainer({"fit", "-c", "c.yaml", "--print_config"}, {.folder = folder.path()}).exit_code == 0);
+  const std::vector<std::string> open{"-c", "c.yaml", "--trainer.num_threads", "auto", "--trainer.accelerator", "auto"};
+  const auto shown = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), open.begin(), open.end());
+    const Finished finished = trainer(arguments, {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=3"}});
+    CHECK(finished.exit_code == 0);
+    return finished.out;
+  };
+  // As written, and with each auto of the trainer decided.
+  CHECK(says(shown({"fit", "--print_config"}), "num_threads: auto"));
+  CHECK(says(shown({"config"}), "num_threads: 3"));
+  CHECK_FALSE(says(shown({"config"}), "accelerator: auto"));
   CHECK(files_in(folder.path()) == 1);
 }
 

@@ -4,6 +4,7 @@ set(TEST_SOURCES
   hooks_test.cpp
   log_store_test.cpp
   parity_test.cpp
+  progress_bar_test.cpp
   resume_test.cpp
   run_folder_test.cpp
   trainer_options_effect_test.cpp)

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 void Session::choose_hardware() {
   Run& run = *run_;
-  threads_ = set_threads(run.options.num_threads);
+  threads_ = decide_threads(run.options.num_threads);
+  set_threads(threads_);
   devices_ = choose_devices(run.options);
   if (run.parts.seed) seed_everything(*run.parts.seed);
   auto precision = run.parts.precision ? run.parts.precision : make_precision(run.options.precision);
@@ -285,22 +286,16 @@ void Session::restore(const CheckpointContent& content) {
   load_rng_state(run.device(), state.at("rng"));
 }
 
+ConfigNode options_node(TrainerOptions options) {
+  Fields fields;
+  options.fields(fields);
+  return fields.write();
+}
+
 void Session::save_config() {
   Run& run = *run_;
-  if (run.parts.config) {
-    run.resolved_config = *run.parts.config;
-  } else {
-    TrainerOptions copy = run.options;
-    Fields fields;
-    copy.fields(fields);
-    run.resolved_config = ConfigNode::map({{"trainer", fields.write()}});
-  }
-  // Second stage: what was `auto` is written as it was decided.
-  ConfigNode& trainer = run.resolved_config.get_or_add("trainer");
-  trainer.set("accelerator", ConfigNode::string(devices_.accelerator->name()));
-  trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices_.devices.size())));
-  trainer.set("num_threads", ConfigNode::integer(threads_));
-  if (run.parts.seed) run.resolved_config.set("seed_everything", ConfigNode::scalar(std::to_string(*run.parts.seed)));
+  ConfigNode written = run.parts.config ? *run.parts.config : ConfigNode::map({{"trainer", options_node(run.options)}});
+  run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.parts.seed);
   if (run.run_dir.empty()) return;
   const fs::path path = run.run_dir / "config.yaml";
   std::ofstream file(path);

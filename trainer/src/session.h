@@ -13,6 +13,9 @@ namespace fulgur::detail {
 /// Folder of run folders where no logger names another.
 inline constexpr const char* kDefaultRunName = "fulgur_logs";
 
+/// The `trainer:` section that these options come from.
+ConfigNode options_node(TrainerOptions options);
+
 /// Everything that happens around the loops of one run, in the order of docs/architecture.md.
 class Session {
  public:

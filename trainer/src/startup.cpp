@@ -11,19 +11,25 @@
 
 namespace fulgur::detail {
 
-int64_t set_threads(const Auto<int64_t>& num_threads) {
-  int64_t count = 1;
-  if (num_threads.value) {
-    count = *num_threads.value;
-  } else if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) {
-    count = std::atoll(text);
-  } else {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0) count = std::max(1, CPU_COUNT(&set));
-  }
+int64_t decide_threads(const Auto<int64_t>& num_threads) {
+  if (num_threads.value) return *num_threads.value;
+  if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) return std::atoll(text);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void set_threads(int64_t count) {
   if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
-  return count;
+}
+
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed) {
+  ConfigNode& trainer = config.get_or_add("trainer");
+  trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
+  trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
+  trainer.set("num_threads", ConfigNode::integer(threads));
+  if (seed) config.set("seed_everything", ConfigNode::scalar(std::to_string(*seed)));
+  return config;
 }
 
 std::string ChosenDevices::text() const {

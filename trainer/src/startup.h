@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,8 +11,10 @@
 
 namespace fulgur::detail {
 
-/// Sets LibTorch's thread count (`auto`: the CPUs this process may use, or OMP_NUM_THREADS) and returns it.
-int64_t set_threads(const Auto<int64_t>& num_threads);
+/// Threads of a run: as asked, or (`auto`) OMP_NUM_THREADS, or the CPUs this process may use.
+int64_t decide_threads(const Auto<int64_t>& num_threads);
+/// Sets LibTorch's thread count.
+void set_threads(int64_t count);
 
 struct ChosenDevices {
   Accelerator* accelerator = nullptr;
@@ -22,6 +25,9 @@ struct ChosenDevices {
 
 /// Decides accelerator and devices. Throws a ConfigError that says what this machine has.
 ChosenDevices choose_devices(const TrainerOptions& options);
+
+/// `config` with what was `auto` written as it was decided.
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);
 
 /// Deterministic algorithms while it lives.
 class DeterministicGuard {

@@ -94,6 +94,12 @@ Trainer Trainer::from_config(const Config& config) {
   return Trainer(config.trainer, std::move(parts));
 }
 
+ConfigNode Trainer::resolved_config() const {
+  ConfigNode written = impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
+  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options), detail::decide_threads(impl_->options.num_threads),
+                                impl_->parts.seed);
+}
+
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 fs::path Trainer::log_dir() const { return impl_->run_dir; }
 

@@ -73,6 +73,9 @@ class FULGUR_API Trainer {
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 
+  /// The config as a run would save it, with each `auto` of the trainer decided for this machine. Runs nothing; throws as
+  /// a run would where devices are missing.
+  ConfigNode resolved_config() const;
   const TrainerOptions& options() const;
   std::filesystem::path log_dir() const;
 
