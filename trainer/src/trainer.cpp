@@ -58,8 +58,6 @@ ExitCode exit_code_of_signal(bool saved) {
   return saved ? ExitCode::preempted : ExitCode::terminated;
 }
 
-Metrics newest_metrics(Run& run) { return run.logs.published(); }
-
 // `epoch=E-step=S`, E the last epoch that was trained in.
 CheckpointRequest final_checkpoint(const Run& run) {
   const Progress& p = run.progress();
@@ -122,17 +120,27 @@ std::optional<fs::path> resolve_checkpoint(const CheckpointChoice& choice, const
   return found;
 }
 
+// What every verb does around its loops: `body` receives the prepared run and the checkpoint that was chosen.
+template <class Impl, class Body>
+void with_run(Impl& impl, Verb verb, std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint, Body body) {
+  Session session(impl.options, impl.parts, verb);
+  guarded(session, impl.running, [&] {
+    const auto path = resolve_checkpoint(checkpoint, impl.options, impl.parts, impl.last_checkpoint, impl.best_checkpoint);
+    session.prepare(std::move(module), std::move(data), path);
+    Run& run = session.run();
+    impl.run_dir = run.run_dir;
+    run.start_clock();
+    body(run, path);
+  });
+}
+
+using ChosenCheckpoint = std::optional<fs::path>;
+
 }  // namespace
 
 FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  Session session(impl_->options, impl_->parts, Verb::fit);
   FitReport report;
-  guarded(session, impl_->running, [&] {
-    const auto path = resolve_checkpoint(checkpoint, impl_->options, impl_->parts, impl_->last_checkpoint, impl_->best_checkpoint);
-    session.prepare(std::move(module), std::move(data), path);
-    Run& run = session.run();
-    impl_->run_dir = run.run_dir;
-    run.start_clock();
+  with_run(*impl_, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
     run.model->on_fit_start();
     if (!path && run.validation_runs && run.options.num_sanity_val_steps != 0) {
@@ -159,7 +167,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.stop_reason = run.stop_reason.value_or("");
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
-    report.metrics = newest_metrics(run);
+    report.metrics = run.logs.published();
     report.run_dir = run.run_dir;
     report.last_checkpoint = impl_->last_checkpoint = run.last_checkpoint_;
     report.best_checkpoint = impl_->best_checkpoint = run.best_checkpoint_;
@@ -173,14 +181,8 @@ namespace {
 template <class Impl>
 EvalReport evaluate_with(Impl& impl, Verb verb, Stage stage, std::shared_ptr<LightningModule> module, DataSource data,
                          const CheckpointChoice& checkpoint) {
-  Session session(impl.options, impl.parts, verb);
   EvalReport report;
-  guarded(session, impl.running, [&] {
-    const auto path = resolve_checkpoint(checkpoint, impl.options, impl.parts, impl.last_checkpoint, impl.best_checkpoint);
-    session.prepare(std::move(module), std::move(data), path);
-    Run& run = session.run();
-    impl.run_dir = run.run_dir;
-    run.start_clock();
+  with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::evaluate(run, stage);
     report.run_dir = run.run_dir;
     report.checkpoint = path;
@@ -200,14 +202,8 @@ EvalReport Trainer::test(std::shared_ptr<LightningModule> module, DataSource dat
 }
 
 PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  Session session(impl_->options, impl_->parts, Verb::predict);
   PredictReport report;
-  guarded(session, impl_->running, [&] {
-    const auto path = resolve_checkpoint(checkpoint, impl_->options, impl_->parts, impl_->last_checkpoint, impl_->best_checkpoint);
-    session.prepare(std::move(module), std::move(data), path);
-    Run& run = session.run();
-    impl_->run_dir = run.run_dir;
-    run.start_clock();
+  with_run(*impl_, Verb::predict, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::predict(run);
     report.run_dir = run.run_dir;
     report.checkpoint = path;
