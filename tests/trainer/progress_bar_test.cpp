@@ -126,6 +126,8 @@ TEST_CASE("verbose of ModelCheckpoint prints a line for each checkpoint") {
       Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data());
     });
   };
-  CHECK(count(lines(true), "epoch=0-step=10.ckpt") == 1);
-  CHECK(count(lines(false), "epoch=0-step=10.ckpt") == 0);
+  CHECK(count(lines(true), "checkpoints/epoch=0-step=10.ckpt") == 1);
+  CHECK(count(lines(false), "checkpoints/epoch=0-step=10.ckpt") == 0);
+  // The end of a fit is always told.
+  CHECK(count(lines(false), "stopped: max_epochs · 1 epochs, 10 steps · last checkpoint: epoch=0-step=10.ckpt") == 1);
 }

@@ -87,7 +87,8 @@ Trainer Trainer::from_config(const Config& config) {
   parts.lr_scheduler_monitor = config.lr_scheduler_monitor;
   if (config.seed_everything.enabled) parts.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);
-  // The model is made before a run begins, and its first weights depend on the seed too.
+  // The model is made before a run begins: threads are set before its first operation, and its weights depend on the seed.
+  detail::set_threads(detail::decide_threads(config.trainer.num_threads));
   if (parts.seed) seed_everything(*parts.seed);
   return Trainer(config.trainer, std::move(parts));
 }
@@ -172,6 +173,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.last_checkpoint = impl_->last_checkpoint = run.last_checkpoint_;
     report.best_checkpoint = impl_->best_checkpoint = run.best_checkpoint_;
     report.exit_code = exit_code_of_signal(run.last_checkpoint_.has_value());
+    run.print(cat("stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step, " steps · last checkpoint: ",
+                  report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
   });
   return report;
 }
