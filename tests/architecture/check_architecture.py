@@ -45,7 +45,8 @@ NOT_USED = [
 
 # A file that names a machine's folders works on that machine only. (Text after `env:` or `~` is a user's own.)
 MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(root|work|home)(/|\b(?=[\s\"'`:;,)]|$))")
-SHARED_PATH = re.compile(r"\.\./shared\b")
+SIBLING = "shared"  # the folder beside the repository that only .ci/run may name
+SHARED_PATH = re.compile(rf"\.\./{SIBLING}\b")
 MAY_NAME_SHARED = {".ci/run"}
 # This test spells out what it looks for.
 OWN = "tests/architecture/"
@@ -154,7 +155,7 @@ def check(root):
             if MACHINE_PATH.search(line):
                 report(name, number, "no path of one machine: " + line.strip()[:80])
             if SHARED_PATH.search(line) and name not in MAY_NAME_SHARED:
-                report(name, number, "only .ci/run names ../shared")
+                report(name, number, "only .ci/run names the folder beside the repository")
     return breaches
 
 
