@@ -105,7 +105,6 @@ class FitLoop {
     const std::optional<int64_t> batches = run.stages[Stage::train].batches.front();
     interval_ = validation_interval(run.options, batches);
     run.stage_ = Stage::train;
-    run.epoch_skipped = false;
     progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
     int64_t batch_idx = 0;
@@ -118,14 +117,14 @@ class FitLoop {
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     }
     Batch batch;
-    bool at_end = false;
+    bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
       if (!loader.next(batch)) {
         at_end = true;
         break;
       }
       if (!step_.run_batch(std::move(batch), batch_idx, batches)) {
-        run.epoch_skipped = true;
+        skipped = true;
         break;
       }
       const bool last_batch = batches && batch_idx + 1 == *batches;
@@ -139,9 +138,9 @@ class FitLoop {
         return;
       }
     }
-    if (batch_idx == 0 && !run.epoch_skipped)
+    if (batch_idx == 0 && !skipped)
       throw DataError("[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with drop_last?");
-    if (at_end || run.epoch_skipped) {
+    if (at_end || skipped) {
       if (run.window_done > 0) step_.close_window();
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
     }

@@ -55,23 +55,16 @@ std::vector<LrScheduler*> Run::lr_schedulers() {
   return all;
 }
 
-std::string Run::metric_name(std::string_view name, const LogOptions& log_options) const {
-  return log_options.add_dataloader_idx ? cat(name, "/dataloader_idx_", loader_idx_) : std::string(name);
-}
-
-void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
+template <class Value>
+void Run::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
-  if (loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step)
-    return logs.log(metric_name(name, log_options), scope_, stage_, value, weight, log_options);
+  const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step && log_options.add_dataloader_idx;
+  if (of_one_loader) return logs.log(cat(name, "/dataloader_idx_", loader_idx_), scope_, stage_, value, weight, log_options);
   logs.log(name, scope_, stage_, value, weight, log_options);
 }
 
-void Run::log(std::string_view name, double value, const LogOptions& log_options) {
-  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
-  if (loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step)
-    return logs.log(metric_name(name, log_options), scope_, stage_, value, weight, log_options);
-  logs.log(name, scope_, stage_, value, weight, log_options);
-}
+void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) { log_value(name, value, log_options); }
+void Run::log(std::string_view name, double value, const LogOptions& log_options) { log_value(name, value, log_options); }
 
 void Run::print(std::string_view line) {
   if (is_global_zero()) log::info(line);
@@ -150,7 +143,6 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["loaders"] = std::move(loaders);
     state["logs"] = logs.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation},
-                                    {"window_start", window_start},
                                     {"window_length", window_length},
                                     {"window_done", window_done},
                                     {"logged_step", logged_step_}});

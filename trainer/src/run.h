@@ -132,11 +132,9 @@ class Run final : public RunContext {
   int64_t accumulation = 1;
   bool validation_runs = false;
   std::optional<std::string> stop_reason;
-  bool epoch_skipped = false;
 
-  // Window of gradient accumulation: batches of this epoch [window_start, window_start + window_length).
-  int64_t window_start = 0, window_length = 0;
-  int64_t window_done = 0;
+  // The running window of gradient accumulation: its batches, and how many of them are done.
+  int64_t window_length = 0, window_done = 0;
 
   // Written by the loops.
   int64_t batch_idx_ = 0;
@@ -152,7 +150,8 @@ class Run final : public RunContext {
  private:
   void publish(uint64_t ticket, const CheckpointRequest& request);
   void prune();
-  std::string metric_name(std::string_view name, const LogOptions& log_options) const;
+  template <class Value>
+  void log_value(std::string_view name, const Value& value, const LogOptions& log_options);
 
   Verb verb_;
   LogScope scope_ = LogScope::forbidden;
@@ -162,7 +161,6 @@ class Run final : public RunContext {
   uint64_t next_ticket_ = 1;
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
   std::optional<std::string> best_owner_;
-  std::string metric_name_buffer_;
 };
 
 }  // namespace fulgur::detail

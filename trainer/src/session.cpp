@@ -42,10 +42,7 @@ void Session::make_callbacks() {
   };
   if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
     throw ConfigError("[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the two.");
-  const auto add_default = [&](const char* name) {
-    const ComponentInfo& info = Registry<Callback>::instance().get(name);
-    list.push_back(Registry<Callback>::create(name, *info.make_options()));
-  };
+  const auto add_default = [&](const char* name) { list.push_back(Spec<Callback>(name).create()); };
   if (verb_ == Verb::fit && run.options.enable_checkpointing && !has_phase(Phase::checkpoint)) add_default("ModelCheckpoint");
   if (run.options.enable_progress_bar &&
       std::none_of(list.begin(), list.end(), [](const auto& c) { return c->state_key() == "ProgressBar"; }))
@@ -60,10 +57,7 @@ void Session::make_loggers() {
     run.active_loggers = run.parts.loggers;
   } else if (run.options.logger.enabled) {
     if (run.options.logger.loggers.empty()) {
-      for (const char* name : {"CsvLogger", "JsonlLogger"}) {
-        const ComponentInfo& info = Registry<Logger>::instance().get(name);
-        run.active_loggers.push_back(Registry<Logger>::create(name, *info.make_options()));
-      }
+      for (const char* name : {"CsvLogger", "JsonlLogger"}) run.active_loggers.push_back(Spec<Logger>(name).create());
     }
     for (const auto& spec : run.options.logger.loggers) run.active_loggers.push_back(spec.create());
   }
@@ -141,9 +135,8 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
 void Session::set_up_data() {
   Run& run = *run_;
   const TrainerOptions& o = run.options;
-  const bool module_has_data = !run.model->dataloaders(verb_ == Verb::fit ? Stage::train : verb_ == Verb::validate ? Stage::validate
-                                                       : verb_ == Verb::test ? Stage::test : Stage::predict).empty();
-  if (run.data.module && module_has_data)
+  const Stage first_stage = verb_ == Verb::fit ? Stage::train : verb_ == Verb::validate ? Stage::validate : verb_ == Verb::test ? Stage::test : Stage::predict;
+  if (run.data.module && !run.model->dataloaders(first_stage).empty())
     throw ConfigError("[trainer.data] both a data module and the module's own dataloaders() are given. Use one of the two.");
   switch (verb_) {
     case Verb::fit:
@@ -270,7 +263,6 @@ void Session::restore(const CheckpointContent& content) {
   run.logs.load_state(state.at("logs"));
   const StateTree& loop = state.at("loop");
   run.accumulation = loop.at("accumulation").as_int();
-  run.window_start = loop.at("window_start").as_int();
   run.window_length = loop.at("window_length").as_int();
   run.window_done = loop.at("window_done").as_int();
   run.logged_step_ = loop.at("logged_step").as_int();

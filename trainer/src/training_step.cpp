@@ -54,7 +54,6 @@ bool TrainingStep::run_batch(Batch batch, int64_t batch_idx, std::optional<int64
     ++run.progress_.batches_total.started;
     // A window begins here; its real length is known now where the loader's is.
     if (run.window_done == 0) {
-      run.window_start = batch_idx;
       run.window_length = run.accumulation;
       if (batches_in_epoch) run.window_length = std::min(run.accumulation, *batches_in_epoch - batch_idx);
     }
