@@ -26,10 +26,10 @@ TEST_CASE("a reference takes the value with its type") {
       "trainer: {max_epochs: 3}\n"
       "model: {class_path: ConfigModel, init_args: {classes: \"${trainer.max_epochs}\", name: \"run "
       "${trainer.max_epochs} of ${data.data_dir}\", widths: \"${silence}\"}}\n"
-      "data: {class_path: ConfigData, init_args: {data_dir: /tmp/x}}\n"
+      "data: {class_path: ConfigData, init_args: {data_dir: data/x}}\n"
       "silence: [4, 5]\n");
   CHECK(value_at(config, "model.init_args.classes") == "3");
-  CHECK(value_at(config, "model.init_args.name") == "run 3 of /tmp/x");
+  CHECK(value_at(config, "model.init_args.name") == "run 3 of data/x");
   CHECK(value_at(config, "model.init_args.widths") == "[4, 5]");
 }
 

@@ -143,7 +143,7 @@ TEST_CASE("F41 10,000 unknown keys are told in less than a second") {
 }
 
 TEST_CASE("paths and texts with odd characters survive") {
-  const Config config = load("", {{"trainer.default_root_dir", "/tmp/a b/ö #1"}});
-  CHECK(config.trainer.default_root_dir == "/tmp/a b/ö #1");
-  CHECK(load(to_yaml(config.write())).trainer.default_root_dir == "/tmp/a b/ö #1");
+  const Config config = load("", {{"trainer.default_root_dir", "runs/a b/ö #1"}});
+  CHECK(config.trainer.default_root_dir == "runs/a b/ö #1");
+  CHECK(load(to_yaml(config.write())).trainer.default_root_dir == "runs/a b/ö #1");
 }
