@@ -1,0 +1,75 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Why an `EarlyStopping` stopped the fit.
+enum class EarlyStoppingReason { not_stopped, stopping_threshold, divergence_threshold, patience_exhausted, non_finite_metric };
+
+/// Stops a fit whose monitored metric gets no better. Checks once per training epoch or validation, reading the metric
+/// there, which may wait for the device; does nothing in the sanity check, with fast_dev_run and outside of fit. A stop
+/// on one rank is a stop on all. As Lightning's, but a metric that is missing with `strict: false` always warns, once.
+class FULGUR_API EarlyStopping final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::string monitor;
+    double min_delta = 0.0;
+    int64_t patience = 3;
+    bool verbose = false;
+    std::string mode = "min";
+    bool strict = true;
+    bool check_finite = true;
+    std::optional<double> stopping_threshold;
+    std::optional<double> divergence_threshold;
+    std::optional<bool> check_on_train_epoch_end;
+    bool log_rank_zero_only = false;
+    void fields(Fields& f);
+  };
+
+  /// Throws a ConfigError where `monitor` is empty.
+  explicit EarlyStopping(Options options);
+
+  std::string state_key() const override;
+  Phase phase() const override { return Phase::decide; }
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+  void on_train_start(RunContext& run) override;
+  /// Throws a ConfigError where the metric is missing and `strict` is on; likewise `on_validation_end`.
+  void on_train_epoch_end(RunContext& run) override;
+  void on_validation_end(RunContext& run) override;
+
+  /// Epoch in which the fit was stopped, from 0; 0 also where it was not.
+  int64_t stopped_epoch() const { return stopped_epoch_; }
+  /// Best value of the metric so far; infinite before the first check.
+  double best_score() const { return best_score_; }
+  /// Checks without an improvement since the last one.
+  int64_t wait_count() const { return wait_count_; }
+  EarlyStoppingReason stopping_reason() const { return reason_; }
+  /// The reason in words; empty where it has not stopped.
+  const std::string& stopping_reason_message() const { return message_; }
+
+ private:
+  bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
+  bool checks_at_train_epoch_end(RunContext& run) const;
+  bool enabled(RunContext& run) const;
+  void check(RunContext& run);
+  struct Verdict {
+    EarlyStoppingReason stop = EarlyStoppingReason::not_stopped;
+    std::string message = {};  // of a stop or an improvement
+  };
+  Verdict judge(double current);
+  void tell(RunContext& run, const std::string& message) const;
+
+  Options options_;
+  double best_score_;
+  int64_t wait_count_ = 0, stopped_epoch_ = 0;
+  EarlyStoppingReason reason_ = EarlyStoppingReason::not_stopped;
+  std::string message_;
+};
+
+}  // namespace fulgur

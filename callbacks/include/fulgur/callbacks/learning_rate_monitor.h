@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Logs the learning rates of all parameter groups: `lr-AdamW`, `lr-AdamW/pg1` or `lr-AdamW/<name of the group>` where
+/// there are several groups, `lr-AdamW-1` for a second optimizer of one class, and the schedule's name in place of
+/// `lr-AdamW` where it has one. A row holds the rate of its last step, or that with which its epoch began. Deviations from
+/// Lightning: rates can be monitored without a logger, so a run without one is no error; momentum and weight decay are not
+/// logged, since optimizers do not tell them.
+class FULGUR_API LearningRateMonitor final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::optional<std::string> logging_interval;
+    std::string log_key_prefix;
+    void fields(Fields& f);
+  };
+  explicit LearningRateMonitor(Options options);
+
+  /// Throws a ConfigError where two groups have one key.
+  void on_train_start(RunContext& run) override;
+  void on_train_epoch_start(RunContext& run) override;
+  void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
+
+  /// Keys of the run, in the order of optimizers and groups; empty before it began.
+  std::vector<std::string> keys() const;
+
+ private:
+  struct Group {
+    std::string key;
+    const Optimizer* optimizer;
+    size_t index;    // among the optimizer's groups
+    bool each_step;  // else each epoch
+  };
+  void log(RunContext& run, bool at_step) const;
+
+  Options options_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace fulgur

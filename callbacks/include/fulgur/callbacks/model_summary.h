@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace fulgur {
+
+/// Prints a table of the layers and their parameters when a fit begins, and notes on what is set up to no use. A tied
+/// weight counts once, for the layer that comes first. Deviation from Lightning: no FLOPs and no sizes of inputs and
+/// outputs, since modules of LibTorch have no hooks to measure them.
+class FULGUR_API ModelSummary final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    int64_t max_depth = 1;
+    void fields(Fields& f);
+  };
+  explicit ModelSummary(Options options);
+  void on_fit_start(RunContext& run) override;
+
+ private:
+  Options options_;
+};
+
+/// The lines that `ModelSummary` prints. `max_depth`: levels of layers that get a row; -1: all, 0: only the totals.
+FULGUR_API std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth);
+
+}  // namespace fulgur

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Writes a checkpoint when a fit ends by an exception or a signal after its first batch. With `dirpath` the next fit
+/// without ckpt_path goes on from it, and the first fit that ends well removes it. Where the name is taken the new one
+/// gets `-v1`; the newest counts, and the ones before it are released. Deviation from Lightning: `dirpath` may be left
+/// out, and going on needs no ckpt_path.
+class FULGUR_API OnExceptionCheckpoint final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::optional<std::filesystem::path> dirpath;
+    std::string filename = "on_exception";
+    void fields(Fields& f);
+  };
+
+  /// Throws a ConfigError where `filename` is no name of a file.
+  explicit OnExceptionCheckpoint(Options options);
+
+  Phase phase() const override { return Phase::checkpoint; }
+  std::optional<std::filesystem::path> resume_candidate() const override;
+  void on_train_start(RunContext& run) override;
+  void on_exception(RunContext& run, const std::exception& error) override;
+  void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;
+  void on_fit_end(RunContext& run) override;
+
+ private:
+  /// Checkpoints of this name in `dirpath`, the newest first.
+  std::vector<std::filesystem::path> written() const;
+
+  Options options_;
+  std::optional<int64_t> batches_at_start_;  // once training has begun
+};
+
+}  // namespace fulgur

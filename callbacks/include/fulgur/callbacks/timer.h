@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Measures how long each stage takes, on the run's one clock, and ends a fit whose training took `duration`. The time
+/// of training counts validation inside it and goes on in a resumed fit; that of other stages is of their last run.
+class FULGUR_API Timer final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::optional<Interval> duration;
+    std::string interval = "step";
+    bool verbose = true;
+    void fields(Fields& f);
+  };
+
+  /// Throws a ConfigError where `duration` is no time.
+  explicit Timer(Options options);
+
+  Phase phase() const override { return Phase::decide; }
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+  void setup(RunContext& run, Verb verb) override;
+  void teardown(RunContext& run, Verb verb) override;
+  /// A resumed fit whose time is over stops before its first step.
+  void on_fit_start(RunContext& run) override;
+  void on_train_start(RunContext& run) override;
+  void on_train_end(RunContext& run) override;
+  void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
+  void on_train_epoch_end(RunContext& run) override;
+  void on_validation_start(RunContext& run) override;
+  void on_validation_end(RunContext& run) override;
+  void on_test_start(RunContext& run) override;
+  void on_test_end(RunContext& run) override;
+  void on_predict_start(RunContext& run) override;
+  void on_predict_end(RunContext& run) override;
+
+  /// Seconds since the run began; nothing before the stage did.
+  std::optional<double> start_time_s(Stage stage = Stage::train) const;
+  /// Likewise; nothing before the stage ended.
+  std::optional<double> end_time_s(Stage stage = Stage::train) const;
+  double time_elapsed_s(Stage stage = Stage::train) const;
+  /// Seconds of `duration` that are left to training, below 0 where it is over; nothing without a duration.
+  std::optional<double> time_remaining_s() const;
+
+ private:
+  struct Span {
+    std::optional<double> start, end;
+  };
+  Span& span(Stage stage) { return spans_[static_cast<size_t>(stage)]; }
+  const Span& span(Stage stage) const { return spans_[static_cast<size_t>(stage)]; }
+  void begin(RunContext& run, Stage stage);
+  void finish(RunContext& run, Stage stage);
+  void check(RunContext& run);
+
+  Options options_;
+  RunContext* run_ = nullptr;  // while there is one
+  std::array<Span, 4> spans_;
+  double before_s_ = 0;  // of training, in the parts of the fit before this one
+  bool told_ = false;
+};
+
+}  // namespace fulgur

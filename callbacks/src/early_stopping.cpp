@@ -1,0 +1,121 @@
+#include "fulgur/callbacks/early_stopping.h"
+
+#include <cmath>
+#include <limits>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+void EarlyStopping::Options::fields(Fields& f) {
+  f(monitor, "monitor", "Metric to watch, by its logged name.").required();
+  f(min_delta, "min_delta", "A change smaller than this is no improvement.").at_least(0);
+  f(patience, "patience", "Checks without an improvement after which the fit stops.").at_least(0);
+  f(verbose, "verbose", "Print a line for each improvement and for the stop.");
+  f(mode, "mode", "Whether a small or a large value is better.").one_of({"min", "max"});
+  f(strict, "strict", "A metric that was not logged is an error; else a warning, and the check is skipped.");
+  f(check_finite, "check_finite", "Stop where the metric is NaN or infinite.");
+  f(stopping_threshold, "stopping_threshold", "Stop as soon as the metric is better than this.");
+  f(divergence_threshold, "divergence_threshold", "Stop as soon as the metric is worse than this.");
+  f(check_on_train_epoch_end, "check_on_train_epoch_end",
+    "Check at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
+  f(log_rank_zero_only, "log_rank_zero_only", "Lines of verbose from rank 0 only, not from each rank.");
+}
+
+EarlyStopping::EarlyStopping(Options options)
+    : options_(std::move(options)),
+      best_score_(options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity()) {
+  if (options_.monitor.empty()) throw ConfigError("[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
+}
+
+std::string EarlyStopping::state_key() const { return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", options_.mode, "}"); }
+
+StateTree EarlyStopping::state() const {
+  return StateTree::map({{"wait_count", wait_count_}, {"stopped_epoch", stopped_epoch_}, {"best_score", best_score_}});
+}
+
+void EarlyStopping::load_state(const StateTree& state) {
+  const int64_t wait_count = state.at("wait_count").as_int();
+  const int64_t stopped_epoch = state.at("stopped_epoch").as_int();
+  best_score_ = state.at("best_score").as_double();
+  wait_count_ = wait_count;
+  stopped_epoch_ = stopped_epoch;
+}
+
+bool EarlyStopping::checks_at_train_epoch_end(RunContext& run) const {
+  if (options_.check_on_train_epoch_end) return *options_.check_on_train_epoch_end;
+  return !run.has_validation() || run.validates_each_epoch_end();
+}
+
+bool EarlyStopping::enabled(RunContext& run) const { return run.verb() == Verb::fit && !run.sanity_checking() && !run.fast_dev_run(); }
+
+void EarlyStopping::on_train_start(RunContext& run) {
+  // Of this fit, not of one before it with the same object.
+  reason_ = EarlyStoppingReason::not_stopped;
+  message_.clear();
+  if (enabled(run) && !checks_at_train_epoch_end(run) && !run.has_validation())
+    log::warn("early_stopping.never_checks", "EarlyStopping has check_on_train_epoch_end: false, but no validation runs in this fit: it never checks");
+}
+
+void EarlyStopping::on_train_epoch_end(RunContext& run) {
+  if (enabled(run) && checks_at_train_epoch_end(run)) check(run);
+}
+
+void EarlyStopping::on_validation_end(RunContext& run) {
+  if (enabled(run) && !checks_at_train_epoch_end(run)) check(run);
+}
+
+void EarlyStopping::check(RunContext& run) {
+  const std::optional<double> current = run.metric(options_.monitor);
+  if (!current) {
+    const std::vector<std::string> names = run.metric_names();
+    const std::string what = cat("monitor '", options_.monitor, "' was not logged; there are: ", names.empty() ? "none" : join(names));
+    if (options_.strict)
+      throw ConfigError(cat("[callbacks.EarlyStopping] ", what, did_you_mean(options_.monitor, names), ". Name one of them, or set strict: false."));
+    log::warn("early_stopping.monitor_missing", cat("EarlyStopping: ", what, ". Its checks are skipped until it is"));
+    return;
+  }
+  const Verdict verdict = judge(*current);
+  const bool stops = verdict.stop != EarlyStoppingReason::not_stopped;
+  if (stops) {
+    reason_ = verdict.stop;
+    message_ = verdict.message;
+  }
+  if (run.collectives().any(stops)) {
+    stopped_epoch_ = run.progress().epoch;
+    run.request_stop(cat("EarlyStopping: ", stops ? message_ : cat(options_.monitor, ", by the decision of another rank")));
+  }
+  if (options_.verbose && !verdict.message.empty()) tell(run, verdict.message);
+}
+
+EarlyStopping::Verdict EarlyStopping::judge(double current) {
+  const std::string& name = options_.monitor;
+  if (options_.check_finite && !std::isfinite(current))
+    return {EarlyStoppingReason::non_finite_metric, cat(name, " is not finite: ", current, "; best is ", best_score_)};
+  if (options_.stopping_threshold && better(current, *options_.stopping_threshold))
+    return {EarlyStoppingReason::stopping_threshold, cat(name, " is ", current, ", better than the threshold ", *options_.stopping_threshold)};
+  if (options_.divergence_threshold && better(*options_.divergence_threshold, current))
+    return {EarlyStoppingReason::divergence_threshold, cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold)};
+  const double needed = options_.mode == "max" ? current - options_.min_delta : current + options_.min_delta;
+  if (better(needed, best_score_)) {
+    const double before = best_score_;
+    best_score_ = current;
+    wait_count_ = 0;
+    return {.message = std::isinf(before) ? cat(name, " is ", current, ", the first value") : cat(name, " improved from ", before, " to ", current)};
+  }
+  if (++wait_count_ < options_.patience) return {};
+  return {EarlyStoppingReason::patience_exhausted,
+          cat(name, " did not improve in the last ", wait_count_, wait_count_ == 1 ? " check" : " checks", "; best is ", best_score_)};
+}
+
+void EarlyStopping::tell(RunContext& run, const std::string& message) const {
+  const std::string rank = run.world_size() > 1 ? cat("[rank ", run.rank(), "] ") : "";
+  if (run.is_global_zero() || !options_.log_rank_zero_only) log::info(cat(rank, "EarlyStopping: ", message));
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Callback>::add<EarlyStopping>("EarlyStopping", "Stops a fit whose monitored metric gets no better.");
+
+}  // namespace fulgur

@@ -1,0 +1,135 @@
+#include "fulgur/callbacks/model_summary.h"
+
+#include <algorithm>
+
+#include "fulgur/core/module.h"
+#include "fulgur/core/text.h"
+#include "type_name.h"
+
+namespace fulgur {
+namespace {
+
+struct Row {
+  std::string name, type, params, mode;
+};
+
+// `12,345.678`.
+std::string with_commas(const std::string& number) {
+  std::string out = number;
+  for (auto at = static_cast<int64_t>(std::min(number.find('.'), number.size())) - 3; at > 0; at -= 3) out.insert(static_cast<size_t>(at), 1, ',');
+  return out;
+}
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+int64_t params_below(const std::vector<NamedParameter>& parameters, const std::string& prefix) {
+  int64_t count = 0;
+  for (const NamedParameter& parameter : parameters)
+    if (parameter.name.starts_with(prefix)) count += parameter.value.numel();
+  return count;
+}
+
+class Summary {
+ public:
+  Summary(const torch::nn::Module& module, int64_t max_depth) : max_depth_(max_depth), parameters_(unique_parameters(module)) {
+    visit(module, "", 1);
+    for (const NamedParameter& parameter : parameters_) {
+      const int64_t count = parameter.value.numel();
+      total_ += count;
+      if (parameter.value.requires_grad()) trainable_ += count;
+      if (parameter.name.find('.') == std::string::npos) outside_ += count;
+      bytes_ += static_cast<double>(parameter.value.nbytes());
+    }
+    if (outside_ > 0 && max_depth_ != 0) rows_.push_back({"other params", "n/a", format_count(outside_), "n/a"});
+  }
+
+  std::vector<std::string> lines() const {
+    std::vector<std::string> lines;
+    if (!rows_.empty()) add_table(lines);
+    const auto total = [&](const std::string& value, const char* what) { lines.push_back(cat(padded(value, 10), what)); };
+    total(format_count(trainable_), "Trainable params");
+    total(format_count(total_ - trainable_), "Non-trainable params");
+    total(format_count(total_), "Total params");
+    total(with_commas(format_fixed(bytes_ / 1e6, 3)), "Total estimated model params size (MB)");
+    total(cat(train_mode_), "Modules in train mode");
+    total(cat(eval_mode_), "Modules in eval mode");
+    lines.insert(lines.end(), notes_.begin(), notes_.end());
+    return lines;
+  }
+
+ private:
+  void visit(const torch::nn::Module& module, const std::string& prefix, int64_t depth) {
+    std::string conv, conv_type;  // the sibling before, where it is a convolution with a bias
+    for (const auto& item : module.named_children()) {
+      const torch::nn::Module& child = *item.value();
+      const std::string name = prefix + item.key();
+      const std::string type = detail::short_type_name(child.name());
+      ++(child.is_training() ? train_mode_ : eval_mode_);
+      if (max_depth_ < 0 || depth <= max_depth_)
+        rows_.push_back({name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
+      if (!conv.empty() && type.starts_with("BatchNorm"))
+        notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which ", name, " (", type, ") behind it takes out again. Make it with .bias(false)."));
+      conv = type.starts_with("Conv") && has_bias(child) ? name : "";
+      conv_type = type;
+      visit(child, name + ".", depth + 1);
+    }
+  }
+
+  static bool has_bias(const torch::nn::Module& module) {
+    const auto own = module.named_parameters(/*recurse=*/false);
+    const Tensor* bias = own.find("bias");
+    return bias != nullptr && bias->defined();
+  }
+
+  void add_table(std::vector<std::string>& lines) const {
+    size_t name = 4, type = 4, params = 6, mode = 4;
+    for (const Row& row : rows_) {
+      name = std::max(name, row.name.size());
+      type = std::max(type, row.type.size());
+      params = std::max(params, row.params.size());
+      mode = std::max(mode, row.mode.size());
+    }
+    const size_t index = cat(rows_.size() - 1).size();
+    const std::string rule(index + name + type + params + mode + 4 * 3, '-');
+    const auto add = [&](std::string number, const Row& row) {
+      std::string line = cat(padded(std::move(number), index), " | ", padded(row.name, name), " | ", padded(row.type, type), " | ",
+                             padded(row.params, params), " | ", row.mode);
+      lines.push_back(std::move(line));
+    };
+    add("", {"Name", "Type", "Params", "Mode"});
+    lines.push_back(rule);
+    for (size_t i = 0; i < rows_.size(); ++i)
+      add(rows_[i].type == "n/a" ? "" : cat(i), rows_[i]);
+    lines.push_back(rule);
+  }
+
+  int64_t max_depth_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<Row> rows_;
+  std::vector<std::string> notes_;
+  int64_t total_ = 0, trainable_ = 0, outside_ = 0, train_mode_ = 0, eval_mode_ = 0;
+  double bytes_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) { return Summary(module, max_depth).lines(); }
+
+void ModelSummary::Options::fields(Fields& f) {
+  f(max_depth, "max_depth", "Levels of layers that get a row; -1: all, 0: only the totals.").at_least(-1);
+}
+
+ModelSummary::ModelSummary(Options options) : options_(options) {}
+
+void ModelSummary::on_fit_start(RunContext& run) {
+  if (!run.is_global_zero()) return;
+  for (const std::string& line : summarize(run.module(), options_.max_depth)) run.print(line);
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Callback>::add<ModelSummary>("ModelSummary", "Prints the layers and their parameters when a fit begins.");
+
+}  // namespace fulgur
