@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "checkpoint_name.h"
+#include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
@@ -21,22 +22,30 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(save_weights_only, "save_weights_only", "Without optimizer and loop state: for inference, not for going on.");
   f(auto_insert_metric_name, "auto_insert_metric_name", "Write name=value into file names, not the value alone.");
   f(every_n_train_steps, "every_n_train_steps", "A checkpoint every n optimizer steps.").at_least(1);
-  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.");
+  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.").units({"s", "min", "h"});
   f(every_n_epochs, "every_n_epochs", "A checkpoint every n epochs; default 1 where no other trigger is set.").at_least(1);
+  f(every, "every", "A checkpoint each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
   f(save_on_train_epoch_end, "save_on_train_epoch_end",
     "Save at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
+  f(save_on_exception, "save_on_exception", "Also save when the fit fails; at a signal the Trainer saves anyway.");
 }
 
 ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options)) {
-  const int triggers = options_.every_n_train_steps.has_value() + options_.train_time_interval.has_value() + options_.every_n_epochs.has_value();
-  if (triggers > 1)
-    throw ConfigError("[callbacks.ModelCheckpoint] every_n_train_steps, train_time_interval and every_n_epochs exclude each other. Set one of them; "
-                      "for several triggers use several ModelCheckpoints.");
-  if (triggers == 0) options_.every_n_epochs = 1;
+  std::vector<std::string> triggers;
+  if (options_.every_n_train_steps) triggers.emplace_back("every_n_train_steps");
+  if (options_.train_time_interval) triggers.emplace_back("train_time_interval");
+  if (options_.every_n_epochs) triggers.emplace_back("every_n_epochs");
+  if (options_.every) triggers.emplace_back("every");
+  if (triggers.size() > 1)
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] ", join(triggers, " and "), " exclude each other. Set one of them; for several triggers use "
+                          "several ModelCheckpoints."));
+  if (triggers.empty()) options_.every_n_epochs = 1;
   if (options_.train_time_interval && options_.train_time_interval->unit != Interval::Unit::seconds)
     throw ConfigError(cat("[callbacks.ModelCheckpoint] train_time_interval must be a time such as 30min; got '", options_.train_time_interval->text(), "'."));
   if (!options_.monitor && options_.save_top_k > 1)
     throw ConfigError(cat("[callbacks.ModelCheckpoint] save_top_k: ", options_.save_top_k, " needs a monitor to rank by. Set monitor, or save_top_k: -1 to keep all."));
+  if (options_.every) trigger_.emplace(*options_.every);
+  if (options_.train_time_interval) trigger_.emplace(*options_.train_time_interval);
   // A template that cannot be filled is found now, not after an epoch.
   if (options_.filename) detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
 }
@@ -45,7 +54,7 @@ std::string ModelCheckpoint::state_key() const {
   return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", options_.mode,
              ", every_n_train_steps=", options_.every_n_train_steps.value_or(0), ", every_n_epochs=", options_.every_n_epochs.value_or(0),
              ", train_time_interval=", options_.train_time_interval ? options_.train_time_interval->text() : "none",
-             ", filename=", options_.filename.value_or("default"), "}");
+             options_.every ? cat(", every=", options_.every->text()) : "", ", filename=", options_.filename.value_or("default"), "}");
 }
 
 StateTree ModelCheckpoint::state() const {
@@ -92,16 +101,21 @@ void ModelCheckpoint::on_train_start(RunContext& run) {
   }
   folder_ = folder;
   seen_step_ = run.progress().global_step;
-  saved_time_s_ = run.agreed_time_s();
+  batches_at_start_ = run.progress().batches_total.completed;
+  waits_for_validation_ = false;
+  if (trigger_) trigger_->start(run);
 }
 
 void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
   const int64_t step = run.progress().global_step;
   if (step == seen_step_) return;  // inside an accumulation window
   seen_step_ = step;
-  bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
-  if (options_.train_time_interval && run.agreed_time_s() - saved_time_s_ >= options_.train_time_interval->value) due = true;
-  if (!due || !enabled(run)) return;
+  const bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
+  if (due || (trigger_ && trigger_->due(run))) interval_passed(run);
+}
+
+void ModelCheckpoint::interval_passed(RunContext& run) {
+  if (!enabled(run)) return;
   // A rank by a validation metric waits for a fresh value of it.
   if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != Stage::train) {
     waits_for_validation_ = true;
@@ -111,7 +125,10 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
 }
 
 void ModelCheckpoint::on_train_epoch_end(RunContext& run) {
-  if (epoch_due(run) && saves_at_train_epoch_end(run) && enabled(run)) save(run);
+  // Epochs of `every` are full here, and validation at the epoch's end has run.
+  const bool passed = trigger_ && trigger_->every().unit == Interval::Unit::epochs && trigger_->due(run);
+  const bool due = passed || (epoch_due(run) && saves_at_train_epoch_end(run));
+  if (due && enabled(run)) save(run);
 }
 
 void ModelCheckpoint::on_validation_end(RunContext& run) {
@@ -123,6 +140,16 @@ void ModelCheckpoint::on_validation_end(RunContext& run) {
 void ModelCheckpoint::on_train_end(RunContext& run) {
   // Without a monitor the newest is the best, also where the last steps came after the last trigger.
   if (!options_.monitor && options_.save_top_k != 0 && run.progress().global_step > 0 && enabled(run)) save(run);
+}
+
+void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error) {
+  const bool signal = dynamic_cast<const Interrupted*>(&error) != nullptr;
+  const bool trained = batches_at_start_ >= 0 && run.progress().batches_total.completed > batches_at_start_;
+  if (!options_.save_on_exception || signal || !trained || !enabled(run)) return;
+  // Beside the ranked ones: it is kept, whatever its score.
+  saved_step_ = run.progress().global_step;
+  run.request_checkpoint({.name = name_for(run), .reason = cat("exception: ", error.what()), .best = false, .keep = true,
+                          .weights_only = options_.save_weights_only, .owner = state_key(), .score = {}});
 }
 
 std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
@@ -138,7 +165,6 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
 }
 
 void ModelCheckpoint::save(RunContext& run) {
-  saved_time_s_ = run.agreed_time_s();
   std::optional<double> score;
   bool ranked = options_.save_top_k != 0;
   bool best = ranked;

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
 
 #include "fulgur/core/text.h"
 
@@ -16,6 +19,48 @@ int64_t terminal_columns() {
   struct winsize size {};
   if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return 80;
+}
+
+bool is_terminal() {
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && !(term && std::string_view(term) == "dumb");
+}
+
+bool wants_colour() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return !no_color || *no_color == '\0';
+}
+
+constexpr std::string_view kFull = "█", kEmpty = "·";
+
+struct Extent {
+  size_t bytes = 0;
+  int64_t columns = 0;
+};
+
+// How much of `text` fits into `columns`. Wide characters take two columns; those in doubt count as wide.
+Extent fitting(std::string_view text, int64_t columns) {
+  Extent extent;
+  while (extent.bytes < text.size()) {
+    const auto lead = static_cast<unsigned char>(text[extent.bytes]);
+    const size_t bytes = std::min<size_t>(lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4, text.size() - extent.bytes);
+    const bool narrow = lead < 0xE1 || text.substr(extent.bytes, bytes) == kFull;  // 0xE1: from U+1000 on
+    const int64_t width = narrow ? 1 : 2;
+    if (extent.columns + width > columns) break;
+    extent.columns += width;
+    extent.bytes += bytes;
+  }
+  return extent;
+}
+
+int64_t columns_of(std::string_view text) { return fitting(text, std::numeric_limits<int64_t>::max()).columns; }
+
+std::string coloured(std::string text) {
+  const size_t first = text.find(kFull);
+  if (first == std::string::npos) return text;
+  text.insert(text.rfind(kFull) + kFull.size(), "\x1b[0m");
+  text.insert(first, "\x1b[35m");
+  return text;
 }
 
 std::string clock_text(double seconds) {
@@ -59,17 +104,30 @@ ProgressBar::~ProgressBar() {
 }
 
 void ProgressBar::setup(RunContext& run, Verb) {
-  terminal_ = isatty(STDERR_FILENO) == 1;
+  terminal_ = is_terminal();
+  colour_ = terminal_ && wants_colour();
+  several_loaders_ = {};
+  validation_s_ = 0;
+  validated_at_.reset();
+  validation_spacing_.reset();
   if (!run.is_global_zero()) return;
   log::set_console_guard(this);
   installed_ = true;
 }
 
 void ProgressBar::teardown(RunContext&, Verb) {
-  clear();
-  active_ = false;
+  leave();
   if (installed_) log::set_console_guard(nullptr);
   installed_ = false;
+}
+
+void ProgressBar::on_exception(RunContext&, const std::exception&) { leave(); }
+
+// What is shown stays, and the next line begins below it. Nothing is read: the device may be what failed.
+void ProgressBar::leave() {
+  if (active_ && terminal_ && !shown_.empty()) put("\n");
+  shown_.clear();
+  active_ = false;
 }
 
 void ProgressBar::clear() {
@@ -85,18 +143,15 @@ void ProgressBar::after_line() {
   if (active_ && terminal_ && !shown_.empty()) put(shown_);
 }
 
-void ProgressBar::begin(std::string title, std::optional<int64_t> total) {
-  title_ = std::move(title);
-  total_ = total;
-  done_ = 0;
-  began_ = Clock::now();
+void ProgressBar::begin(std::string title, std::optional<int64_t> total, int64_t done_before) {
+  bar_ = {.title = std::move(title), .total = total, .done = done_before, .done_before = done_before, .began = Clock::now()};
   // The first line comes after a full interval, the first bar at once.
-  drawn_ = terminal_ ? Clock::time_point{} : began_;
+  drawn_ = terminal_ ? Clock::time_point{} : bar_.began;
   active_ = installed_;
 }
 
 void ProgressBar::advance(RunContext& run, int64_t done) {
-  done_ = done;
+  bar_.done = done;
   if (!active_) return;
   const double since = std::chrono::duration<double>(Clock::now() - drawn_).count();
   if (since >= (terminal_ ? options_.refresh_s : options_.line_every_s)) draw(run, false);
@@ -109,41 +164,9 @@ void ProgressBar::draw(RunContext& run, bool last) {
     return;
   }
   shown_ = line(run, terminal_columns());
-  put("\r\x1b[2K" + shown_ + (last ? "\n" : ""));
+  if (colour_) shown_ = coloured(std::move(shown_));
+  put(cat("\r\x1b[2K", shown_, last ? "\n" : ""));
   if (last) shown_.clear();
-}
-
-std::string ProgressBar::line(RunContext& run, int64_t columns) const {
-  const double elapsed = std::chrono::duration<double>(Clock::now() - began_).count();
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
-  std::string counts = total_ ? cat(done_, "/", *total_) : cat(done_);
-  std::string tail = cat(" ", counts, " [", clock_text(elapsed));
-  if (total_) tail += cat("<", rate > 0 ? clock_text(static_cast<double>(*total_ - done_) / rate) : "--:--");
-  tail += cat(", ", format_fixed(rate, rate < 10 ? 2 : 1), " it/s]");
-  std::string metrics;
-  if (!run.sanity_checking())
-    for (const auto& [name, value] : run.progress_metrics()) metrics += cat(" ", escape_controls(name), "=", metric_text(value));
-  if (columns == 0) return cat(title_, ":", tail, metrics);
-  const auto room = columns - 1 - static_cast<int64_t>(title_.size() + tail.size() + metrics.size()) - 8;
-  std::string bar;
-  if (total_ && *total_ > 0) {
-    bar = cat(" ", static_cast<int64_t>(100 * done_ / *total_), "%");
-    if (const int64_t width = std::min<int64_t>(room, 30); width >= 5) {
-      const int64_t full = width * done_ / *total_;
-      bar += " |";
-      for (int64_t i = 0; i < width; ++i) bar += i < full ? "█" : "·";
-      bar += "|";
-    }
-  }
-  std::string text = cat(title_, ":", bar, tail, metrics);
-  // A line that wraps cannot be cleared: metrics are cut first. The bar's characters are one column each.
-  auto visible = static_cast<int64_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-  while (visible >= columns && !text.empty()) {
-    while (text.size() > 1 && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.pop_back();
-    text.pop_back();
-    --visible;
-  }
-  return text;
 }
 
 void ProgressBar::end(RunContext& run) {
@@ -151,50 +174,114 @@ void ProgressBar::end(RunContext& run) {
   active_ = false;
 }
 
+std::string ProgressBar::line(RunContext& run, int64_t columns) const {
+  const double elapsed = std::chrono::duration<double>(Clock::now() - bar_.began).count();
+  const double working = elapsed - bar_.paused_s;
+  const double rate = working > 0 ? static_cast<double>(bar_.done - bar_.done_before) / working : 0;
+  std::string tail = cat(" ", bar_.done, bar_.total ? cat("/", *bar_.total) : "", " [", clock_text(elapsed));
+  if (bar_.total) tail += cat("<", clock_text(seconds_left(run, rate)));
+  tail += cat(", ", format_fixed(rate, rate < 10 ? 2 : 1), " it/s]");
+  std::string metrics;
+  if (!run.sanity_checking())
+    for (const auto& [name, value] : run.progress_metrics()) metrics += cat(" ", escape_controls(name), "=", metric_text(value));
+  if (columns == 0) return cat(bar_.title, ":", tail, metrics);
+  std::string bar;
+  if (bar_.total && *bar_.total > 0) {
+    bar = cat(" ", 100 * bar_.done / *bar_.total, "%");
+    const int64_t room = columns - 1 - 8 - columns_of(cat(bar_.title, tail, metrics));
+    if (const int64_t width = std::min<int64_t>(room, 30); width >= 5) {
+      const int64_t full = width * bar_.done / *bar_.total;
+      bar += " |";
+      for (int64_t i = 0; i < width; ++i) bar += i < full ? kFull : kEmpty;
+      bar += "|";
+    }
+  }
+  std::string text = cat(bar_.title, ":", bar, tail, metrics);
+  // A line that wraps cannot be cleared, and a full one wraps on some terminals: metrics are cut first.
+  text.resize(fitting(text, columns - 1).bytes);
+  return text;
+}
 
-void ProgressBar::on_train_epoch_start(RunContext& run) { begin(cat("Epoch ", run.progress().epoch), run.num_batches(Stage::train)); }
+double ProgressBar::seconds_left(RunContext& run, double rate) const {
+  const double batches = static_cast<double>(*bar_.total - bar_.done);
+  if (batches > 0 && rate <= 0) return NAN;
+  const bool training = run.verb() == Verb::fit && run.stage() == Stage::train;
+  return (batches > 0 ? batches / rate : 0) + (training ? static_cast<double>(validations_left(run)) * validation_s_ : 0);
+}
+
+int64_t ProgressBar::validations_left(RunContext& run) const {
+  if (!run.has_validation()) return 0;
+  if (run.validates_each_epoch_end()) return validated_in_epoch_ ? 0 : 1;
+  // At other times: as far apart as the last two were.
+  if (!validation_spacing_ || *validation_spacing_ <= 0) return 0;
+  const int64_t epoch_ends_at = epoch_began_at_ + *bar_.total;
+  return std::max<int64_t>(0, (epoch_ends_at - *validated_at_) / *validation_spacing_);
+}
+
+void ProgressBar::begin_epoch(RunContext& run, int64_t done_before) {
+  validated_in_epoch_ = false;
+  epoch_began_at_ = run.progress().batches_total.completed - done_before;
+  begin(cat("Epoch ", run.progress().epoch), run.num_batches(Stage::train), done_before);
+}
+
+void ProgressBar::on_train_start(RunContext& run) {
+  if (run.progress().batches_total.completed == 0) validated_at_ = 0;
+  // A fit that goes on inside an epoch does not start it.
+  if (run.progress().batches.completed > 0) begin_epoch(run, run.progress().batches.completed);
+}
+
+void ProgressBar::on_train_epoch_start(RunContext& run) { begin_epoch(run, 0); }
 
 void ProgressBar::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) { advance(run, batch_idx + 1); }
 
 void ProgressBar::on_train_epoch_end(RunContext& run) { end(run); }
 
-void ProgressBar::on_validation_start(RunContext& run) {
+// The fit ended inside an epoch.
+void ProgressBar::on_train_end(RunContext& run) { end(run); }
+
+void ProgressBar::begin_evaluation(RunContext& run, const char* title, Stage stage) {
   evaluation_done_ = 0;
-  train_title_ = title_;
-  train_total_ = total_;
-  train_done_ = done_;
-  train_began_ = began_;
-  begin(run.sanity_checking() ? "Sanity check" : "Validation",
-        run.sanity_checking() ? std::nullopt : run.num_batches(Stage::validate));
+  evaluation_title_ = title;
+  const bool several = several_loaders_[static_cast<size_t>(stage)];
+  begin(several ? cat(title, " DataLoader 0") : title, run.num_batches(stage));
 }
 
-void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) { advance(run, ++evaluation_done_); }
+void ProgressBar::advance_evaluation(RunContext& run, int64_t loader_idx) {
+  bool& several = several_loaders_[static_cast<size_t>(run.stage())];
+  if (loader_idx > 0) several = true;
+  if (several) bar_.title = cat(evaluation_title_, " DataLoader ", loader_idx);
+  advance(run, ++evaluation_done_);
+}
+
+void ProgressBar::on_validation_start(RunContext& run) {
+  train_ = bar_;
+  train_active_ = active_;
+  begin_evaluation(run, run.sanity_checking() ? "Sanity check" : "Validation", Stage::validate);
+}
+
+void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
 
 void ProgressBar::on_validation_end(RunContext& run) {
   if (run.verb() != Verb::fit) return end(run);
+  const double took = std::chrono::duration<double>(Clock::now() - bar_.began).count();
   clear();
-  if (run.sanity_checking()) {
-    active_ = false;
-    return;
-  }
-  title_ = train_title_;
-  total_ = train_total_;
-  done_ = train_done_;
-  began_ = train_began_;
+  bar_ = train_;
+  active_ = train_active_;
+  if (run.sanity_checking()) return;
+  bar_.paused_s += took;
+  validation_s_ = took;
+  validated_in_epoch_ = true;
+  const int64_t now = run.progress().batches_total.completed;
+  if (validated_at_ && now > *validated_at_) validation_spacing_ = now - *validated_at_;
+  validated_at_ = now;
 }
 
-void ProgressBar::on_test_start(RunContext& run) {
-  evaluation_done_ = 0;
-  begin("Test", run.num_batches(Stage::test));
-}
-void ProgressBar::on_test_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) { advance(run, ++evaluation_done_); }
+void ProgressBar::on_test_start(RunContext& run) { begin_evaluation(run, "Test", Stage::test); }
+void ProgressBar::on_test_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
 void ProgressBar::on_test_end(RunContext& run) { end(run); }
 
-void ProgressBar::on_predict_start(RunContext& run) {
-  evaluation_done_ = 0;
-  begin("Predict", run.num_batches(Stage::predict));
-}
-void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) { advance(run, ++evaluation_done_); }
+void ProgressBar::on_predict_start(RunContext& run) { begin_evaluation(run, "Predict", Stage::predict); }
+void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
 void ProgressBar::on_predict_end(RunContext& run) { end(run); }
 
 [[maybe_unused]] static const bool registered =

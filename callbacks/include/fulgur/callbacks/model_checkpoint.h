@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fulgur/core/callback.h"
+#include "fulgur/core/interval_trigger.h"
 
 namespace fulgur {
 
@@ -26,11 +27,13 @@ class FULGUR_API ModelCheckpoint final : public Callback {
     std::optional<int64_t> every_n_train_steps;
     std::optional<Interval> train_time_interval;
     std::optional<int64_t> every_n_epochs;
+    std::optional<Interval> every;
     std::optional<bool> save_on_train_epoch_end;
+    bool save_on_exception = false;
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError for options that exclude each other.
+  /// Throws a ConfigError for options that exclude each other, naming both.
   explicit ModelCheckpoint(Options options);
 
   std::string state_key() const override;
@@ -38,11 +41,14 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
+  /// Throws a ConfigError where the run cannot measure `every`.
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_end(RunContext& run) override;
   void on_train_end(RunContext& run) override;
+  /// The Trainer itself writes a checkpoint at a signal; here those of other failures are asked for.
+  void on_exception(RunContext& run, const std::exception& error) override;
   void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;
   void on_checkpoint_failed(RunContext& run, const CheckpointInfo& info, const std::exception& error) override;
 
@@ -57,6 +63,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   bool enabled(RunContext& run) const;
   bool epoch_due(RunContext& run) const;
   bool saves_at_train_epoch_end(RunContext& run) const;
+  void interval_passed(RunContext& run);
   void save(RunContext& run);
   bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
   std::filesystem::path name_for(RunContext& run);
@@ -68,7 +75,8 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::filesystem::path folder_;
   int64_t saved_step_ = -1;
   int64_t seen_step_ = 0;
-  double saved_time_s_ = 0;
+  int64_t batches_at_start_ = -1;                // over the run; -1 before training begins
+  std::optional<IntervalTrigger> trigger_;       // of `every` or `train_time_interval`
   bool waits_for_validation_ = false;
   bool warned_ = false;
 };

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "fulgur/core/callback.h"
@@ -9,8 +11,9 @@
 namespace fulgur {
 
 /// Shows where a run is, on stderr. On a terminal: one bar that is redrawn, with rate, time left and the metrics logged
-/// with prog_bar; log lines are printed above it. Elsewhere: a plain line every few seconds. Metrics are read only when
-/// something is drawn.
+/// with prog_bar; log lines are printed above it. The time left is that of the epoch, with its validations as long as the
+/// last one took. Elsewhere, and where TERM is `dumb`: a plain line every few seconds. NO_COLOR turns colour off. Metrics
+/// are read only when something is drawn.
 class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
  public:
   struct FULGUR_API Options {
@@ -23,6 +26,9 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
 
   void setup(RunContext& run, Verb verb) override;
   void teardown(RunContext& run, Verb verb) override;
+  void on_exception(RunContext& run, const std::exception& error) override;
+  void on_train_start(RunContext& run) override;
+  void on_train_end(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
@@ -38,27 +44,47 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
 
  private:
   using Clock = std::chrono::steady_clock;
-  void begin(std::string title, std::optional<int64_t> total);
+  struct Bar {
+    std::string title = {};
+    std::optional<int64_t> total = {};
+    int64_t done = 0;
+    int64_t done_before = 0;  // where a resumed epoch began
+    Clock::time_point began = {};
+    double paused_s = 0;      // validation inside it
+  };
+  void begin(std::string title, std::optional<int64_t> total, int64_t done_before = 0);
+  void begin_epoch(RunContext& run, int64_t done_before);
+  void begin_evaluation(RunContext& run, const char* title, Stage stage);
   void advance(RunContext& run, int64_t done);
+  void advance_evaluation(RunContext& run, int64_t loader_idx);
   void end(RunContext& run);
+  void leave();
   void draw(RunContext& run, bool last);
   std::string line(RunContext& run, int64_t columns) const;
+  double seconds_left(RunContext& run, double rate) const;
+  int64_t validations_left(RunContext& run) const;
   void before_line() override;
   void after_line() override;
   void clear();
 
   Options options_;
-  bool terminal_ = false, active_ = false, installed_ = false;
-  std::string title_, shown_;
-  std::optional<int64_t> total_;
-  int64_t done_ = 0;
-  Clock::time_point began_, drawn_;
+  bool terminal_ = false, colour_ = false, active_ = false, installed_ = false;
+  std::string shown_;
+  Clock::time_point drawn_;
+  Bar bar_;
+  Bar train_;                 // the training bar, put aside while validation runs
+  bool train_active_ = false;
+
+  // Evaluation.
+  std::string evaluation_title_;
   int64_t evaluation_done_ = 0;
-  // The training bar, put aside while validation runs.
-  std::string train_title_;
-  std::optional<int64_t> train_total_;
-  int64_t train_done_ = 0;
-  Clock::time_point train_began_;
+  std::array<bool, 4> several_loaders_{};  // of a stage, once a second one was seen
+
+  // What is known of validation inside training; positions are batches over the run.
+  double validation_s_ = 0;  // of the last one
+  int64_t epoch_began_at_ = 0;
+  bool validated_in_epoch_ = false;
+  std::optional<int64_t> validated_at_, validation_spacing_;
 };
 
 }  // namespace fulgur
