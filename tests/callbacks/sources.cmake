@@ -1,1 +1,13 @@
-set(TEST_SOURCES checkpoint_name_test.cpp)
+set(TEST_SOURCES
+  checkpoint_name_test.cpp
+  early_stopping_test.cpp
+  gradient_accumulation_scheduler_test.cpp
+  lambda_callback_test.cpp
+  learning_rate_monitor_test.cpp
+  model_checkpoint_test.cpp
+  model_summary_test.cpp
+  on_exception_checkpoint_test.cpp
+  options_test.cpp
+  progress_bar_test.cpp
+  timer_test.cpp
+  type_name_test.cpp)

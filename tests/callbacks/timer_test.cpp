@@ -1,0 +1,113 @@
+#include "fulgur/callbacks/timer.h"
+
+#include "callbacks/scored.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <thread>
+
+#include "support/expect_error.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+Interval seconds(double value) { return {.value = value, .unit = Interval::Unit::seconds}; }
+
+struct Slow : SelfPlanned {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return SelfPlanned::training_step(batch, batch_idx);
+  }
+};
+
+struct Timed {
+  FitReport report;
+  std::shared_ptr<Timer> timer;
+};
+
+// Two epochs of four steps, 5 ms each at least.
+Timed train(Timer::Options options, const TemporaryFolder& folder, int64_t epochs = 2, const CheckpointChoice& from = {}) {
+  TrainerOptions trainer_options = quiet(folder);
+  trainer_options.max_epochs = epochs;
+  Timed run{.report = {}, .timer = std::make_shared<Timer>(options)};
+  Parts parts;
+  parts.add(run.timer);
+  run.report = Trainer(trainer_options, parts).fit(std::make_shared<Slow>(), regression_data(16, 4), from);
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("Timer ends a fit whose time is over, after a step or after an epoch") {
+  TemporaryFolder folder;
+  LogLines log;
+  const Timed by_step = train({.duration = seconds(1e-9)}, folder);
+  CHECK(by_step.report.global_step == 1);
+  CHECK(by_step.report.stop_reason == "Timer: the training time of 0.000000001s is over");
+  CHECK(log.count("is over after") == 1);
+  CHECK(*by_step.timer->time_remaining_s() < 0);
+  const Timed by_epoch = train({.duration = seconds(1e-9), .interval = "epoch", .verbose = false}, folder);
+  CHECK(by_epoch.report.epochs == 1);
+  CHECK(by_epoch.report.global_step == 4);
+  CHECK(log.count("is over after") == 1);  // verbose is off
+  CHECK(train({.duration = seconds(3600)}, folder).report.stop_reason == "max_epochs");
+  const Timed without = train({}, folder);
+  CHECK(without.report.global_step == 8);
+  CHECK_FALSE(without.timer->time_remaining_s());
+}
+
+TEST_CASE("Timer measures each stage") {
+  TemporaryFolder folder;
+  const Timed run = train({.duration = seconds(3600)}, folder);
+  const Timer& timer = *run.timer;
+  CHECK(timer.time_elapsed_s() >= 8 * 0.005);
+  CHECK(timer.time_elapsed_s() <= run.report.train_seconds);
+  CHECK(*timer.time_remaining_s() == 3600 - timer.time_elapsed_s());
+  REQUIRE(timer.end_time_s());
+  CHECK(timer.time_elapsed_s() == *timer.end_time_s() - *timer.start_time_s());
+  CHECK(timer.start_time_s(Stage::validate) >= timer.start_time_s());
+  CHECK(timer.end_time_s(Stage::validate) <= timer.end_time_s());
+  CHECK(timer.time_elapsed_s(Stage::validate) > 0);
+  CHECK_FALSE(timer.start_time_s(Stage::test));
+  CHECK(timer.time_elapsed_s(Stage::test) == 0);
+
+  Parts parts;
+  parts.add(run.timer);
+  Trainer trainer(quiet(folder), parts);
+  trainer.test(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+  CHECK(timer.time_elapsed_s(Stage::test) > 0);
+  CHECK(timer.time_elapsed_s() == 0);  // a new run
+  trainer.predict(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+  CHECK(timer.time_elapsed_s(Stage::predict) > 0);
+}
+
+TEST_CASE("Timer: the time of training goes on in a resumed fit, whose time may be over") {
+  TemporaryFolder folder;
+  const Timed first = train({}, folder, 1);
+  const std::string checkpoint = first.report.last_checkpoint->string();
+  const Timed second = train({}, folder, 2, checkpoint);
+  CHECK(second.timer->time_elapsed_s() >= 8 * 0.005);
+  CHECK(second.timer->time_elapsed_s() > *second.timer->end_time_s() - *second.timer->start_time_s());
+  const Timed over = train({.duration = seconds(4 * 0.005)}, folder, 2, checkpoint);
+  CHECK(over.report.global_step == 4);  // no step more
+  CHECK_THAT(over.report.stop_reason, ContainsSubstring("Timer: the training time of 0.02s is over"));
+}
+
+TEST_CASE("Timer: a run that fails leaves no stage open, and duration is a time") {
+  struct Failing : SelfPlanned {
+    StepOutput training_step(const Batch&, int64_t) override { throw Error("on purpose"); }
+  };
+  TemporaryFolder folder;
+  auto timer = std::make_shared<Timer>(Timer::Options{});
+  Parts parts;
+  parts.add(timer);
+  CHECK_THROWS_AS(Trainer(quiet(folder), parts).fit(std::make_shared<Failing>(), regression_data(8, 4)), Error);
+  REQUIRE(timer->end_time_s());
+  const double elapsed = timer->time_elapsed_s();
+  CHECK(timer->time_elapsed_s() == elapsed);
+  CHECK_THAT(message_of<ConfigError>([] { Timer({.duration = Interval{.value = 3, .unit = Interval::Unit::epochs}}); }),
+             ContainsSubstring("duration must be a time such as 90min; got '3ep'"));
+}
