@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "fulgur/core/optimizer.h"
+
+namespace fulgur {
+
+/// L-BFGS (Liu and Nocedal 1989): LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates the loss
+/// up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
+class FULGUR_API Lbfgs final : public Optimizer {
+ public:
+  struct FULGUR_API Options {
+    double lr = 1.0;
+    int64_t max_iter = 20;
+    std::optional<int64_t> max_eval = {};
+    double tolerance_grad = 1e-7;
+    double tolerance_change = 1e-9;
+    int64_t history_size = 100;
+    std::optional<std::string> line_search_fn = {};
+    void fields(Fields& f);
+  };
+  explicit Lbfgs(Options options);
+  ~Lbfgs() override;
+  double default_lr() const override { return options_.lr; }
+  std::string name() const override { return "LBFGS"; }
+
+  bool needs_closure() const override { return true; }
+  /// `closure` computes the loss and its gradients from gradients of none.
+  Tensor step_closure(const Closure& closure) override;
+  /// Throws an Error: a step needs the closure.
+  void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
+  /// Throws a CheckpointError also where the parameters stand in another order: its vectors are all of them in a row.
+  void load_state(const StateTree& state) override;
+
+ protected:
+  /// The whole state, in that of the first parameter, as Python has it.
+  StateTree parameter_state(const Tensor& parameter) const override;
+  void load_parameter_state(const Tensor& parameter, const StateTree& state) override;
+  void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const override;
+  void on_attached() override;
+
+ private:
+  struct Impl;
+  bool is_first(const Tensor& parameter) const;
+  Options options_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur
