@@ -2,9 +2,9 @@
 
 namespace fulgur {
 
-LambdaCallback::LambdaCallback(Functions functions) : functions_(std::move(functions)) {
+LambdaCallback::LambdaCallback(Hooks hooks) : hooks_(std::move(hooks)) {
   HookMask mask;
-#define FULGUR_LOOK(hook) mask.set(Hook::hook, static_cast<bool>(functions_.hook))
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, static_cast<bool>(hooks_.hook))
   FULGUR_LOOK(on_train_batch_start);
   FULGUR_LOOK(on_train_batch_end);
   FULGUR_LOOK(on_before_zero_grad);

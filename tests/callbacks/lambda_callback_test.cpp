@@ -12,7 +12,7 @@ TEST_CASE("LambdaCallback calls the functions that it was given, with what the h
   std::vector<std::string> calls;
   const auto note = [&](const char* name) { return [&calls, name](RunContext&) { calls.emplace_back(name); }; };
   double losses = 0;
-  LambdaCallback::Functions functions{
+  LambdaCallback::Hooks functions{
       .setup = [&](RunContext&, Verb verb) { calls.push_back(cat("setup ", name_of(verb))); },
       .teardown = [&](RunContext&, Verb) { calls.emplace_back("teardown"); },
       .on_fit_start = note("fit start"),

@@ -52,26 +52,27 @@ namespace fulgur {
 class FULGUR_API LambdaCallback final : public Callback {
  public:
   /// A function for each hook of `Callback`, with its name and parameters, in its order.
-  struct Functions {
+  struct Hooks {
 #define FULGUR_LAMBDA_MEMBER(name, parameters, arguments) std::function<void parameters> name = {};
     FULGUR_LAMBDA_HOOKS(FULGUR_LAMBDA_MEMBER)
 #undef FULGUR_LAMBDA_MEMBER
     Phase phase = Phase::observe;
   };
+  using Functions = Hooks;
 
-  explicit LambdaCallback(Functions functions);
+  explicit LambdaCallback(Hooks hooks);
   ~LambdaCallback() override;
 
-  Phase phase() const override { return functions_.phase; }
+  Phase phase() const override { return hooks_.phase; }
 #define FULGUR_LAMBDA_OVERRIDE(name, parameters, arguments) \
   void name parameters override {                           \
-    if (functions_.name) functions_.name arguments;         \
+    if (hooks_.name) hooks_.name arguments;         \
   }
   FULGUR_LAMBDA_HOOKS(FULGUR_LAMBDA_OVERRIDE)
 #undef FULGUR_LAMBDA_OVERRIDE
 
  private:
-  Functions functions_;
+  Hooks hooks_;
 };
 
 }  // namespace fulgur
