@@ -58,7 +58,6 @@ class FULGUR_API LambdaCallback final : public Callback {
 #undef FULGUR_LAMBDA_MEMBER
     Phase phase = Phase::observe;
   };
-  using Functions = Hooks;
 
   explicit LambdaCallback(Hooks hooks);
   ~LambdaCallback() override;
