@@ -55,6 +55,7 @@ class PreparedLoader final : public Loader {
     out = batches()[next_++];
     return true;
   }
+  void unread() override { --next_; }
   void configure(uint64_t, int64_t, int64_t) override {}
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
@@ -116,6 +117,7 @@ Result trainer_loop() {
   options.max_epochs = 1;
   options.enable_checkpointing = false;
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   options.default_root_dir = std::filesystem::temp_directory_path() / "fulgur_step_overhead";
   Parts parts;
   parts.loggers = {std::make_shared<MemoryLogger>()};

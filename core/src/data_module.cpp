@@ -1,7 +1,23 @@
 #include "fulgur/core/data_module.h"
 
+#include "fulgur/core/module.h"
+
 namespace fulgur {
+
 void DataModule::setup(Verb) {}
 void DataModule::teardown(Verb) {}
 void DataModule::on_exception(const std::exception&) {}
+
+Batch DataModule::on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx) {
+  return module.on_before_batch_transfer(std::move(batch), loader_idx);
+}
+
+Batch DataModule::transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device, int64_t loader_idx) {
+  return module.transfer_batch_to_device(std::move(batch), device, loader_idx);
+}
+
+Batch DataModule::on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx) {
+  return module.on_after_batch_transfer(std::move(batch), loader_idx);
+}
+
 }  // namespace fulgur

@@ -19,7 +19,17 @@ Outputs LightningModule::test_step(const Batch&, int64_t, int64_t) { throw StepN
 Outputs LightningModule::predict_step(const Batch&, int64_t, int64_t) { throw StepNotOverridden("predict_step"); }
 OptimizerPlan LightningModule::configure_optimizers() { return {}; }
 std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { return {}; }
-std::vector<std::shared_ptr<Loader>> LightningModule::dataloaders(Stage) { return {}; }
+
+void LightningModule::optimizer_zero_grad(int64_t, int64_t, Optimizer& optimizer) { optimizer.zero_grad(); }
+
+void LightningModule::backward(const Tensor& loss, const BackwardOptions& options) {
+  if (options.inputs.empty()) return loss.backward({}, options.retain_graph, options.create_graph);
+  loss.backward({}, options.retain_graph, options.create_graph, at::TensorList(options.inputs));
+}
+
+void LightningModule::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const Closure& closure) { optimizer.step(closure); }
+
+void LightningModule::lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric) { scheduler.step(metric); }
 
 Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
   if (batch.is_on(device)) return batch;
@@ -59,6 +69,7 @@ void LightningModule::on_validation_model_train() { leave_evaluation(); }
 void LightningModule::on_test_model_eval() { enter_evaluation(); }
 void LightningModule::on_test_model_train() { leave_evaluation(); }
 void LightningModule::on_predict_model_eval() { enter_evaluation(); }
+void LightningModule::on_predict_model_train() { leave_evaluation(); }
 
 void LightningModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
   if (run_) return run_->log(name, value, options);
@@ -72,6 +83,56 @@ void LightningModule::log(std::string_view name, double value, const LogOptions&
 
 void LightningModule::log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options) {
   for (const auto& [name, value] : values) log(name, value, options);
+}
+
+void LightningModule::log_dict(const Metrics& values, const LogOptions& options) {
+  for (const auto& [name, value] : values) log(name, value, options);
+}
+
+void LightningModule::print(std::string_view line) {
+  if (run_) run_->print(line);
+  else log::info(line);
+}
+
+OptimizerHandle& LightningModule::optimizers(size_t index) const {
+  const auto all = run().optimizer_handles();
+  if (index >= all.size())
+    throw Error(cat("[core.LightningModule.optimizers] there is no optimizer ", index, "; configure_optimizers() planned ", all.size(), "."));
+  return *all[index];
+}
+
+LrScheduler& LightningModule::lr_schedulers(size_t index) const {
+  const auto all = run().lr_schedulers();
+  if (index >= all.size())
+    throw Error(cat("[core.LightningModule.lr_schedulers] there is no schedule ", index, "; configure_optimizers() planned ", all.size(), "."));
+  return *all[index];
+}
+
+void LightningModule::manual_backward(const Tensor& loss, const BackwardOptions& options) { run().manual_backward(loss, options); }
+
+void LightningModule::manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options) {
+  for (Tensor& parameter : optimizer.parameters())
+    if (parameter.requires_grad()) options.inputs.push_back(std::move(parameter));
+  run().manual_backward(loss, options);
+}
+
+ToggledOptimizer LightningModule::toggled(OptimizerHandle& optimizer) const { return {optimizer, run().optimizer_handles()}; }
+
+LightningModule::NoSync::NoSync(RunContext& run) : run_(run) { run_.set_manual_sync(false); }
+LightningModule::NoSync::~NoSync() { run_.set_manual_sync(true); }
+
+void LightningModule::freeze() {
+  for (auto& parameter : parameters()) parameter.requires_grad_(false);
+  eval();
+}
+
+void LightningModule::unfreeze() {
+  for (auto& parameter : parameters()) parameter.requires_grad_(true);
+  train();
+}
+
+std::vector<Tensor> LightningModule::all_gather(const Tensor& value, bool with_gradients) const {
+  return run().collectives().all_gather(value, with_gradients);
 }
 
 RunContext& LightningModule::run() const {

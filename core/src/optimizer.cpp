@@ -1,5 +1,7 @@
 #include "fulgur/core/optimizer.h"
 
+#include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -127,7 +129,62 @@ void LrScheduler::step(std::optional<double> metric) {
   apply();
 }
 
-void LrScheduler::set_total_steps(int64_t) {}
+void LrScheduler::set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency) {
+  run_length_ = length;
+  interval_ = interval;
+  frequency_ = frequency;
+}
+
+namespace {
+
+[[noreturn]] void unknown_length(std::string_view option, std::string_view value) {
+  throw ConfigError(cat("[optim.", option, "] ", value, " needs the length of the run, which is not known here. Give a count, or set max_steps, or "
+                        "max_epochs with a loader of known length."));
+}
+
+}  // namespace
+
+int64_t LrScheduler::total_steps(std::string_view option) const {
+  const auto total = interval_ == ScheduleInterval::step ? run_length_.steps : run_length_.epochs;
+  if (!total || *total == 0) unknown_length(option, "auto");
+  return std::max<int64_t>(*total / frequency_, 1);
+}
+
+int64_t LrScheduler::steps_of(const Length& length, std::string_view option) const {
+  if (!length.interval) return length.count;
+  const Interval& interval = *length.interval;
+  const std::string text = interval.text();
+  const bool by_step = interval_ == ScheduleInterval::step;
+  // First in optimizer steps or epochs of the run, as the schedule counts, then in its own steps.
+  std::optional<double> count;
+  const auto steps_to_own = [&](std::optional<double> steps) -> std::optional<double> {
+    if (by_step || !steps) return steps;
+    return run_length_.steps_per_epoch ? std::optional(*steps / *run_length_.steps_per_epoch) : std::nullopt;
+  };
+  switch (interval.unit) {
+    case Interval::Unit::epochs:
+      if (!by_step) count = interval.value;
+      else if (run_length_.steps_per_epoch) count = interval.value * *run_length_.steps_per_epoch;
+      break;
+    case Interval::Unit::steps: count = steps_to_own(interval.value); break;
+    case Interval::Unit::samples:
+      count = steps_to_own(run_length_.samples_per_step ? std::optional(interval.value / *run_length_.samples_per_step) : std::nullopt);
+      break;
+    case Interval::Unit::run:
+      if (const auto total = by_step ? run_length_.steps : run_length_.epochs) count = interval.value * static_cast<double>(*total);
+      break;
+    case Interval::Unit::tokens:
+    case Interval::Unit::seconds:
+      throw ConfigError(cat("[optim.", option, "] a schedule is a function of steps; got ", text, ". Use ep, st, sa or dur."));
+  }
+  if (!count) unknown_length(option, text);
+  return static_cast<int64_t>(std::llround(*count / static_cast<double>(frequency_)));
+}
+
+Tensor Optimizer::step_closure(const Closure&) {
+  throw Error(cat("[core.Optimizer.step_closure] ", name(), " needs no closure; call step()."));
+}
+
 void LrScheduler::observe(std::optional<double>) {}
 
 StateTree LrScheduler::state() const { return StateTree::map({{"steps", steps_}}); }

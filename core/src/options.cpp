@@ -94,6 +94,11 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
     if (node.quoted() && parse_bool(text)) return "remove the quotes";
     return "write true or false";
   }
+  if (!expected.units.empty()) {
+    if (is_number) return cat("write the unit too: ", text, expected.units.front());
+    if (std::count(text.begin(), text.end(), ':') > 0) return "write a duration with its unit, such as 90min";
+    return cat("write a number and a unit, such as 10", expected.units.front());
+  }
   if (!is_number_kind(expected.kind)) return {};
   if (node.quoted() && is_number) return "remove the quotes";
   const std::string_view digits = without_sign(text);
@@ -132,7 +137,9 @@ bool fits(const ConfigNode& node, const TypeInfo& type) {
     case Kind::integer: return is_plain_scalar(node) && parse_integer(node.text(), whole) == Parsed::ok;
     case Kind::number: return is_plain_scalar(node) && parse_number(node.text(), number) == Parsed::ok;
     case Kind::string:
-    case Kind::path: return node.is_scalar() && (type.choices.empty() || contains(type.choices, node.text()));
+    case Kind::path:
+      if (!type.units.empty()) return node.is_scalar() && Interval::parse(node.text()).has_value();
+      return node.is_scalar() && (type.choices.empty() || contains(type.choices, node.text()));
     case Kind::list: return node.is_list();
     case Kind::map:
     case Kind::object: return node.is_map();
@@ -161,6 +168,12 @@ bool in_range(double value, const TypeInfo& type) {
          !(type.maximum && value > *type.maximum) && !(type.below && value >= *type.below);
 }
 
+/// The unit that ends an interval's text (`min` of `30min`).
+std::string_view unit_of(std::string_view text) {
+  const size_t end = text.find_last_of("0123456789.");
+  return end == std::string_view::npos ? text : text.substr(end + 1);
+}
+
 bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
   int64_t whole = 0;
   double number = 0;
@@ -168,6 +181,10 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
   if (type.kind == Kind::integer && parse_integer(node.text(), whole) != Parsed::ok) return true;
   if (!node.quoted() && parse_number(node.text(), number) == Parsed::ok && !in_range(number, type)) {
     problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
+    return false;
+  }
+  if (!type.units.empty() && Interval::parse(node.text()) && !contains(type.units, unit_of(node.text()))) {
+    problems.add(node.where, path, cat("the unit must be one of ", join(type.units), "; got ", node.text()));
     return false;
   }
   if (!type.choices.empty() && !contains(type.choices, node.text())) {
@@ -311,69 +328,25 @@ bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems&
 
 AnyOptions::~AnyOptions() = default;
 
-std::optional<int64_t> BatchLimit::resolve(std::optional<int64_t> available, std::string_view option) const {
-  if (count) return available ? std::min(*count, *available) : *count;
-  if (fraction == 0.0) return 0;
-  if (!available) {
-    if (fraction == 1.0) return std::nullopt;
-    throw ConfigError(cat("[trainer.", option, "] a fraction needs a loader of known length; got ", fraction,
-                          " and a loader that does not know its length. Give a number of batches, or 1.0."));
-  }
-  const auto batches = static_cast<int64_t>(static_cast<double>(*available) * fraction);
-  if (batches == 0 && *available > 0) {
-    throw ConfigError(cat("[trainer.", option, "] must leave at least one batch; got ", fraction, " of ", *available,
-                          " batches. Give at least ", 1.0 / static_cast<double>(*available),
-                          ", or a number of batches."));
-  }
-  return batches;
-}
-
 namespace {
 
-struct UnitName {
-  std::string_view name;
-  Interval::Unit unit;
-  double factor;
-};
-
-constexpr UnitName kUnits[] = {{"dur", Interval::Unit::run, 1},      {"min", Interval::Unit::seconds, 60},
-                               {"tok", Interval::Unit::tokens, 1},   {"ep", Interval::Unit::epochs, 1},
-                               {"st", Interval::Unit::steps, 1},     {"sa", Interval::Unit::samples, 1},
-                               {"h", Interval::Unit::seconds, 3600}, {"s", Interval::Unit::seconds, 1}};
-
-std::string number_text(double value) {
-  return value == std::floor(value) && std::abs(value) < 9e15 ? cat(static_cast<int64_t>(value)) : format_double(value);
+/// The interval in a type, also as one alternative of several or as an item; or nullptr.
+TypeInfo* interval_part(TypeInfo& type) {
+  if (!type.units.empty()) return &type;
+  for (TypeInfo& part : type.parts)
+    if (TypeInfo* found = interval_part(part)) return found;
+  return nullptr;
 }
 
 }  // namespace
 
-std::string Interval::text() const {
-  switch (unit) {
-    case Unit::epochs: return number_text(value) + "ep";
-    case Unit::steps: return number_text(value) + "st";
-    case Unit::samples: return number_text(value) + "sa";
-    case Unit::tokens: return number_text(value) + "tok";
-    case Unit::run: return number_text(value) + "dur";
-    case Unit::seconds: break;
-  }
-  if (value > 0 && std::fmod(value, 3600) == 0) return number_text(value / 3600) + "h";
-  if (value > 0 && std::fmod(value, 60) == 0) return number_text(value / 60) + "min";
-  return number_text(value) + "s";
-}
-
-std::optional<Interval> Interval::parse(std::string_view text) {
-  for (const UnitName& unit : kUnits) {
-    if (!text.ends_with(unit.name)) continue;
-    const std::string_view digits = text.substr(0, text.size() - unit.name.size());
-    double value = 0;
-    if (digits.empty() || !(is_digit(digits.front()) || digits.front() == '.')) return std::nullopt;
-    if (!looks_number(digits) || parse_number(digits, value) != Parsed::ok) return std::nullopt;
-    const bool counts = unit.unit == Unit::steps || unit.unit == Unit::samples || unit.unit == Unit::tokens;
-    if (counts && value != std::floor(value)) return std::nullopt;
-    if (unit.unit == Unit::run && value > 1) return std::nullopt;
-    return Interval{value * unit.factor, unit.unit};
-  }
-  return std::nullopt;
+FieldRef& FieldRef::units(const std::vector<std::string>& names) {
+  TypeInfo* interval = interval_part(field_->type);
+  if (!interval) throw std::logic_error(cat("[fields] units() of '", field_->name, "': the option is no interval"));
+  const bool nullable = interval->nullable;
+  *interval = detail::interval_type(names);
+  interval->nullable = nullable;
+  return *this;
 }
 
 namespace detail {
@@ -439,13 +412,30 @@ bool read_batch_limit(const ConfigNode& node, BatchLimit& value, Problems& probl
 bool read_interval(const ConfigNode& node, Interval& value, Problems& problems, const std::string& path) {
   const std::optional<Interval> parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt;
   if (!parsed) {
-    problems.add(
-        node.where, path,
-        "expected a number and a unit (ep, st, sa, tok, s, min, h, dur) such as 10ep or 30min; got " + node.describe());
+    wrong_type(node, FieldTraits<Interval>::type(), problems, path);
     return false;
   }
   value = *parsed;
   return true;
+}
+
+bool read_length(const ConfigNode& node, Length& value, Problems& problems, const std::string& path) {
+  int64_t count = 0;
+  if (is_plain_scalar(node) && parse_integer(node.text(), count) == Parsed::ok) {
+    value = Length(count);
+    return true;
+  }
+  if (const auto parsed = node.is_scalar() ? Interval::parse(node.text()) : std::nullopt) {
+    value = Length(*parsed);
+    return true;
+  }
+  wrong_type(node, FieldTraits<Length>::type(), problems, path);
+  return false;
+}
+
+TypeInfo interval_type(std::vector<std::string> units) {
+  return {.kind = TypeInfo::Kind::string, .name = cat("interval (", join(units), ")"),
+          .pattern = cat("^[0-9.]+(", join(units, "|"), ")$"), .units = std::move(units)};
 }
 
 }  // namespace detail

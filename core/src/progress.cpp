@@ -18,6 +18,8 @@ StateTree Progress::state() const {
                          {"global_step", global_step},
                          {"skipped_steps", skipped_steps},
                          {"samples_seen", samples_seen},
+                         {"tokens_seen", tokens_seen},
+                         {"fit_time_s", fit_time_s},
                          {"validations", validations},
                          {"batches_total", counter_state(batches_total)},
                          {"batches", counter_state(batches)},
@@ -30,6 +32,8 @@ void Progress::load_state(const StateTree& state) {
   loaded.global_step = state.at("global_step").as_int();
   loaded.skipped_steps = state.at("skipped_steps").as_int();
   loaded.samples_seen = state.at("samples_seen").as_int();
+  loaded.tokens_seen = state.at("tokens_seen").as_int();
+  loaded.fit_time_s = state.at("fit_time_s").as_double();
   loaded.validations = state.at("validations").as_int();
   loaded.batches_total = counter_from(state.at("batches_total"));
   loaded.batches = counter_from(state.at("batches"));

@@ -118,6 +118,17 @@ bool DataLoader::next(Batch& out) {
   return true;
 }
 
+bool DataLoader::keep_order() {
+  sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
+  return true;
+}
+
+void DataLoader::unread() {
+  if (position_.batches == 0) return;
+  --position_.batches;
+  position_.samples = position_.batches * options_.batch_size;
+}
+
 StateTree DataLoader::state() const {
   const Position& position = loaded_ ? *loaded_ : position_;
   return StateTree::map({{"epoch", position.epoch}, {"batches", position.batches}, {"samples", position.samples}});

@@ -1,3 +1,5 @@
+#include <ATen/ops/ones.h>
+
 #include "fulgur/optim/schedules.h"
 
 #include <ATen/ops/zeros.h>
@@ -48,7 +50,7 @@ TEST_CASE("schedules equal Python's") {
   CHECK(rates(exponential, 3)[3] == Approx(0.0729));
 
   CosineAnnealingLR::Options cosine_options;
-  cosine_options.t_max = Auto<int64_t>(4);
+  cosine_options.t_max = Auto<Length>(4);
   cosine_options.eta_min = 0.02;
   CosineAnnealingLR cosine(cosine_options);
   const auto c = rates(cosine, 4);
@@ -58,7 +60,7 @@ TEST_CASE("schedules equal Python's") {
 
   OneCycleLR::Options one;
   one.max_lr = 1.0;
-  one.total_steps = Auto<int64_t>(10);
+  one.total_steps = Auto<Length>(10);
   OneCycleLR cycle(one);
   const auto d = rates(cycle, 9);
   CHECK(d[0] == Approx(0.04));
@@ -70,9 +72,9 @@ TEST_CASE("schedules equal Python's") {
 
 TEST_CASE("auto takes the length of the run and says so where it is unknown") {
   CosineAnnealingLR schedule(CosineAnnealingLR::Options{});
-  CHECK_THROWS_WITH(rates(schedule, 1), ContainsSubstring("t_max: auto needs the length"));
+  CHECK_THROWS_WITH(rates(schedule, 1), ContainsSubstring("t_max] auto needs the length"));
   CosineAnnealingLR known(CosineAnnealingLR::Options{});
-  known.set_total_steps(2);
+  known.set_run_length({.epochs = 2, .steps = {}, .steps_per_epoch = {}, .samples_per_step = {}}, ScheduleInterval::epoch, 1);
   CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
 }
 
@@ -82,4 +84,30 @@ TEST_CASE("a schedule goes on from its state") {
   ExponentialLR second(ExponentialLR::Options{.gamma = 0.5});
   second.load_state(first.state());
   CHECK(rates(second, 0)[0] == Approx(0.0125));
+}
+
+TEST_CASE("lengths of a schedule may be intervals of the run") {
+  const RunLength run{.epochs = 10, .steps = 1000, .steps_per_epoch = 100, .samples_per_step = 32};
+  const auto decays_at = [&](const char* text, ScheduleInterval interval, int64_t frequency = 1) {
+    StepLR schedule(StepLR::Options{.step_size = *Interval::parse(text), .gamma = 0.1});
+    schedule.set_run_length(run, interval, frequency);
+    Sgd optimizer(Sgd::Options{.lr = 1.0});
+    optimizer.attach({{.name = "", .params = {at::ones({1}).requires_grad_()}, .names = {"w"}}});
+    schedule.attach(optimizer);
+    for (int64_t step = 1; step <= 1000; ++step) {
+      schedule.step();
+      if (optimizer.groups()[0].lr < 1.0) return step;
+    }
+    return int64_t{-1};
+  };
+  CHECK(decays_at("3ep", ScheduleInterval::step) == 300);
+  CHECK(decays_at("3ep", ScheduleInterval::epoch) == 3);
+  CHECK(decays_at("250st", ScheduleInterval::step) == 250);
+  CHECK(decays_at("300st", ScheduleInterval::epoch) == 3);
+  CHECK(decays_at("3200sa", ScheduleInterval::step) == 100);
+  CHECK(decays_at("0.2dur", ScheduleInterval::step) == 200);
+  CHECK(decays_at("0.2dur", ScheduleInterval::step, 2) == 100);
+  CHECK_THROWS_WITH(decays_at("30min", ScheduleInterval::step), ContainsSubstring("a schedule is a function of steps"));
+  StepLR unknown(StepLR::Options{.step_size = *Interval::parse("0.1dur"), .gamma = 0.1});
+  CHECK_THROWS_WITH(rates(unknown, 1), ContainsSubstring("StepLR.step_size") && ContainsSubstring("length of the run"));
 }

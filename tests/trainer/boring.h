@@ -70,6 +70,7 @@ inline TrainerOptions quiet(const TemporaryFolder& folder) {
   options.accelerator = "cpu";
   options.default_root_dir = folder.path();
   options.enable_progress_bar = false;
+  options.enable_model_summary = false;
   options.max_epochs = 1;
   options.num_sanity_val_steps = 0;
   options.log_every_n_steps = 1;

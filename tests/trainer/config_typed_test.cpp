@@ -109,8 +109,7 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "unknown key; "));
   }
-  for (const char* key : {"profiler", "plugins", "detect_anomaly", "min_epochs", "overfit_batches", "max_time",
-                          "benchmark", "inference_mode", "sync_batchnorm", "num_nodes"}) {
+  for (const char* key : {"profiler", "use_distributed_sampler", "sync_batchnorm", "num_nodes"}) {
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "is not supported yet"));
   }

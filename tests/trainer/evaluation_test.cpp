@@ -3,8 +3,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/safetensors.h"
 
@@ -95,7 +98,9 @@ TEST_CASE("predict gives all rows in dataset order and writes them") {
   TemporaryFolder folder;
   const PredictReport report = Trainer(quiet(folder)).predict(module, regression_data(8, 13, 4));
   REQUIRE(report.loaders.size() == 1);
-  REQUIRE(report.files.size() == 1);
+  REQUIRE(report.files.size() == 2);
+  CHECK(report.files[0].filename() == "predictions.safetensors");
+  CHECK(report.files[1].filename() == "predictions.jsonl");
   module->eval();
   at::NoGradGuard no_grad;
   const Tensor expected = module->forward(regression(13, 2)[0]);
@@ -103,6 +108,40 @@ TEST_CASE("predict gives all rows in dataset order and writes them") {
   const SafetensorsFile file = read_safetensors(report.files[0]);
   CHECK(file.tensors[0].first == "y");
   CHECK(file.tensors[0].second.equal(report.loaders[0]["y"]));
+  // One line per sample, the same numbers.
+  std::ifstream lines(report.files[1]);
+  std::string line;
+  int64_t rows = 0;
+  for (; std::getline(lines, line); ++rows) {
+    const auto row = nlohmann::json::parse(line).at("y").get<std::vector<float>>();
+    REQUIRE(row.size() == 2);
+    CHECK(row[0] == report.loaders[0]["y"][rows][0].item<float>());
+    CHECK(row[1] == report.loaders[0]["y"][rows][1].item<float>());
+  }
+  CHECK(rows == 13);
+  // What C++ gets is of use in autograd.
+  CHECK_FALSE(report.loaders[0]["y"].is_inference());
+}
+
+TEST_CASE("predict over several loaders: one pair of files that tells the loaders apart") {
+  struct WithLoaders : SelfPlanned {
+    Loaders predict_dataloader() override {
+      const auto loader = [](int64_t samples) {
+        return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)), DataLoaderOptions{.batch_size = 4});
+      };
+      return {loader(5), loader(3)};
+    }
+  };
+  TemporaryFolder folder;
+  const PredictReport report = Trainer(quiet(folder)).predict(std::make_shared<WithLoaders>());
+  REQUIRE(report.loaders.size() == 2);
+  const SafetensorsFile file = read_safetensors(report.files[0]);
+  REQUIRE(file.tensors.size() == 2);
+  CHECK(file.tensors[0].first == "dataloader_idx_0/y");
+  CHECK(file.tensors[1].second.size(0) == 3);
+  const std::string text = read_text(report.files[1]);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 8);
+  CHECK_THAT(text, ContainsSubstring("{\"dataloader_idx\":1,\"y\":["));
 }
 
 TEST_CASE("a module without the step: validation in a fit is skipped, predict is an error") {
@@ -123,13 +162,14 @@ TEST_CASE("a module without the step: validation in a fit is skipped, predict is
 
 TEST_CASE("both a data module and the module's own loaders are an error that names both") {
   struct WithData : SelfPlanned {
-    std::vector<std::shared_ptr<Loader>> dataloaders(Stage stage) override {
-      if (stage != Stage::train) return {};
+    Loaders train_dataloader() override {
       return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)), DataLoaderOptions{.batch_size = 4})};
     }
   };
   TemporaryFolder folder;
   CHECK(Trainer(quiet(folder)).fit(std::make_shared<WithData>()).global_step == 2);
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<WithData>(), regression_data()),
-                    ContainsSubstring("data module") && ContainsSubstring("dataloaders()"));
+                    ContainsSubstring("data module") && ContainsSubstring("train_dataloader()"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<WithData>(), DataSource(WithData().train_dataloader().front())),
+                    ContainsSubstring("both loaders") && ContainsSubstring("train_dataloader()"));
 }

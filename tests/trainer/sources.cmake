@@ -1,8 +1,10 @@
 set(TEST_SOURCES
   checkpointing_test.cpp
   evaluation_test.cpp
+  hooks_declared_test.cpp
   hooks_test.cpp
   log_store_test.cpp
+  logging_rules_test.cpp
   parity_test.cpp
   progress_bar_test.cpp
   resume_test.cpp

@@ -245,7 +245,7 @@ TEST_CASE("precision 64-true trains in double") {
 TEST_CASE("accelerator and devices that this machine lacks are errors that say what there is") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
-  options.devices = Auto<int64_t>(2);
+  options.devices = 2;
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("this machine has 1 of cpu"));
   options = quiet(folder);
   options.accelerator = "tpu";
@@ -285,6 +285,7 @@ TEST_CASE("F38 an empty or too small training set is an error before the first s
     int64_t batch_size() const override { return 1; }
     void start_epoch(int64_t) override {}
     bool next(Batch&) override { return false; }
+    void unread() override {}
     void configure(uint64_t, int64_t, int64_t) override {}
     StateTree state() const override { return {}; }
     void load_state(const StateTree&) override {}

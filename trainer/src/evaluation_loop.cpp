@@ -2,6 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <c10/core/InferenceMode.h>
+
+#include <exception>
 
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
@@ -15,6 +18,7 @@ namespace {
 struct EvaluationHooks {
   Hook batch_start, batch_end;
   void (LightningModule::*model_eval)();
+  void (LightningModule::*model_train)();
   void (LightningModule::*module_start)();
   void (LightningModule::*module_end)();
   void (LightningModule::*module_epoch_start)();
@@ -33,6 +37,7 @@ struct EvaluationHooks {
 const EvaluationHooks& hooks_of(Stage stage) {
 #define FULGUR_EVALUATION_HOOKS(kind)                                                                                  \
   {Hook::on_##kind##_batch_start,          Hook::on_##kind##_batch_end,            &LightningModule::on_##kind##_model_eval, \
+   &LightningModule::on_##kind##_model_train,                                                                                \
    &LightningModule::on_##kind##_start,    &LightningModule::on_##kind##_end,      &LightningModule::on_##kind##_epoch_start, \
    &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start, &LightningModule::on_##kind##_batch_end, \
    &LightningModule::kind##_step,          &Callback::on_##kind##_start,           &Callback::on_##kind##_end,              \
@@ -69,12 +74,52 @@ class StageGuard {
   double samples_;
 };
 
+// Whatever happens in an evaluation, the module gets its modes back.
+class ModeGuard {
+ public:
+  ModeGuard(Run& run, const EvaluationHooks& hooks) : run_(run), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
+  ~ModeGuard() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    try {
+      ((*run_.model).*hooks_.model_train)();
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    } catch (...) {
+      log::error("while leaving evaluation: an exception of unknown type");
+    }
+    run_.logs.reset(run_.stage_);
+  }
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
+
+ private:
+  Run& run_;
+  const EvaluationHooks& hooks_;
+  int exceptions_;
+};
+
+// No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
+class NoGradients {
+ public:
+  explicit NoGradients(const Run& run) {
+    if (run.verb() != Verb::fit && run.options.inference_mode) inference_.emplace();
+    else no_grad_.emplace();
+  }
+
+ private:
+  std::optional<c10::InferenceMode> inference_;
+  std::optional<at::NoGradGuard> no_grad_;
+};
+
 // Runs the loop; `on_outputs` receives what each step returned.
 template <class OnOutputs>
 int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
   const EvaluationHooks& hooks = hooks_of(stage);
   LightningModule& module = *run.model;
   StageLoaders& loaders = run.stages[stage];
+  // Nothing can be logged from predict hooks, as in Lightning.
+  const LogScope step_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_step;
+  const LogScope epoch_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
   const auto module_hook = [&](LogScope scope, auto member) {
     Run::ScopeGuard guard(run, scope);
     (module.*member)();
@@ -84,10 +129,10 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
   };
 
   module_hook(LogScope::forbidden, hooks.model_eval);
-  callback_hook(LogScope::evaluation_epoch, hooks.start);
-  module_hook(LogScope::evaluation_epoch, hooks.module_start);
-  callback_hook(LogScope::evaluation_epoch, hooks.epoch_start);
-  module_hook(LogScope::evaluation_epoch, hooks.module_epoch_start);
+  callback_hook(epoch_scope, hooks.start);
+  module_hook(epoch_scope, hooks.module_start);
+  callback_hook(epoch_scope, hooks.epoch_start);
+  module_hook(epoch_scope, hooks.module_epoch_start);
 
   int64_t samples = 0;
   run.loader_count_ = static_cast<int64_t>(loaders.loaders.size());
@@ -98,15 +143,16 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     run.loader_idx_ = static_cast<int64_t>(l);
     loader.start_epoch(run.progress_.epoch);
     Batch batch;
-    for (int64_t i = 0; (!limit || i < *limit) && !(run.verb() != Verb::fit && signals::stop_now()) && loader.next(batch); ++i) {
+    for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
+      if (const auto signal = signals::received()) throw Interrupted(*signal);
       run.batch_idx_ = i;
-      batch = run.strategy->batch_to_device(module, std::move(batch), run.loader_idx_);
+      batch = run.strategy->batch_to_device(module, run.data.module.get(), std::move(batch), run.loader_idx_);
       const int64_t count = batch.size();
       run.batch_samples_ = static_cast<double>(count);
       samples += count;
-      run.each_callback(LogScope::evaluation_step, hooks.batch_start,
+      run.each_callback(step_scope, hooks.batch_start,
                         [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.loader_idx_); });
-      Run::ScopeGuard scope(run, LogScope::evaluation_step);
+      Run::ScopeGuard scope(run, step_scope);
       (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
       Outputs outputs;
       {
@@ -114,7 +160,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
         outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
       }
       outputs = outputs.detach();
-      run.each_callback(LogScope::evaluation_step, hooks.batch_end,
+      run.each_callback(step_scope, hooks.batch_end,
                         [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });
       (module.*hooks.module_batch_end)(outputs, batch, i, run.loader_idx_);
       ++run.evaluation_batches_;
@@ -124,8 +170,8 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
   }
   run.loader_count_ = 1;
   run.loader_idx_ = 0;
-  callback_hook(LogScope::evaluation_epoch, hooks.epoch_end);
-  module_hook(LogScope::evaluation_epoch, hooks.module_epoch_end);
+  callback_hook(epoch_scope, hooks.epoch_end);
+  module_hook(epoch_scope, hooks.module_epoch_end);
   return samples;
 }
 
@@ -147,8 +193,9 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   const double started = run.agreed_time_s();
   StageGuard stage_guard(run, stage);
   RngGuard rng_guard(run.device());
-  at::NoGradGuard no_grad;
+  const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
+  const ModeGuard modes(run, hooks);
   LightningModule& module = *run.model;
   EvalReport report;
   if (stage == Stage::validate && run.verb() == Verb::fit) module.on_validation_model_zero_grad();
@@ -160,10 +207,7 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   // Callbacks that stop or write checkpoints act on the values of this epoch.
   run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
   (module.*hooks.module_end)();
-  if (stage == Stage::validate)
-    module.on_validation_model_train();
-  else
-    module.on_test_model_train();
+  (module.*hooks.model_train)();
   report.seconds = run.agreed_time_s() - started;
   return report;
 }
@@ -172,7 +216,6 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
   try {
     evaluate(run, Stage::validate, batch_limit);
   } catch (const StepNotOverridden&) {
-    run.model->on_validation_model_train();
     warn_no_validation_step();
     run.validation_runs = false;
   }
@@ -185,7 +228,8 @@ void warn_no_validation_step() {
 PredictReport predict(Run& run) {
   StageGuard stage_guard(run, Stage::predict);
   RngGuard rng_guard(run.device());
-  at::NoGradGuard no_grad;
+  const NoGradients no_gradients(run);
+  const ModeGuard modes(run, hooks_of(Stage::predict));
   PredictReport report;
   std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(run.stages[Stage::predict].loaders.size());
   report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
@@ -205,6 +249,9 @@ PredictReport predict(Run& run) {
   });
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
+  run.model->on_predict_model_train();
+  // What is given out must be of use in autograd.
+  const c10::InferenceMode normal(false);
   for (auto& columns : collected) {
     Outputs outputs;
     for (auto& [name, parts] : columns) outputs.add(name, at::cat(parts));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "evaluation_loop.h"
+#include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "signals.h"
@@ -11,7 +12,8 @@
 namespace fulgur::detail {
 
 std::optional<int64_t> validation_interval(const TrainerOptions& options, std::optional<int64_t> train_batches) {
-  const BatchLimit& interval = options.val_check_interval;
+  if (options.val_check_interval.interval) return std::nullopt;
+  const BatchLimit& interval = options.val_check_interval.batches;
   if (interval.count) {
     if (*interval.count < 1) throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
     if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
@@ -33,18 +35,28 @@ namespace {
 
 class FitLoop {
  public:
-  explicit FitLoop(Run& run) : run_(run), step_(run) {}
+  explicit FitLoop(Run& run) : run_(run), step_(run) {
+    if (run.options.val_check_interval.interval) validation_trigger_.emplace(*run.options.val_check_interval.interval);
+  }
 
   void train(bool resumed) {
     Run& run = run_;
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
     run.model->train();
+    if (validation_trigger_) validation_trigger_->start(run);
+    // The run was cut off before or inside a validation.
+    if (resumed && run.validation_pending && run.validation_runs) validate();
     bool continue_epoch = resumed && run.progress_.batches.completed > 0;
+    if (continue_epoch && epoch_is_over()) {
+      end_epoch();
+      continue_epoch = false;
+    }
     while (!limit_reached()) {
+      reload_loaders();
       train_epoch(continue_epoch);
       continue_epoch = false;
-      if (interrupted_) break;
+      if (stopped_in_epoch_) break;
     }
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
@@ -52,26 +64,46 @@ class FitLoop {
   }
 
  private:
+  // A requested stop waits for min_epochs and min_steps.
+  bool may_stop() const {
+    const Run& run = run_;
+    const bool epochs = run.progress_.epochs.completed >= run.options.min_epochs.value_or(0);
+    const bool steps = run.progress_.global_step >= run.options.min_steps.value_or(0);
+    return epochs && steps;
+  }
+
+  // True where training ends here. A signal is thrown: it takes the way of an exception.
   bool limit_reached() {
     Run& run = run_;
-    if (run.stop_reason) return true;
-    if (const auto signal = signals::received()) {
-      run.request_stop(cat("signal ", *signal));
-      return true;
-    }
-    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) {
-      run.request_stop("max_steps");
-      return true;
-    }
-    if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) {
-      run.request_stop("max_epochs");
-      return true;
-    }
-    if (run.stages[Stage::train].batches.front() == 0) {
-      run.request_stop("limit_train_batches: 0");
-      return true;
-    }
+    if (const auto signal = signals::received()) throw Interrupted(*signal);
+    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) return stop("max_steps");
+    if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
+    if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
+    if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
+    if (!run.stop_reason) return false;
+    if (may_stop()) return true;
+    if (!told_to_go_on_) run.print(cat("a stop was requested (", *run.stop_reason, "), but min_epochs or min_steps is not reached: training goes on"));
+    told_to_go_on_ = true;
     return false;
+  }
+
+  bool stop(const char* limit) {
+    // A limit names itself also where a stop is pending that min_epochs held up.
+    run_.stop_reason = run_.stop_reason && may_stop() ? *run_.stop_reason : std::string(limit);
+    return true;
+  }
+
+  bool epoch_is_over() {
+    const auto batches = run_.stages[Stage::train].batches.front();
+    return batches && run_.progress_.batches.completed >= *batches;
+  }
+
+  void reload_loaders() {
+    Run& run = run_;
+    const int64_t every = run.options.reload_dataloaders_every_n_epochs;
+    if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 || run.progress_.batches.completed > 0) return;
+    run.reload_loaders(Stage::train);
+    if (run.validation_runs) run.reload_loaders(Stage::validate);
   }
 
   void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
@@ -83,9 +115,10 @@ class FitLoop {
     ((*run_.model).*hook)();
   }
 
-  bool validation_due(int64_t batch_idx, bool last_batch) const {
-    const Run& run = run_;
+  bool validation_due(int64_t batch_idx, bool last_batch) {
+    Run& run = run_;
     if (!run.validation_runs) return false;
+    if (validation_trigger_) return validation_trigger_->due(run);
     const auto& every_epochs = run.options.check_val_every_n_epoch;
     if (every_epochs && (run.progress_.epoch + 1) % *every_epochs != 0) return false;
     if (!interval_) return last_batch;
@@ -94,7 +127,9 @@ class FitLoop {
   }
 
   void validate() {
+    run_.validation_pending = true;
     validate_in_fit(run_);
+    run_.validation_pending = false;
     ++run_.progress_.validations;
   }
 
@@ -112,7 +147,7 @@ class FitLoop {
       batch_idx = progress.batches.completed;
     } else {
       progress.batches.reset();
-      run.window_done = 0;
+      run.window_done = run.window_losses = 0;
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     }
@@ -133,14 +168,15 @@ class FitLoop {
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
       if (!last_batch) run.act_on_checkpoint_requests();
-      if (limit_reached() && !last_batch) {
-        interrupted_ = true;
+      if (!last_batch && limit_reached()) {
+        stopped_in_epoch_ = true;
         return;
       }
     }
     if (batch_idx == 0 && !skipped)
       throw DataError("[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with drop_last?");
     if (at_end || skipped) {
+      progress.epochs.processed = progress.epoch + 1;
       if (run.window_done > 0) step_.close_window();
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
     }
@@ -164,14 +200,16 @@ class FitLoop {
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
-    run.window_done = 0;
+    run.window_done = run.window_losses = 0;
     run.act_on_checkpoint_requests();
   }
 
   Run& run_;
   TrainingStep step_;
   std::optional<int64_t> interval_;
-  bool interrupted_ = false;
+  std::optional<IntervalTrigger> validation_trigger_;
+  bool stopped_in_epoch_ = false;
+  bool told_to_go_on_ = false;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <limits>
@@ -73,6 +74,7 @@ void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) 
     // NaN must stay visible: std::min would drop it.
     case Reduce::min: to.value = value < to.value || value != value ? value : to.value; break;
     case Reduce::max: to.value = value > to.value || value != value ? value : to.value; break;
+    case Reduce::last: to.value = value; break;
   }
   to.weight += weight;
   ++to.count;
@@ -83,6 +85,8 @@ void LogStore::add(Accumulator& to, const Tensor& value, double weight, Reduce r
   const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
   if (!to.device.defined() || to.device.device() != scalar.device()) {
     fold_device(to, reduce);
+    // A tensor of inference mode could not be written to outside of it.
+    const c10::InferenceMode normal(false);
     to.device = at::zeros({}, scalar.options().dtype(at::kFloat));
   }
   if (!to.device_used) {
@@ -94,6 +98,7 @@ void LogStore::add(Accumulator& to, const Tensor& value, double weight, Reduce r
     case Reduce::sum: to.device.add_(scalar); break;
     case Reduce::min: at::minimum_out(to.device, to.device, scalar.to(at::kFloat)); break;
     case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kFloat)); break;
+    case Reduce::last: to.device.copy_(scalar, /*non_blocking=*/true); break;
   }
   to.device_weight += weight;
   ++to.count;
@@ -110,6 +115,7 @@ void LogStore::fold_device(Accumulator& a, Reduce reduce) {
     case Reduce::sum: a.value += value; break;
     case Reduce::min: a.value = value < a.value || value != value ? value : a.value; break;
     case Reduce::max: a.value = value > a.value || value != value ? value : a.value; break;
+    case Reduce::last: a.value = value; break;
   }
   a.weight += weight;
 }

@@ -37,7 +37,7 @@ std::optional<int64_t> Run::num_batches(Stage stage) const {
 std::optional<int64_t> Run::estimated_steps() const {
   std::optional<int64_t> steps;
   const auto batches = num_batches(Stage::train);
-  if (batches && epoch_limit) steps = (*batches + accumulation - 1) / accumulation * *epoch_limit;
+  if (batches && epoch_limit) steps = (*batches + accumulation_ - 1) / accumulation_ * *epoch_limit;
   if (step_limit >= 0) steps = steps ? std::min(*steps, step_limit) : step_limit;
   return steps;
 }
@@ -46,6 +46,86 @@ std::vector<Optimizer*> Run::optimizers() {
   std::vector<Optimizer*> all;
   for (const auto& planned : plan.optimizers) all.push_back(planned.optimizer.get());
   return all;
+}
+
+std::optional<double> Run::part_done() const {
+  std::optional<double> part;
+  if (const auto steps = estimated_steps(); steps && *steps > 0) part = static_cast<double>(progress_.global_step) / static_cast<double>(*steps);
+  if (options.max_time) part = std::max(part.value_or(0), fit_time_s() / options.max_time->value);
+  if (part) part = std::min(*part, 1.0);
+  return part;
+}
+
+std::vector<OptimizerHandle*> Run::optimizer_handles() {
+  std::vector<OptimizerHandle*> all;
+  for (const auto& handle : handles) all.push_back(handle.get());
+  return all;
+}
+
+void Run::make_handles() {
+  for (const auto& planned : plan.optimizers)
+    handles.push_back(std::make_unique<OptimizerHandle>(
+        planned.optimizer, [this](OptimizerHandle& handle, const Closure& closure) { step_optimizer(handle, closure); }));
+}
+
+void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
+  if (!in_training_step) throw Error("[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
+  Optimizer& optimizer = handle.optimizer();
+  if (optimizer.needs_closure() && !closure)
+    throw Error(cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
+  if (manual) {
+    strategy->precision().unscale(optimizer);
+    each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
+    model->on_before_optimizer_step(optimizer);
+  }
+  strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, std::nullopt);
+  stepped = true;
+}
+
+void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_options) {
+  if (!manual)
+    throw Error("[trainer.manual_backward] the module uses automatic optimization, which does backward itself. Return the loss, or override "
+                "automatic_optimization() to return false.");
+  if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
+  const Tensor scaled = strategy->precision().scale(loss);
+  each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(*this, scaled); });
+  model->on_before_backward(scaled);
+  strategy->backward(*model, scaled, manual_sync_ ? GradSync::now : GradSync::deferred, backward_options);
+  each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(*this); });
+  model->on_after_backward();
+}
+
+void Run::fall_back_to_batch_start() {
+  if (!batch_) return;
+  batch_.reset();
+  in_training_step = false;
+  if (stepped) {
+    // The batch has changed the weights: it counts.
+    progress_.batches.processed = progress_.batches.completed = progress_.batches.started;
+    progress_.batches_total.processed = progress_.batches_total.completed = progress_.batches_total.started;
+  } else {
+    progress_.batches.fall_back();
+    progress_.batches_total.fall_back();
+    progress_.samples_seen = samples_before_batch_;
+    progress_.tokens_seen = tokens_before_batch_;
+    stages[Stage::train].loaders.front()->unread();
+  }
+  // Gradients of a half-done backward are worth nothing.
+  for (auto& [name, value] : unique_parameters(*model)) value.mutable_grad().reset();
+  window_done = window_losses = 0;
+}
+
+std::string Run::where() const {
+  std::string text = cat(name_of(stage_), ", epoch ", progress_.epoch, ", batch ", batch_idx_, ", step ", progress_.global_step);
+  if (!batch_) return text;
+  for (const auto& [name, value] : *batch_) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (!tensor || !tensor->defined()) continue;
+    std::vector<std::string> sizes;
+    for (const int64_t size : tensor->sizes()) sizes.push_back(std::to_string(size));
+    text += cat(", ", escape_controls(name), " [", join(sizes), "] ", c10::toString(tensor->scalar_type()));
+  }
+  return text;
 }
 
 std::vector<LrScheduler*> Run::lr_schedulers() {
@@ -57,6 +137,8 @@ std::vector<LrScheduler*> Run::lr_schedulers() {
 
 template <class Value>
 void Run::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
+  if (muted) return;
+  if (options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
   const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step && log_options.add_dataloader_idx;
   if (of_one_loader) return logs.log(cat(name, "/dataloader_idx_", loader_idx_), scope_, stage_, value, weight, log_options);
@@ -76,7 +158,7 @@ double Run::agreed_time_s() const {
 
 void Run::set_accumulation(int64_t count) {
   if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
-  accumulation = count;
+  accumulation_ = count;
 }
 
 void Run::request_stop(std::string reason) {
@@ -116,7 +198,9 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   content.aliases = parameter_aliases(*model);
   content.optimizers = nullptr;
   StateTree& state = content.state;
-  state["progress"] = progress_.state();
+  Progress now = progress_;
+  now.fit_time_s = fit_time_s();
+  state["progress"] = now.state();
   state["hparams"] = to_yaml(model->hparams());
   state["config"] = to_yaml(resolved_config);
   if (data.module) state["data"] = data.module->state();
@@ -131,6 +215,9 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
       schedulers.push_back(planned.scheduler ? planned.scheduler->scheduler->state() : StateTree(nullptr));
     }
     content.optimizers = std::move(optimizers);
+    StateTree::List optimizer_steps;
+    for (const auto& handle : handles) optimizer_steps.emplace_back(handle->steps());
+    state["optimizer_steps"] = std::move(optimizer_steps);
     state["lr_schedulers"] = std::move(schedulers);
     state["precision"] = strategy->precision().state();
     StateTree callback_states;
@@ -142,9 +229,11 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["logs"] = logs.state();
-    state["loop"] = StateTree::map({{"accumulation", accumulation},
+    state["loop"] = StateTree::map({{"accumulation", accumulation_},
                                     {"window_length", window_length},
                                     {"window_done", window_done},
+                                    {"window_losses", window_losses},
+                                    {"validation_pending", validation_pending},
                                     {"logged_step", logged_step_}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
@@ -208,8 +297,14 @@ void Run::send_metrics(Metrics metrics) {
   if (metrics.empty() || sanity_checking_) return;
   // Behind an epoch's end the values still belong to the epoch before.
   const bool between_epochs = stage_ == Stage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
+  // As in Lightning, a metric named "step" is the row's step, and "epoch" is always there.
+  int64_t step = progress_.global_step;
+  std::erase_if(metrics, [&](const auto& metric) {
+    if (metric.first == "step") step = static_cast<int64_t>(metric.second);
+    return metric.first == "step" || metric.first == "epoch";
+  });
   metrics.emplace_back("epoch", static_cast<double>(progress_.epoch - (between_epochs ? 1 : 0)));
-  for (const auto& logger : active_loggers) logger->log_metrics(metrics, progress_.global_step);
+  for (const auto& logger : active_loggers) logger->log_metrics(metrics, step);
 }
 
 void Run::flush_step_metrics(Stage stage, bool force) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,7 +22,7 @@ namespace fulgur::detail {
 
 /// Loaders of one stage with their batches after limits.
 struct StageLoaders {
-  std::vector<std::shared_ptr<Loader>> loaders;
+  Loaders loaders;
   std::vector<std::optional<int64_t>> batches;  ///< nothing: unknown, until the loader ends
   /// Of all loaders; nothing where one is unknown.
   std::optional<int64_t> total() const;
@@ -44,8 +45,11 @@ class Run final : public RunContext {
   std::optional<int64_t> estimated_steps() const override;
   std::optional<int64_t> max_epochs() const override { return epoch_limit; }
   bool has_validation() const override { return validation_runs; }
+  std::optional<int64_t> max_steps() const override { return step_limit >= 0 ? std::optional(step_limit) : std::nullopt; }
+  std::optional<double> part_done() const override;
+  bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens); }
   bool validates_each_epoch_end() const override {
-    return options.check_val_every_n_epoch == 1 && !options.val_check_interval.count && options.val_check_interval.fraction == 1.0;
+    return options.check_val_every_n_epoch == 1 && options.val_check_interval.at_epoch_end();
   }
   int64_t rank() const override { return strategy->rank(); }
   int64_t world_size() const override { return strategy->world_size(); }
@@ -53,7 +57,11 @@ class Run final : public RunContext {
   Collectives& collectives() override { return strategy->collectives(); }
   LightningModule& module() override { return *model; }
   std::vector<Optimizer*> optimizers() override;
+  std::vector<OptimizerHandle*> optimizer_handles() override;
   std::vector<LrScheduler*> lr_schedulers() override;
+  const OptimizerPlan& optimizer_plan() const override { return plan; }
+  void manual_backward(const Tensor& loss, const BackwardOptions& backward_options) override;
+  void set_manual_sync(bool on) override { manual_sync_ = on; }
   std::optional<double> metric(std::string_view name) override { return logs.newest(name); }
   std::optional<Stage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
   std::vector<std::string> metric_names() const override { return logs.names(); }
@@ -68,7 +76,9 @@ class Run final : public RunContext {
   std::optional<std::filesystem::path> last_checkpoint() const override { return last_checkpoint_; }
   std::optional<std::filesystem::path> best_checkpoint() const override { return best_checkpoint_; }
   double agreed_time_s() const override;
+  double fit_time_s() const override { return progress_.fit_time_s + agreed_time_s() - fit_started_s; }
   void set_accumulation(int64_t count) override;
+  int64_t accumulation() const override { return accumulation_; }
   void request_stop(std::string reason) override;
   bool stop_requested() const override { return stop_reason.has_value(); }
   uint64_t request_checkpoint(CheckpointRequest request) override;
@@ -103,6 +113,12 @@ class Run final : public RunContext {
   /// Sorts callbacks by phase and finds who overrides which batch hook. Throws a ConfigError for equal state keys.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
   void start_clock() { started_ = std::chrono::steady_clock::now(); }
+  /// Makes the handles of `plan`.
+  void make_handles();
+  /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of one.
+  void fall_back_to_batch_start();
+  /// What the run was doing, for people: epoch, batch with its shapes, step.
+  std::string where() const;
   /// Writes what was requested, at the one place where requests are acted on. Prunes afterwards.
   void act_on_checkpoint_requests();
   /// State of the whole run, for a checkpoint.
@@ -129,17 +145,28 @@ class Run final : public RunContext {
 
   std::optional<int64_t> epoch_limit;
   int64_t step_limit = -1;
-  int64_t accumulation = 1;
+  int64_t accumulation_ = 1;
   bool validation_runs = false;
   std::optional<std::string> stop_reason;
 
-  // The running window of gradient accumulation: its batches, and how many of them are done.
-  int64_t window_length = 0, window_done = 0;
+  // The running window of gradient accumulation: its batches, how many of them are done, how many of these had a loss.
+  int64_t window_length = 0, window_done = 0, window_losses = 0;
+  bool manual = false;            ///< manual optimization
+  bool in_training_step = false;  ///< where manual backward and step may be called
+  bool stepped = false;           ///< an optimizer made a step in this batch
+  bool muted = false;             ///< log() does nothing: a closure is evaluated again
+  bool validation_pending = false;  ///< a validation is due or under way
+  double fit_started_s = 0;
+  std::vector<std::unique_ptr<OptimizerHandle>> handles;
+  /// Asks for the loaders of a stage anew.
+  std::function<void(Stage)> reload_loaders;
 
   // Written by the loops.
   int64_t batch_idx_ = 0;
   double batch_samples_ = 1;
   int64_t loader_idx_ = 0, loader_count_ = 1;
+  std::optional<Batch> batch_;   ///< under way in training; still there after an exception in it
+  int64_t samples_before_batch_ = 0, tokens_before_batch_ = 0;
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
   int64_t logged_step_ = 0;      ///< global step of the last step row
@@ -153,7 +180,10 @@ class Run final : public RunContext {
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& log_options);
 
+  void step_optimizer(OptimizerHandle& handle, const Closure& closure);
+
   Verb verb_;
+  bool manual_sync_ = true;
   LogScope scope_ = LogScope::forbidden;
   std::chrono::steady_clock::time_point started_;
   std::vector<std::vector<Callback*>> overriding_;

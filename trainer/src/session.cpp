@@ -42,17 +42,19 @@ void Session::make_callbacks() {
   };
   if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
     throw ConfigError("[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the two.");
-  const auto add_default = [&](const char* name) { list.push_back(Spec<Callback>(name).create()); };
-  if (verb_ == Verb::fit && run.options.enable_checkpointing && !has_phase(Phase::checkpoint)) add_default("ModelCheckpoint");
-  if (run.options.enable_progress_bar &&
-      std::none_of(list.begin(), list.end(), [](const auto& c) { return c->state_key() == "ProgressBar"; }))
-    add_default("ProgressBar");
+  const auto add_default = [&](const char* name) {
+    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; })) list.push_back(Spec<Callback>(name).create());
+  };
+  const bool checkpoints = std::any_of(list.begin(), list.end(), [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
+  if (verb_ == Verb::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
+  if (verb_ == Verb::fit && run.options.enable_model_summary) add_default("ModelSummary");
+  if (run.options.enable_progress_bar) add_default("ProgressBar");
   run.set_callbacks(std::move(list));
 }
 
 void Session::make_loggers() {
   Run& run = *run_;
-  if (run.fast_dev_run()) return;
+  if (run.fast_dev_run() || run.options.barebones) return;
   if (!run.parts.loggers.empty()) {
     run.active_loggers = run.parts.loggers;
   } else if (run.options.logger.enabled) {
@@ -78,7 +80,7 @@ void Session::take_folder() {
       throw ConfigError("[trainer.logger] loggers name different run folders; name and version of the first count. Set them in one logger only.");
   }
   // A trial run leaves nothing behind.
-  if (run.fast_dev_run()) return;
+  if (run.fast_dev_run() || run.options.barebones) return;
   run.run_dir = take_run_folder(run.options.default_root_dir, name, version);
   for (const auto& logger : run.active_loggers) {
     logger->start(run.run_dir, std::nullopt);
@@ -94,50 +96,105 @@ void Session::set_limits() {
     o.limit_train_batches = o.limit_val_batches = o.limit_test_batches = o.limit_predict_batches = BatchLimit(n);
     o.max_steps = n;
     o.max_epochs = 1;
+    o.min_epochs.reset();
+    o.min_steps.reset();
     o.num_sanity_val_steps = 0;
-    o.val_check_interval = BatchLimit(1.0);
+    o.val_check_interval = {};
     o.check_val_every_n_epoch = 1;
     o.log_every_n_steps = 1;
   }
+  if (o.barebones) {
+    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug = false;
+    o.num_sanity_val_steps = 0;
+  }
+  if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
   run.checkpoints_allowed = o.enable_checkpointing && !run.fast_dev_run();
-  run.accumulation = o.accumulate_grad_batches;
+  run.accumulation_ = o.accumulate_grad_batches;
   run.step_limit = o.max_steps;
   run.epoch_limit = o.max_epochs;
   if (verb_ != Verb::fit) return;
-  if (!o.max_epochs && o.max_steps < 0) {
-    log::warn("trainer.no_limit", "neither max_epochs nor max_steps is set; training stops after 1000 epochs. Set one of them (-1 for no limit)");
+  if (!o.max_epochs && o.max_steps < 0 && !o.max_time) {
+    log::warn("trainer.no_limit",
+              "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them (max_epochs: -1 for no limit)");
     run.epoch_limit = 1000;
   }
   if (run.epoch_limit && *run.epoch_limit < 0) run.epoch_limit.reset();
 }
 
+// Combinations that cannot work, before anything is made.
+void Session::check_options() const {
+  const Run& run = *run_;
+  const TrainerOptions& o = run.options;
+  if (o.max_time && o.max_time->unit != Interval::Unit::seconds)
+    throw ConfigError(cat("[trainer.max_time] the limit is a time, in s, min or h; got ", o.max_time->text(), "."));
+  if (o.min_epochs && run.epoch_limit && *o.min_epochs > *run.epoch_limit)
+    throw ConfigError(cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
+  if (o.min_steps && run.step_limit >= 0 && *o.min_steps > run.step_limit)
+    throw ConfigError(cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
+  if (verb_ != Verb::fit || run.model->automatic_optimization()) return;
+  if (o.accumulate_grad_batches != 1)
+    throw ConfigError(cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot accumulate; got ",
+                          o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
+  if (o.gradient_clip_val)
+    throw ConfigError("[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot clip. Leave it out, and call "
+                      "clip_gradients(optimizer, value) in training_step.");
+}
+
+namespace {
+
+Loaders own_dataloaders(LightningModule& module, Stage stage) {
+  switch (stage) {
+    case Stage::train: return module.train_dataloader();
+    case Stage::validate: return module.val_dataloader();
+    case Stage::test: return module.test_dataloader();
+    case Stage::predict: return module.predict_dataloader();
+  }
+  return {};
+}
+
+const char* dataloader_hook(Stage stage) {
+  return stage == Stage::train ? "train_dataloader" : stage == Stage::validate ? "val_dataloader" : stage == Stage::test ? "test_dataloader" : "predict_dataloader";
+}
+
+}  // namespace
+
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
-  std::vector<std::shared_ptr<Loader>> loaders;
-  if (run.data.module) {
-    loaders = run.data.module->loaders(stage);
-  } else {
-    const auto& own = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
-                      : stage == Stage::test ? run.data.test : run.data.predict;
-    loaders = own.empty() ? run.model->dataloaders(stage) : own;
-  }
+  const Loaders& given = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
+                         : stage == Stage::test ? run.data.test : run.data.predict;
+  Loaders loaders = run.data.module ? run.data.module->loaders(stage) : !given.empty() ? given : own_dataloaders(*run.model, stage);
   std::erase(loaders, nullptr);
-  StageLoaders& target = run.stages[stage];
+  StageLoaders target;
   for (auto& loader : loaders) {
     loader->configure(run.parts.seed.value_or(0), run.rank(), run.world_size());
+    if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
+      if (!loader->keep_order())
+        throw ConfigError("[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the batches would differ from epoch to "
+                          "epoch. Use a loader without shuffling.");
+      log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
+    }
     target.batches.push_back(limit.resolve(loader->size(), option));
     if (stage != Stage::train && loader->shuffles())
       log::warn("data.evaluation_shuffled", cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
     target.loaders.push_back(std::move(loader));
   }
+  run.stages[stage] = std::move(target);
 }
 
 void Session::set_up_data() {
   Run& run = *run_;
   const TrainerOptions& o = run.options;
   const Stage first_stage = verb_ == Verb::fit ? Stage::train : verb_ == Verb::validate ? Stage::validate : verb_ == Verb::test ? Stage::test : Stage::predict;
-  if (run.data.module && !run.model->dataloaders(first_stage).empty())
-    throw ConfigError("[trainer.data] both a data module and the module's own dataloaders() are given. Use one of the two.");
+  const bool loaders_given = !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
+  if (run.data.module && loaders_given)
+    throw ConfigError("[trainer.data] both a data module and loaders are given. Use one of the two.");
+  if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
+    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders", " and the module's own ", dataloader_hook(first_stage),
+                          "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage), "()."));
+  run.reload_loaders = [this](Stage stage) {
+    if (stage == Stage::train) set_up_stage(stage, run_->options.limit_train_batches, "limit_train_batches");
+    else set_up_stage(stage, run_->options.limit_val_batches, "limit_val_batches");
+  };
   switch (verb_) {
     case Verb::fit:
       set_up_stage(Stage::train, o.limit_train_batches, "limit_train_batches");
@@ -164,6 +221,21 @@ void Session::set_up_data() {
     throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_), " data. Does the data module have such a loader?"));
 }
 
+namespace {
+
+// The loss is evaluated several times in a step: what happens once per batch elsewhere cannot be.
+void check_closure(const Run& run, const Optimizer& optimizer) {
+  const auto refuse = [&](std::string_view what) {
+    throw ConfigError(cat("[trainer.fit] ", optimizer.name(), " evaluates the loss several times in a step, which does not go with ", what, "."));
+  };
+  if (run.manual) return;
+  if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
+  if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed"));
+  if (run.strategy->micro_batches() != 1) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into micro-batches"));
+}
+
+}  // namespace
+
 void Session::make_optimizers() {
   Run& run = *run_;
   run.plan = run.model->configure_optimizers();
@@ -173,54 +245,92 @@ void Session::make_optimizers() {
       throw ConfigError("[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, init_args: {lr: 1e-3}}`, "
                         "or override configure_optimizers().");
     PlannedOptimizer planned{run.parts.optimizer->create(), std::nullopt};
-    if (run.parts.lr_scheduler)
-      planned.scheduler = SchedulerConfig{.scheduler = run.parts.lr_scheduler->create(), .interval = run.parts.lr_scheduler_interval,
-                                          .frequency = 1, .monitor = run.parts.lr_scheduler_monitor, .strict = true, .name = {}};
+    if (run.parts.lr_scheduler) {
+      planned.scheduler = run.parts.lr_scheduler_config;
+      planned.scheduler->scheduler = run.parts.lr_scheduler->create();
+    }
     run.plan = OptimizerPlan({std::move(planned)});
   } else if (run.parts.optimizer) {
     throw ConfigError("[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the two.");
   }
-  if (run.plan.optimizers.size() > 1)
-    throw ConfigError(cat("[trainer.fit] configure_optimizers() returned ", static_cast<int64_t>(run.plan.optimizers.size()),
-                          " optimizers; this version trains with one. Put the parameters into groups of one optimizer."));
+  run.manual = !run.model->automatic_optimization();
+  if (run.plan.optimizers.size() > 1 && !run.manual)
+    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ", static_cast<int64_t>(run.plan.optimizers.size()),
+                          " optimizers, which only manual optimization can use. Override automatic_optimization() to return false and step them in "
+                          "training_step, or put the parameters into groups of one optimizer."));
+  if (run.plan.without_optimizer && !run.manual)
+    log::warn("trainer.no_optimizer", "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
+  RunLength length{.epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
+  const StageLoaders& train = run.stages[Stage::train];
+  if (const auto batches = train.total()) length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
+  if (!train.loaders.empty())
+    length.samples_per_step = static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
     if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
-    if (planned.optimizer->needs_closure())
-      throw ConfigError(cat("[trainer.fit] ", planned.optimizer->name(), " evaluates the loss several times a step, which this version does not support."));
+    if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
     if (!planned.scheduler) continue;
     SchedulerConfig& config = *planned.scheduler;
+    if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
     if (config.frequency < 1) throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
-    if (config.scheduler->wants_metric() && !config.monitor)
-      throw ConfigError("[trainer.lr_scheduler] the schedule follows a metric; name it with monitor.");
-    const auto length = config.interval == ScheduleInterval::step ? run.estimated_steps() : run.epoch_limit;
-    if (length) config.scheduler->set_total_steps(*length / config.frequency);
+    if (config.scheduler->wants_metric() && !config.monitor && !run.manual)
+      throw ConfigError("[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the config).");
+    config.scheduler->set_run_length(length, config.interval, config.frequency);
     config.scheduler->attach(*planned.optimizer);
+  }
+  run.make_handles();
+}
+
+void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
+  Run& run = *run_;
+  if (!choice) {
+    if (verb_ != Verb::fit) return;
+    for (const auto& callback : run.callbacks)
+      if (!checkpoint_) checkpoint_ = callback->resume_candidate();
+  } else if (*choice == "last" && remembered.last) {
+    checkpoint_ = remembered.last;
+  } else if (*choice == "best" && remembered.best) {
+    checkpoint_ = remembered.best;
+  } else {
+    // Without loggers in this run the name of the folder is that of an earlier run's: the options still say it.
+    std::string name = kDefaultRunName;
+    if (!run.active_loggers.empty()) name = run.active_loggers.front()->run_name().value_or(name);
+    else if (!run.options.logger.loggers.empty()) name = run.options.logger.loggers.front().create()->run_name().value_or(name);
+    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, name, run.parts.config_folder);
+  }
+  // A link is followed once, so that the report names the checkpoint itself.
+  std::error_code error;
+  if (checkpoint_ && fs::is_symlink(*checkpoint_, error)) {
+    const fs::path target = fs::read_symlink(*checkpoint_, error);
+    if (!error) checkpoint_ = target.is_absolute() ? target : checkpoint_->parent_path() / target;
   }
 }
 
-void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const std::optional<fs::path>& checkpoint) {
+void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice, const Remembered& remembered) {
   Run& run = *run_;
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
+  if (module->in_run())
+    throw Error("[trainer] the module is in a run already. Give each run a module of its own, or wait for the first to end.");
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
   set_limits();
+  check_options();
   run.model->set_run(&run);
   make_callbacks();
   make_loggers();
+  choose_checkpoint(choice, remembered);
   std::optional<CheckpointContent> content;
-  if (checkpoint)
-    content = read_checkpoint(*checkpoint, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
+  if (checkpoint_)
+    content = read_checkpoint(*checkpoint_, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
 
   set_up_ = true;
+  if (run.data.module) run.data.module->prepare_data();
+  run.model->prepare_data();
   if (run.data.module) {
-    run.data.module->prepare_data();
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
     run.data.module->setup(verb_);
-  } else {
-    run.model->prepare_data();
   }
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, verb_); });
   run.model->setup(verb_);
@@ -232,12 +342,13 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   take_folder();
   save_config();
   print_start();
-  for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
+  if (run.options.enable_autolog_hparams)
+    for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
     run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content->state); });
     run.model->on_load_checkpoint(content->state);
     if (verb_ == Verb::fit) restore(*content);
-    log::info(cat("checkpoint: ", *checkpoint));
+    log::info(cat("checkpoint: ", *checkpoint_));
   }
 }
 
@@ -256,15 +367,19 @@ void Session::restore(const CheckpointContent& content) {
     planned.optimizer->load_state(optimizers[i]);
     if (planned.scheduler && !schedulers[i].is_null()) planned.scheduler->scheduler->load_state(schedulers[i]);
   }
+  const auto& optimizer_steps = state.at("optimizer_steps").as_list();
+  for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i) run.handles[i]->set_steps(optimizer_steps[i].as_int());
   run.strategy->precision().load_state(state.at("precision"));
   for (const auto& callback : run.callbacks)
     if (state.at("callbacks").contains(callback->state_key())) callback->load_state(state.at("callbacks").at(callback->state_key()));
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
   const StateTree& loop = state.at("loop");
-  run.accumulation = loop.at("accumulation").as_int();
+  run.accumulation_ = loop.at("accumulation").as_int();
   run.window_length = loop.at("window_length").as_int();
   run.window_done = loop.at("window_done").as_int();
+  run.window_losses = loop.at("window_losses").as_int();
+  run.validation_pending = loop.at("validation_pending").as_bool();
   run.logged_step_ = loop.at("logged_step").as_int();
   run.last_saved_step_ = run.progress_.global_step;
   const auto& loaders = run.stages[Stage::train].loaders;
@@ -313,39 +428,49 @@ void Session::print_start() {
     parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ", batches ? std::to_string(*batches) : "?", " batches"));
   }
   run.print(cat("data: ", join(parts, " · ")));
-  run.print(run.run_dir.empty() ? "run folder: none (fast_dev_run)" : cat("run folder: ", run.run_dir));
+  run.print(run.run_dir.empty() ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)" : cat("run folder: ", run.run_dir));
 }
+
+namespace {
+
+// What fails while a failure is handled is told, and does not take its place.
+template <class Function>
+void quietly(std::string_view when, Function function) noexcept {
+  try {
+    function();
+  } catch (const std::exception& later) {
+    log::error(cat(when, ": ", later.what()));
+  } catch (...) {
+    log::error(cat(when, ": an exception of unknown type"));
+  }
+}
+
+}  // namespace
 
 void Session::on_exception(const std::exception& error) noexcept {
   Run& run = *run_;
   if (!run.model || !run.strategy) return;
-  const auto quietly = [](auto function) {
-    try {
-      function();
-    } catch (const std::exception& later) {
-      log::error(cat("while handling the error above: ", later.what()));
-    }
-  };
-  for (const auto& callback : run.callbacks) quietly([&] { callback->on_exception(run, error); });
-  if (run.data.module && set_up_) quietly([&] { run.data.module->on_exception(error); });
+  constexpr std::string_view kWhen = "while handling an earlier error";
+  const bool in_loops = run.progress_.batches_total.ready > 0;
+  if (in_loops && !dynamic_cast<const Interrupted*>(&error)) quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
+  if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
+  if (set_up_) {
+    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
+    if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
+  }
+  quietly(kWhen, [&] { run.act_on_checkpoint_requests(); });
 }
 
 void Session::finish(RunStatus status) noexcept {
   if (finished_) return;
   finished_ = true;
   Run& run = *run_;
-  const auto quietly = [](auto function) {
-    try {
-      function();
-    } catch (const std::exception& error) {
-      log::error(cat("during teardown: ", error.what()));
-    }
-  };
+  constexpr std::string_view kWhen = "during teardown";
   for (const auto& logger : started_loggers_) logger->finalize(status);
   if (set_up_) {
-    if (run.data.module) quietly([&] { run.data.module->teardown(verb_); });
-    for (const auto& callback : run.callbacks) quietly([&] { callback->teardown(run, verb_); });
-    quietly([&] { run.model->teardown(verb_); });
+    if (run.data.module) quietly(kWhen, [&] { run.data.module->teardown(verb_); });
+    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->teardown(run, verb_); });
+    quietly(kWhen, [&] { run.model->teardown(verb_); });
   }
   if (run.strategy) run.strategy->teardown();
   if (run.model) run.model->set_run(nullptr);

@@ -16,23 +16,33 @@ inline constexpr const char* kDefaultRunName = "fulgur_logs";
 /// The `trainer:` section that these options come from.
 ConfigNode options_node(TrainerOptions options);
 
+/// What an earlier fit of the same Trainer left, for `last` and `best`.
+struct Remembered {
+  std::optional<std::filesystem::path> last, best;
+};
+
 /// Everything that happens around the loops of one run, in the order of docs/architecture.md.
 class Session {
  public:
   Session(const TrainerOptions& options, const Parts& parts, Verb verb)
-      : deterministic_(options.deterministic), run_(std::make_unique<Run>(options, parts, verb)), verb_(verb) {}
+      : settings_(options), run_(std::make_unique<Run>(options, parts, verb)), verb_(verb) {}
 
   Run& run() { return *run_; }
 
   /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: all that comes before the loops.
-  void prepare(std::shared_ptr<LightningModule> module, DataSource data, const std::optional<std::filesystem::path>& checkpoint);
+  void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice, const Remembered& remembered);
+  /// The checkpoint that the run began with.
+  const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }
   /// Closes loggers and tears down, once; what fails there is only told.
   void finish(RunStatus status) noexcept;
-  /// Tells callbacks and the data module.
+  /// The first half of the way that every exception and signal takes: callbacks and the data module are told, checkpoints
+  /// that they request are written.
   void on_exception(const std::exception& error) noexcept;
 
  private:
   void choose_hardware();
+  void check_options() const;
+  void choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered);
   void take_folder();
   void make_callbacks();
   void make_loggers();
@@ -44,12 +54,13 @@ class Session {
   void save_config();
   void print_start();
 
-  DeterministicGuard deterministic_;
+  ProcessSettings settings_;
   std::unique_ptr<Run> run_;
   Verb verb_;
   ChosenDevices devices_;
   int64_t threads_ = 1;
   std::vector<std::shared_ptr<Logger>> started_loggers_;
+  std::optional<std::filesystem::path> checkpoint_;
   bool finished_ = false;
   bool set_up_ = false;
 };

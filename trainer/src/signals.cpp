@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 
 namespace fulgur::detail::signals {
 namespace {
@@ -16,9 +17,15 @@ void handle(int number) {
   if (!g_received.compare_exchange_strong(expected, number) && number == SIGINT) _exit(130);
 }
 
+std::mutex g_mutex;
+int g_scopes = 0;
+
 }  // namespace
 
+// Runs may be nested, or stand beside each other in threads: the first installs the handlers, the last takes them away.
 Scope::Scope() {
+  const std::lock_guard lock(g_mutex);
+  if (g_scopes++ > 0) return;
   g_received = 0;
   struct sigaction action {};
   action.sa_handler = handle;
@@ -29,6 +36,8 @@ Scope::Scope() {
 }
 
 Scope::~Scope() {
+  const std::lock_guard lock(g_mutex);
+  if (--g_scopes > 0) return;
   sigaction(SIGINT, &g_old_int, nullptr);
   sigaction(SIGTERM, &g_old_term, nullptr);
 }

@@ -16,6 +16,5 @@ class Scope {
 
 /// The signal that came since the scope began.
 std::optional<int> received();
-inline bool stop_now() { return received().has_value(); }
 
 }  // namespace fulgur::detail::signals

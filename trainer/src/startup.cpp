@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <sched.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -26,7 +27,9 @@ void set_threads(int64_t count) {
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed) {
   ConfigNode& trainer = config.get_or_add("trainer");
   trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
-  trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
+  // Indices that were named stay; a number is what it came to.
+  const ConfigNode* written = trainer.find("devices");
+  if (!written || !written->is_list()) trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
   trainer.set("num_threads", ConfigNode::integer(threads));
   if (seed) config.set("seed_everything", ConfigNode::scalar(std::to_string(*seed)));
   return config;
@@ -49,33 +52,51 @@ ChosenDevices choose_devices(const TrainerOptions& options) {
       throw ConfigError(cat("[trainer.accelerator] '", options.accelerator, "' is not available: ", why_no_cuda(),
                             ". Use trainer.accelerator: cpu or auto."));
   }
-  const int64_t count = options.devices.value.value_or(1);
-  if (count > chosen.accelerator->device_count())
-    throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", chosen.accelerator->device_count(), " of ",
-                          chosen.accelerator->name(), "."));
-  for (int64_t i = 0; i < count; ++i) chosen.devices.push_back(chosen.accelerator->device(i));
+  const int64_t there = chosen.accelerator->device_count();
+  const auto list = [&] {
+    std::vector<std::string> names;
+    for (int64_t i = 0; i < there; ++i) names.push_back(cat(i, " (", chosen.accelerator->device_name(i), ")"));
+    return cat(there, " of ", chosen.accelerator->name(), ": ", join(names));
+  };
+  std::vector<int64_t> indices = options.devices.indices;
+  if (indices.empty()) {
+    int64_t count = options.devices.count.value_or(1);
+    if (count == -1) count = there;
+    if (count > there) throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), "."));
+    for (int64_t i = 0; i < count; ++i) indices.push_back(i);
+  }
+  for (const int64_t index : indices) {
+    if (index >= there) throw ConfigError(cat("[trainer.devices] there is no device ", index, "; this machine has ", list(), "."));
+    chosen.devices.push_back(chosen.accelerator->device(index));
+  }
   return chosen;
 }
 
-DeterministicGuard::DeterministicGuard(bool on) : on_(on) {
-  if (!on_) return;
+ProcessSettings::ProcessSettings(const TrainerOptions& options) {
   auto& context = at::globalContext();
   algorithms_ = context.deterministicAlgorithms();
-  cudnn_ = context.deterministicCuDNN();
-  benchmark_ = context.benchmarkCuDNN();
-  // cuBLAS is deterministic only with a workspace of a fixed size, which it reads from here.
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  context.setDeterministicCuDNN(true);
-  context.setBenchmarkCuDNN(false);
+  warn_only_ = context.deterministicAlgorithmsWarnOnly();
+  cudnn_deterministic_ = context.deterministicCuDNN();
+  cudnn_benchmark_ = context.benchmarkCuDNN();
+  anomaly_ = torch::autograd::AnomalyMode::is_enabled();
+  anomaly_nan_ = torch::autograd::AnomalyMode::should_check_nan();
+  if (options.benchmark) context.setBenchmarkCuDNN(*options.benchmark);
+  if (options.deterministic.enabled) {
+    // cuBLAS is deterministic only with a workspace of a fixed size, which it reads from here.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    context.setDeterministicAlgorithms(true, options.deterministic.warn_only);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+  }
+  if ((options.detect_anomaly || options.debug) && !options.barebones) torch::autograd::AnomalyMode::set_enabled(true, /*check_nan=*/true);
 }
 
-DeterministicGuard::~DeterministicGuard() {
-  if (!on_) return;
+ProcessSettings::~ProcessSettings() {
   auto& context = at::globalContext();
-  context.setDeterministicAlgorithms(algorithms_, false);
-  context.setDeterministicCuDNN(cudnn_);
-  context.setBenchmarkCuDNN(benchmark_);
+  context.setDeterministicAlgorithms(algorithms_, warn_only_);
+  context.setDeterministicCuDNN(cudnn_deterministic_);
+  context.setBenchmarkCuDNN(cudnn_benchmark_);
+  torch::autograd::AnomalyMode::set_enabled(anomaly_, anomaly_nan_);
 }
 
 }  // namespace fulgur::detail

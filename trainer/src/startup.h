@@ -29,16 +29,17 @@ ChosenDevices choose_devices(const TrainerOptions& options);
 /// `config` with what was `auto` written as it was decided.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);
 
-/// Deterministic algorithms while it lives.
-class DeterministicGuard {
+/// `deterministic`, `benchmark`, `detect_anomaly` and `debug` of the options: settings of the process, as they were again at
+/// the end of its life.
+class ProcessSettings {
  public:
-  explicit DeterministicGuard(bool on);
-  ~DeterministicGuard();
-  DeterministicGuard(const DeterministicGuard&) = delete;
-  DeterministicGuard& operator=(const DeterministicGuard&) = delete;
+  explicit ProcessSettings(const TrainerOptions& options);
+  ~ProcessSettings();
+  ProcessSettings(const ProcessSettings&) = delete;
+  ProcessSettings& operator=(const ProcessSettings&) = delete;
 
  private:
-  bool on_, algorithms_ = false, cudnn_ = false, benchmark_ = false;
+  bool algorithms_, warn_only_, cudnn_deterministic_, cudnn_benchmark_, anomaly_, anomaly_nan_;
 };
 
 }  // namespace fulgur::detail

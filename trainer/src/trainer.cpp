@@ -1,6 +1,7 @@
 #include "fulgur/trainer/trainer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 
 #include "evaluation_loop.h"
@@ -8,7 +9,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
-#include "run_folder.h"
+#include "predictions.h"
 #include "session.h"
 #include "signals.h"
 
@@ -22,37 +23,41 @@ struct Trainer::Impl {
   Parts parts;
   fs::path run_dir;
   // What this trainer's last fit left, for `last` and `best` in the same process.
-  std::optional<fs::path> last_checkpoint, best_checkpoint;
-  bool running = false;
+  detail::Remembered remembered;
+  std::atomic<bool> running = false;
 };
 
 namespace {
 
-// Runs `body`; on an exception everything is told and closed, then it goes on to the caller.
+// The one way of every run, whatever its end: normal, by a signal, by an exception. Returns the signal.
 template <class Body>
-void guarded(Session& session, bool& running, Body body) {
-  if (running) throw Error("[trainer] a run is under way; a Trainer runs one at a time.");
-  running = true;
+std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body body) {
+  if (running.exchange(true)) throw Error("[trainer] a run is under way; a Trainer runs one at a time.");
   struct Reset {
-    bool& flag;
+    std::atomic<bool>& flag;
     ~Reset() { flag = false; }
   } reset{running};
   detail::signals::Scope signals;
   try {
     body();
-    session.finish(detail::signals::received() ? RunStatus::interrupted : RunStatus::success);
+    session.finish(RunStatus::success);
+    return std::nullopt;
+  } catch (const Interrupted& signal) {
+    session.on_exception(signal);
+    session.finish(RunStatus::interrupted);
+    return signal.signal();
   } catch (const std::exception& error) {
     session.on_exception(error);
     session.finish(RunStatus::failed);
     throw;
   } catch (...) {
+    session.on_exception(Error("an exception that is no std::exception"));
     session.finish(RunStatus::failed);
     throw;
   }
 }
 
-ExitCode exit_code_of_signal(bool saved) {
-  const auto signal = detail::signals::received();
+ExitCode exit_code_of(std::optional<int> signal, bool saved) {
   if (!signal) return ExitCode::ok;
   if (*signal == SIGINT) return ExitCode::interrupted;
   return saved ? ExitCode::preempted : ExitCode::terminated;
@@ -68,7 +73,7 @@ CheckpointRequest final_checkpoint(const Run& run) {
 
 }  // namespace
 
-Trainer::Trainer(TrainerOptions options, Parts parts) : impl_(std::make_unique<Impl>()) {
+Trainer::Trainer(TrainerOptions options, Parts parts) : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
   impl_->parts = std::move(parts);
 }
@@ -83,8 +88,12 @@ Trainer Trainer::from_config(const Config& config) {
   parts.config_folder = config.folder;
   if (config.optimizer && *config.optimizer) parts.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) parts.lr_scheduler = config.lr_scheduler;
-  parts.lr_scheduler_interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch;
-  parts.lr_scheduler_monitor = config.lr_scheduler_monitor;
+  parts.lr_scheduler_config = {.scheduler = nullptr,
+                               .interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
+                               .frequency = config.lr_scheduler_frequency,
+                               .monitor = config.lr_scheduler_monitor,
+                               .strict = config.lr_scheduler_strict,
+                               .name = config.lr_scheduler_name.value_or("")};
   if (config.seed_everything.enabled) parts.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);
   // The model is made before a run begins: threads are set before its first operation, and its weights depend on the seed.
@@ -104,122 +113,126 @@ fs::path Trainer::log_dir() const { return impl_->run_dir; }
 
 namespace {
 
-std::optional<fs::path> resolve_checkpoint(const CheckpointChoice& choice, const TrainerOptions& options, const Parts& parts,
-                                           const std::optional<fs::path>& last, const std::optional<fs::path>& best) {
-  if (!choice) return std::nullopt;
-  if (*choice == "last" && last) return last;
-  if (*choice == "best" && best) return best;
-  std::string name = detail::kDefaultRunName;
-  if (!options.logger.loggers.empty()) name = options.logger.loggers.front().create()->run_name().value_or(name);
-  fs::path found = detail::find_checkpoint(*choice, options.default_root_dir, name, parts.config_folder);
-  // A link is followed once, so that the report names the checkpoint itself.
-  std::error_code error;
-  if (fs::is_symlink(found, error)) {
-    const fs::path target = fs::read_symlink(found, error);
-    if (!error) found = target.is_absolute() ? target : found.parent_path() / target;
-  }
-  return found;
-}
-
-// What every verb does around its loops: `body` receives the prepared run and the checkpoint that was chosen.
+// What every verb does around its loops: `body` receives the prepared run. Returns the signal that ended it.
 template <class Impl, class Body>
-void with_run(Impl& impl, Verb verb, std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint, Body body) {
-  Session session(impl.options, impl.parts, verb);
-  guarded(session, impl.running, [&] {
-    const auto path = resolve_checkpoint(checkpoint, impl.options, impl.parts, impl.last_checkpoint, impl.best_checkpoint);
-    session.prepare(std::move(module), std::move(data), path);
-    Run& run = session.run();
-    impl.run_dir = run.run_dir;
-    run.start_clock();
-    body(run, path);
+std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module, DataSource data,
+                            const CheckpointChoice& checkpoint, Body body) {
+  Session session(impl->options, impl->parts, verb);
+  return guarded(session, impl->running, [&] {
+    session.prepare(std::move(module), std::move(data), checkpoint, impl->remembered);
+    impl->run_dir = session.run().run_dir;
+    session.run().start_clock();
+    body(session.run(), session.checkpoint());
   });
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
 
+// Validation before training: a trial whose numbers nobody sees, or, with validate_first, one that counts.
+void validate_before_training(Run& run) {
+  if (!run.validation_runs) return;
+  if (run.options.validate_first) {
+    detail::validate_in_fit(run);
+    ++run.progress_.validations;
+    run.act_on_checkpoint_requests();
+    return;
+  }
+  const int64_t batches = run.options.num_sanity_val_steps;
+  if (batches == 0) return;
+  run.sanity_checking_ = true;
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
+  detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
+  run.logs.reset(Stage::validate);
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
+  run.sanity_checking_ = false;
+}
+
+// Whatever ended the loops, their last state is on disk.
+void write_final_checkpoint(Run& run) {
+  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.last_saved_step_ == run.progress_.global_step) return;
+  run.request_checkpoint(final_checkpoint(run));
+  run.act_on_checkpoint_requests();
+}
+
 }  // namespace
 
 FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
+  const auto impl = impl_;
   FitReport report;
-  with_run(*impl_, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
-    run.model->on_fit_start();
-    if (!path && run.validation_runs && run.options.num_sanity_val_steps != 0) {
-      run.sanity_checking_ = true;
-      run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
-      detail::validate_in_fit(run, run.options.num_sanity_val_steps < 0 ? std::nullopt : std::optional(run.options.num_sanity_val_steps));
-      run.logs.reset(Stage::validate);
-      run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
-      run.sanity_checking_ = false;
-    }
-    const double started = run.agreed_time_s();
-    detail::fit_loop(run, path.has_value());
-    // Whatever ended the run, its last state is on disk.
-    if (run.checkpoints_allowed && run.progress_.global_step > 0 && run.last_saved_step_ != run.progress_.global_step) {
-      run.request_checkpoint(final_checkpoint(run));
-      run.act_on_checkpoint_requests();
-    }
-    // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
-    // signal the run that goes on from there closes it.
-    if (!detail::signals::received()) run.flush_step_metrics(Stage::train, true);
+  const auto fill = [&](Run& run, double started) {
     report.train_seconds = run.agreed_time_s() - started;
-    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
-    run.model->on_fit_end();
     report.stop_reason = run.stop_reason.value_or("");
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
     report.run_dir = run.run_dir;
-    report.last_checkpoint = impl_->last_checkpoint = run.last_checkpoint_;
-    report.best_checkpoint = impl_->best_checkpoint = run.best_checkpoint_;
-    report.exit_code = exit_code_of_signal(run.last_checkpoint_.has_value());
+    report.last_checkpoint = impl->remembered.last = run.last_checkpoint_;
+    report.best_checkpoint = impl->remembered.best = run.best_checkpoint_;
     run.print(cat("stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step, " steps · last checkpoint: ",
                   report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+  };
+  const auto signal = with_run(impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
+    run.model->on_fit_start();
+    double started = run.agreed_time_s();
+    run.fit_started_s = started;
+    try {
+      if (!path) validate_before_training(run);
+      run.fit_started_s = started = run.agreed_time_s();
+      detail::fit_loop(run, path.has_value());
+    } catch (const Interrupted& interrupted) {
+      run.sanity_checking_ = false;
+      run.stop_reason = cat("signal ", interrupted.signal());
+      write_final_checkpoint(run);
+      fill(run, started);
+      throw;
+    }
+    write_final_checkpoint(run);
+    // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
+    // signal the run that goes on from there closes it.
+    run.flush_step_metrics(Stage::train, true);
+    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
+    run.model->on_fit_end();
+    fill(run, started);
   });
+  report.exit_code = exit_code_of(signal, report.last_checkpoint.has_value());
   return report;
 }
 
 namespace {
 
 template <class Impl>
-EvalReport evaluate_with(Impl& impl, Verb verb, Stage stage, std::shared_ptr<LightningModule> module, DataSource data,
+EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage stage, std::shared_ptr<LightningModule> module, DataSource data,
                          const CheckpointChoice& checkpoint) {
   EvalReport report;
-  with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+  const auto signal = with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::evaluate(run, stage);
     report.run_dir = run.run_dir;
     report.checkpoint = path;
-    report.exit_code = exit_code_of_signal(false);
   });
+  report.exit_code = exit_code_of(signal, false);
   return report;
 }
 
 }  // namespace
 
 EvalReport Trainer::validate(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  return evaluate_with(*impl_, Verb::validate, Stage::validate, std::move(module), std::move(data), checkpoint);
+  return evaluate_with(impl_, Verb::validate, Stage::validate, std::move(module), std::move(data), checkpoint);
 }
 
 EvalReport Trainer::test(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  return evaluate_with(*impl_, Verb::test, Stage::test, std::move(module), std::move(data), checkpoint);
+  return evaluate_with(impl_, Verb::test, Stage::test, std::move(module), std::move(data), checkpoint);
 }
 
 PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   PredictReport report;
-  with_run(*impl_, Verb::predict, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+  const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::predict(run);
     report.run_dir = run.run_dir;
     report.checkpoint = path;
-    if (!run.run_dir.empty()) {
-      for (size_t l = 0; l < report.loaders.size(); ++l) {
-        const fs::path file = run.run_dir / (report.loaders.size() == 1 ? "predictions.safetensors" : cat("predictions_", l, ".safetensors"));
-        NamedTensors tensors(report.loaders[l].begin(), report.loaders[l].end());
-        write_safetensors(file, tensors);
-        report.files.push_back(file);
-      }
-    }
-    report.exit_code = exit_code_of_signal(false);
+    if (!run.run_dir.empty()) report.files = detail::write_predictions(run.run_dir, report.loaders);
   });
+  report.exit_code = exit_code_of(signal, false);
   return report;
 }
 

@@ -13,13 +13,14 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
   for (auto& planned : run.plan.optimizers) {
     if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0) continue;
     SchedulerConfig& config = *planned.scheduler;
+    Run::ScopeGuard scope(run, LogScope::forbidden);
     if (!config.scheduler->wants_metric()) {
-      config.scheduler->step();
+      run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
       continue;
     }
     const auto value = run.metric(config.monitor.value_or(""));
     if (value) {
-      config.scheduler->step(*value);
+      run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {
       const std::string message = cat("[trainer.lr_scheduler] the monitored metric '", config.monitor.value_or(""),
                                       "' was not logged; there are: ", join(run.metric_names()), ".");
@@ -31,17 +32,26 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
 
 TrainingStep::TrainingStep(Run& run)
     : run_(run),
-      optimizer_(run.plan.optimizers.front().optimizer.get()),
-      clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm) {}
+      handle_(run.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
+      clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
+      counts_tokens_(run.counts_tokens()) {
+  if (run.options.debug) debug_.emplace(run);
+}
 
-bool TrainingStep::run_batch(Batch batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+bool TrainingStep::run_batch(Batch from_loader, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   LightningModule& module = *run.model;
+  Progress& progress = run.progress_;
   run.batch_idx_ = batch_idx;
-  run.progress_.batches.ready = run.progress_.batches.started = batch_idx + 1;
-  ++run.progress_.batches_total.ready;
+  Batch& batch = run.batch_.emplace(std::move(from_loader));
+  run.stepped = false;
+  run.samples_before_batch_ = progress.samples_seen;
+  run.tokens_before_batch_ = progress.tokens_seen;
+  progress.batches.ready = progress.batches.started = batch_idx + 1;
+  ++progress.batches_total.ready;
 
-  batch = run.strategy->batch_to_device(module, std::move(batch), 0);
+  batch = run.strategy->batch_to_device(module, run.data.module.get(), std::move(batch), 0);
+  if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
   run.batch_samples_ = static_cast<double>(samples);
 
@@ -49,29 +59,53 @@ bool TrainingStep::run_batch(Batch batch, int64_t batch_idx, std::optional<int64
                     [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
   Run::ScopeGuard scope(run, LogScope::train_step);
   const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
-  StepOutput output;
   if (!skip_rest) {
-    ++run.progress_.batches_total.started;
-    // A window begins here; its real length is known now where the loader's is.
-    if (run.window_done == 0) {
-      run.window_length = run.accumulation;
-      if (batches_in_epoch) run.window_length = std::min(run.accumulation, *batches_in_epoch - batch_idx);
-    }
-    const bool last_of_window = run.window_done + 1 == run.window_length;
-    output = forward_backward(batch, batch_idx, last_of_window);
-    ++run.window_done;
-    run.progress_.samples_seen += samples;
-    if (last_of_window) optimizer_step();
-    ++run.progress_.batches_total.processed;
-    run.progress_.batches.processed = batch_idx + 1;
+    ++progress.batches_total.started;
+    const StepOutput output = run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    progress.samples_seen += samples;
+    if (counts_tokens_) progress.tokens_seen += module.num_tokens(batch).value_or(0);
+    ++progress.batches_total.processed;
+    progress.batches.processed = batch_idx + 1;
 
     run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
                       [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
     module.on_train_batch_end(output, batch, batch_idx);
-    ++run.progress_.batches_total.completed;
-    run.progress_.batches.completed = batch_idx + 1;
+    ++progress.batches_total.completed;
+    progress.batches.completed = batch_idx + 1;
   }
+  run.batch_.reset();
   return !skip_rest;
+}
+
+StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+  Run& run = run_;
+  // A window begins here; its real length is known now where the loader's is.
+  if (run.window_done == 0) {
+    run.window_length = run.accumulation_;
+    if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
+  }
+  if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
+  const bool last_of_window = run.window_done + 1 == run.window_length;
+  StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+  ++run.window_done;
+  if (last_of_window) end_window();
+  return output;
+}
+
+StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
+  Run& run = run_;
+  StepOutput output;
+  {
+    run.in_training_step = true;
+    const auto guard = run.strategy->precision().forward_guard();
+    output = run.model->training_step(batch, batch_idx);
+    run.in_training_step = false;
+  }
+  output.extra = output.extra.detach();
+  if (output.loss.defined()) output.loss = output.loss.detach();
+  // However many optimizers stepped: one training step. Their schedules are the module's to step.
+  if (run.stepped || run.handles.empty()) ++run.progress_.global_step;
+  return output;
 }
 
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
@@ -92,48 +126,107 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   if (output.loss.numel() != 1)
     throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", static_cast<int64_t>(output.loss.numel()),
                     " elements. Reduce it, for example with .mean()."));
-  if (!output.loss.requires_grad())
+  if (!output.loss.requires_grad()) {
+    if (!handle_) return output;
     throw Error("[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or computed under NoGradGuard?");
+  }
+  if (debug_) debug_->check_loss(output.loss);
   Tensor loss = output.loss;
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
   run.each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(run, loss); });
   module.on_before_backward(loss);
-  run.strategy->backward(loss, last_of_window ? GradSync::now : GradSync::deferred);
+  run.strategy->backward(module, loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
   module.on_after_backward();
+  if (debug_) debug_->check_gradients();
+  ++run.window_losses;
   // The graph is freed now, not when the callbacks are done with the output.
   output.loss = output.loss.detach();
   return output;
 }
 
-void TrainingStep::optimizer_step() {
+StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
   Run& run = run_;
-  LightningModule& module = *run.model;
-  Optimizer& optimizer = *optimizer_;
+  StepOutput first;
+  bool evaluated = false;
+  struct Unmute {
+    bool& flag;
+    ~Unmute() { flag = false; }
+  } unmute{run.muted};
+  const Closure closure = [&] {
+    // The optimizer asks again and again; what the user logs counts once.
+    run.muted = evaluated;
+    if (evaluated) handle_->zero_grad();
+    StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
+    if (!output.loss.defined())
+      throw Error(cat("[trainer.training_step] ", handle_->optimizer().name(), " needs a loss each time it evaluates the step; training_step returned none."));
+    prepare_gradients();
+    if (!evaluated) first = output;
+    evaluated = true;
+    return output.loss;
+  };
+  step_and_zero(closure);
+  return first;
+}
+
+void TrainingStep::prepare_gradients() {
+  Run& run = run_;
+  Optimizer& optimizer = handle_->optimizer();
   run.strategy->precision().unscale(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
-  module.on_before_optimizer_step(optimizer);
-  module.configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
-  run.strategy->optimizer_step(optimizer, std::nullopt);
+  run.model->on_before_optimizer_step(optimizer);
+  run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
+}
+
+void TrainingStep::step_and_zero(const Closure& closure) {
+  Run& run = run_;
+  LightningModule& module = *run.model;
+  Optimizer& optimizer = handle_->optimizer();
+  run.in_training_step = true;
+  module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
+  run.in_training_step = false;
+  run.muted = false;
+  run.stepped = true;
+  if (debug_) debug_->check_parameters();
   ++run.progress_.global_step;
   step_schedulers(run, ScheduleInterval::step, run.progress_.global_step);
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad, [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
   module.on_before_zero_grad(optimizer);
-  optimizer.zero_grad();
-  run.window_done = 0;
+  module.optimizer_zero_grad(run.progress_.epoch, run.batch_idx_, optimizer);
+  run.window_done = run.window_losses = 0;
+}
+
+void TrainingStep::end_window() {
+  Run& run = run_;
+  // Batches without a loss do not count in the mean; a window without any is no step.
+  const int64_t losses = run.window_losses;
+  if (losses == 0 && handle_) {
+    run.window_done = 0;
+    return;
+  }
+  if (!handle_) {
+    // No optimizer: the training step is all there is.
+    for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
+    ++run.progress_.global_step;
+    run.stepped = true;
+    run.window_done = run.window_losses = 0;
+    return;
+  }
+  // Each loss was divided by the length that was expected; the real one is known only now.
+  if (losses != run.window_length) {
+    at::NoGradGuard no_grad;
+    const std::vector<Tensor> gradients = handle_->optimizer().gradients();
+    if (!gradients.empty()) at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
+  }
+  prepare_gradients();
+  step_and_zero({});
 }
 
 void TrainingStep::close_window() {
-  Run& run = run_;
-  if (run.window_done == 0) return;
-  // Each loss was divided by the full length; the real one is known only now.
-  at::NoGradGuard no_grad;
-  const std::vector<Tensor> gradients = optimizer_->gradients();
-  if (run.window_done != run.window_length && !gradients.empty())
-    at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(run.window_done));
-  Run::ScopeGuard scope(run, LogScope::train_step);
-  optimizer_step();
+  if (run_.window_done == 0) return;
+  Run::ScopeGuard scope(run_, LogScope::train_step);
+  end_window();
 }
 
 }  // namespace fulgur::detail

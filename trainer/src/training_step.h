@@ -1,5 +1,6 @@
 #pragma once
 
+#include "debug_checks.h"
 #include "run.h"
 
 namespace fulgur::detail {
@@ -10,17 +11,26 @@ class TrainingStep {
   explicit TrainingStep(Run& run);
 
   /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's rest.
-  bool run_batch(Batch batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  bool run_batch(Batch from_loader, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// Steps a window that the end of an unsized loader cut short.
   void close_window();
 
  private:
+  StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  StepOutput manual_step(const Batch& batch, int64_t batch_idx);
+  /// The step of an optimizer that evaluates its loss several times.
+  StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
-  void optimizer_step();
+  void end_window();
+  void prepare_gradients();
+  void step_and_zero(const Closure& closure);
 
   Run& run_;
-  Optimizer* optimizer_;
+  OptimizerHandle* handle_;  // of automatic optimization, or nullptr
   ClipAlgorithm clip_algorithm_;
+  bool counts_tokens_;
+  std::optional<DebugChecks> debug_;
+  const BackwardOptions plain_backward_{};
 };
 
 /// Steps the schedulers of `interval`, those that are due by their frequency.

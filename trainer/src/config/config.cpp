@@ -43,7 +43,10 @@ void Config::fields(Fields& f) {
   f(optimizer, "optimizer", "Optimizer of modules that configure none themselves.");
   f(lr_scheduler, "lr_scheduler", "Learning-rate schedule of that optimizer.");
   f(lr_scheduler_interval, "lr_scheduler_interval", "How often that schedule steps.").one_of({"epoch", "step"});
+  f(lr_scheduler_frequency, "lr_scheduler_frequency", "Steps the schedule every that many epochs or steps, counted over the run.").at_least(1);
   f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that wants one.");
+  f(lr_scheduler_strict, "lr_scheduler_strict", "A missing monitored metric is an error; false: a warning.");
+  f(lr_scheduler_name, "lr_scheduler_name", "Name of the rate in the logs, for LearningRateMonitor.");
   f(ckpt_path, "ckpt_path", "Checkpoint to start from: last, best, or a path.");
   f(link, "link", "Target option to fact of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings that are not shown.");

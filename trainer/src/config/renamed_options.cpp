@@ -39,10 +39,10 @@ constexpr Renamed kRenamed[] = {
     {"val_percent_check", "write `limit_val_batches: X`"},
     {"test_percent_check", "write `limit_test_batches: X`"},
     {"max_nb_epochs", "write `max_epochs: N`"},
-    {"min_nb_epochs", "min_epochs is not supported yet"},
+    {"min_nb_epochs", "write `min_epochs: N`"},
     {"early_stop_callback", "write a callback into `callbacks`"},
     {"prepare_data_per_node", "data modules prepare their data once per node"},
-    {"reload_dataloaders_every_epoch", "reload_dataloaders_every_n_epochs is not supported yet"},
+    {"reload_dataloaders_every_epoch", "write `reload_dataloaders_every_n_epochs: 1`"},
     {"truncated_bptt_steps", "split the sequence in the module's training_step"},
     {"multiple_trainloader_mode", "combine the loaders in the data module"},
     {"move_metrics_to_cpu", "metrics are kept as one number each"},
@@ -51,29 +51,15 @@ constexpr Renamed kRenamed[] = {
     {"track_grad_norm", "it is not supported yet"},
     {"auto_lr_find", "a learning-rate finder is not supported yet"},
     {"auto_scale_batch_size", "a batch-size finder is not supported yet"},
-    {"weights_summary", "enable_model_summary is not supported yet"},
+    {"weights_summary", "write `enable_model_summary: true` or `false`"},
+    {"plugins", "write `precision` and `strategy`; there are no other plugins"},
+    {"model_registry", "there is none; a checkpoint is named by its path"},
+    {"suggest_integrations", "there is nothing to suggest"},
     {"seed_everything", "it is a top key of the config, beside `trainer`"},
 };
 
 /// Options of Lightning today that have no counterpart yet.
-constexpr std::string_view kNotYet[] = {"profiler",
-                                        "plugins",
-                                        "detect_anomaly",
-                                        "min_epochs",
-                                        "min_steps",
-                                        "max_time",
-                                        "overfit_batches",
-                                        "benchmark",
-                                        "inference_mode",
-                                        "sync_batchnorm",
-                                        "num_nodes",
-                                        "barebones",
-                                        "use_distributed_sampler",
-                                        "enable_model_summary",
-                                        "reload_dataloaders_every_n_epochs",
-                                        "enable_autolog_hparams",
-                                        "model_registry",
-                                        "suggest_integrations"};
+constexpr std::string_view kNotYet[] = {"profiler", "sync_batchnorm", "num_nodes", "use_distributed_sampler"};
 
 bool is_not_yet(std::string_view key) {
   return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet);

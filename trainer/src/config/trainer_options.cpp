@@ -1,5 +1,8 @@
 #include "fulgur/trainer/trainer_options.h"
 
+#include <algorithm>
+#include <charconv>
+
 #include "config/renamed_options.h"
 #include "fulgur/core/text.h"
 
@@ -55,10 +58,118 @@ ConfigNode FieldTraits<FastDevRun>::write(const FastDevRun& value) {
   return value.batches == 0 ? ConfigNode::boolean(false) : ConfigNode::integer(value.batches);
 }
 
+namespace {
+
+TypeInfo choice(const char* text) { return {.kind = TypeInfo::Kind::string, .name = text, .choices = {text}}; }
+
+/// `"0,3"`, `"3,"`; nothing where the text is no such list.
+std::optional<std::vector<int64_t>> device_indices(std::string_view text) {
+  std::vector<int64_t> indices;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string_view item = text.substr(0, comma);
+    while (item.starts_with(' ')) item.remove_prefix(1);
+    while (item.ends_with(' ')) item.remove_suffix(1);
+    int64_t index = 0;
+    const auto [rest, bad] = std::from_chars(item.data(), item.data() + item.size(), index);
+    if (bad != std::errc() || rest != item.data() + item.size()) return std::nullopt;
+    indices.push_back(index);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return indices;
+}
+
+}  // namespace
+
+TypeInfo FieldTraits<DeviceChoice>::type() {
+  TypeInfo count = FieldTraits<int64_t>::type();
+  count.minimum = -1;
+  TypeInfo index = FieldTraits<int64_t>::type();
+  index.minimum = 0;
+  return {.kind = TypeInfo::Kind::any_of,
+          .name = "auto, number of devices, or list of their indices",
+          .parts = {choice("auto"), count, {.kind = TypeInfo::Kind::list, .name = "list of int", .min_items = 1, .parts = {index}},
+                    {.kind = TypeInfo::Kind::string, .name = "indices as text, such as \"0,3\" or \"3,\"", .pattern = "^ *[0-9]+ *(, *[0-9]+ *)*,? *$"}}};
+}
+
+bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value, Problems& problems, const std::string& path) {
+  DeviceChoice chosen;
+  if (node.is_list()) {
+    if (!FieldTraits<std::vector<int64_t>>::read(node, chosen.indices, problems, path)) return false;
+  } else if (node.is_scalar() && node.text() != "auto") {
+    const auto indices = device_indices(node.text());
+    if (!indices || indices->empty()) {
+      detail::wrong_type(node, type(), problems, path);
+      return false;
+    }
+    // As in Lightning, "2" is two devices and "2," is device 2.
+    if (node.text().find(',') == std::string::npos) chosen.count = indices->front();
+    else chosen.indices = *indices;
+  } else if (!node.is_scalar()) {
+    detail::wrong_type(node, type(), problems, path);
+    return false;
+  }
+  if (chosen.count && (*chosen.count == 0 || *chosen.count < -1)) {
+    problems.add(node.where, path, cat("must be at least 1, or -1 for all devices; got ", node.text()));
+    return false;
+  }
+  for (size_t i = 0; i < chosen.indices.size(); ++i) {
+    if (chosen.indices[i] < 0 || std::count(chosen.indices.begin(), chosen.indices.end(), chosen.indices[i]) > 1) {
+      problems.add(node.where, path, cat("a list of devices names each index once, from 0; got ", chosen.indices[i]));
+      return false;
+    }
+  }
+  value = std::move(chosen);
+  return true;
+}
+
+ConfigNode FieldTraits<DeviceChoice>::write(const DeviceChoice& value) {
+  if (!value.indices.empty()) return FieldTraits<std::vector<int64_t>>::write(value.indices);
+  return value.count ? ConfigNode::integer(*value.count) : ConfigNode::scalar("auto");
+}
+
+TypeInfo FieldTraits<DeterministicChoice>::type() {
+  return {.kind = TypeInfo::Kind::any_of, .name = "bool or warn", .parts = {FieldTraits<bool>::type(), choice("warn")}};
+}
+
+bool FieldTraits<DeterministicChoice>::read(const ConfigNode& node, DeterministicChoice& value, Problems& problems, const std::string& path) {
+  DeterministicChoice read_value;
+  if (node.is_scalar() && node.text() == "warn") read_value = DeterministicChoice(true, true);
+  else if (!detail::read_bool(node, read_value.enabled, problems, path)) return false;
+  value = read_value;
+  return true;
+}
+
+ConfigNode FieldTraits<DeterministicChoice>::write(const DeterministicChoice& value) {
+  return value.warn_only ? ConfigNode::scalar("warn") : ConfigNode::boolean(value.enabled);
+}
+
+TypeInfo FieldTraits<ValCheckInterval>::type() {
+  TypeInfo type = FieldTraits<BatchLimit>::type();
+  type.name = "int, float or interval";
+  type.parts.push_back(FieldTraits<Interval>::type());
+  return type;
+}
+
+bool FieldTraits<ValCheckInterval>::read(const ConfigNode& node, ValCheckInterval& value, Problems& problems, const std::string& path) {
+  if (node.is_scalar() && Interval::parse(node.text())) {
+    value = ValCheckInterval(*Interval::parse(node.text()));
+    return true;
+  }
+  ValCheckInterval read_value;
+  if (!detail::read_batch_limit(node, read_value.batches, problems, path)) return false;
+  value = read_value;
+  return true;
+}
+
+ConfigNode FieldTraits<ValCheckInterval>::write(const ValCheckInterval& value) {
+  return value.interval ? FieldTraits<Interval>::write(*value.interval) : FieldTraits<BatchLimit>::write(value.batches);
+}
+
 void TrainerOptions::fields(Fields& f) {
   f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU.")
       .one_of({"auto", "cpu", "cuda", "gpu"});
-  f(devices, "devices", "How many devices of that kind.").at_least(1);
+  f(devices, "devices", "Devices of that kind: a number (-1: all), or indices such as [3] or \"3,\".");
   f(strategy, "strategy", "How the run is spread over devices.");
   f(precision, "precision", "Number format of parameters and computation.").one_of({"32-true", "64-true", "32", "64"});
 
@@ -67,6 +178,9 @@ void TrainerOptions::fields(Fields& f) {
   f(max_steps, "max_steps",
     "Optimizer steps to train; -1: no end. Whichever of epochs and steps comes first ends the run.")
       .at_least(-1);
+  f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until that many epochs are done.").at_least(1);
+  f(min_steps, "min_steps", "A requested stop waits until that many steps are done.").at_least(1);
+  f(max_time, "max_time", "Stops training after that time, over all parts of a resumed run: 90min, 12h.").units({"s", "min", "h"});
   f(fast_dev_run, "fast_dev_run",
     "Runs that many batches of each loop once, without checkpoints and loggers; true is 1.");
   f(limit_train_batches, "limit_train_batches", "Training batches per epoch: a count, or a fraction such as 0.1.");
@@ -74,13 +188,20 @@ void TrainerOptions::fields(Fields& f) {
     "Validation batches per loader: a count, or a fraction; 0 switches validation off.");
   f(limit_test_batches, "limit_test_batches", "Test batches per loader: a count, or a fraction.");
   f(limit_predict_batches, "limit_predict_batches", "Predict batches per loader: a count, or a fraction.");
+  f(overfit_batches, "overfit_batches",
+    "Trains and validates on that many first batches only, unshuffled: a count, or a fraction; 0: off.");
   f(val_check_interval, "val_check_interval",
-    "Validates after that fraction of an epoch, or after that many training batches.")
+    "Validates after that fraction of an epoch, after that many training batches, or after each such interval of the run: 30min, 500st, 0.1dur.")
       .greater_than(0);
   f(check_val_every_n_epoch, "check_val_every_n_epoch",
     "Validates every that many epochs; null: val_check_interval counts batches across epochs.")
       .at_least(1);
   f(num_sanity_val_steps, "num_sanity_val_steps", "Validation batches to try before training; -1: all.").at_least(-1);
+
+  f(validate_first, "validate_first", "Runs a whole, logged validation before the first training step.");
+  f(reload_dataloaders_every_n_epochs, "reload_dataloaders_every_n_epochs",
+    "Asks for training and validation loaders anew every that many epochs; 0: never.")
+      .at_least(0);
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
       .at_least(1);
@@ -88,16 +209,24 @@ void TrainerOptions::fields(Fields& f) {
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
       .one_of({"norm", "value"});
 
-  f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error.");
+  f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
+  f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
+  f(inference_mode, "inference_mode",
+    "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is always without gradients only.");
+  f(detect_anomaly, "detect_anomaly", "Names the operation whose backward gives NaN; slow.");
+  f(debug, "debug", "Checks shapes, devices and finiteness of batches, losses, gradients and parameters in each step, with detect_anomaly; slow.");
+  f(barebones, "barebones", "For measuring: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
   f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every that many steps; 0: never.")
       .at_least(0);
 
   f(default_root_dir, "default_root_dir", "Folder below which run folders are made.");
   f(logger, "logger", "Where metrics go: true is CsvLogger and JsonlLogger; false, none.");
+  f(enable_autolog_hparams, "enable_autolog_hparams", "Gives the model's options to the loggers.");
   f(callbacks, "callbacks", "What watches and decides in the run, in this order.");
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint where the callbacks have none.");
   f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar where the callbacks have none.");
+  f(enable_model_summary, "enable_model_summary", "Adds a ModelSummary where the callbacks have none.");
   f.hint_for_unknown = config::hint_for_trainer_key;
 }
 

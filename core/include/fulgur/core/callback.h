@@ -1,6 +1,8 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,7 +33,10 @@ class FULGUR_API Callback : public Stateful {
 
   virtual void setup(RunContext&, Verb) {}
   virtual void teardown(RunContext&, Verb) {}
+  /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
+  /// A checkpoint from which a fit without `ckpt_path` goes on; asked once, before anything is set up.
+  virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
 
   virtual void on_fit_start(RunContext&) {}
   virtual void on_fit_end(RunContext&) {}

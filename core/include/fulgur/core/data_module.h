@@ -1,13 +1,14 @@
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <exception>
 
 #include "fulgur/core/loader.h"
 #include "fulgur/core/options.h"
 #include "fulgur/core/stage.h"
 
 namespace fulgur {
+
+class LightningModule;
 
 /// Everything about the data of a run: how it is prepared, split and loaded.
 class FULGUR_API DataModule : public Stateful {
@@ -19,7 +20,11 @@ class FULGUR_API DataModule : public Stateful {
   /// Reads what `verb` needs; called on every process. Called again for another verb.
   virtual void setup(Verb verb);
   /// Loaders of a stage; empty where the module has none. Validation, test and predict may have several.
-  virtual std::vector<std::shared_ptr<Loader>> loaders(Stage stage) = 0;
+  virtual Loaders loaders(Stage stage) = 0;
+  /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
+  virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
+  virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device, int64_t loader_idx);
+  virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
   virtual void teardown(Verb verb);
   /// After an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);

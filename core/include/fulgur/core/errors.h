@@ -61,6 +61,17 @@ class FULGUR_API DistributedError : public Error {
   ~DistributedError() override;
 };
 
+/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit` and its kin return instead of throwing it.
+class FULGUR_API Interrupted : public Error {
+ public:
+  explicit Interrupted(int signal);
+  ~Interrupted() override;
+  int signal() const noexcept { return signal_; }
+
+ private:
+  int signal_;
+};
+
 /// NaN or infinity where training cannot go on (exit code 6).
 class FULGUR_API NonFiniteError : public Error {
  public:

@@ -13,7 +13,7 @@ enum class Hook : uint8_t {
   on_before_batch_transfer,
   transfer_batch_to_device,
   on_after_batch_transfer,
-  configure_gradient_clipping,
+  num_tokens,
   on_train_batch_start,
   on_train_batch_end,
   on_before_zero_grad,

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "fulgur/core/batch.h"
 #include "fulgur/core/state_tree.h"
@@ -22,10 +24,17 @@ class FULGUR_API Loader : public Stateful {
   virtual void start_epoch(int64_t epoch) = 0;
   /// The next batch into `out`; false at the end of the epoch. The batch stays valid after the following call.
   virtual bool next(Batch& out) = 0;
+  /// Gives back the batch of the last `next`: it was not trained on, so `state()` lies before it.
+  virtual void unread() = 0;
   /// Seed and share of this process; called by the Trainer before the first epoch.
   virtual void configure(uint64_t seed, int64_t rank, int64_t world_size) = 0;
   /// True where batches come in an order other than the dataset's.
   virtual bool shuffles() const { return false; }
+  /// From the next epoch on, batches in the dataset's own order; false where this loader cannot.
+  virtual bool keep_order() { return !shuffles(); }
 };
+
+/// Loaders of one stage, in order; empty where there are none.
+using Loaders = std::vector<std::shared_ptr<Loader>>;
 
 }  // namespace fulgur

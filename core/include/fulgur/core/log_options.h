@@ -8,7 +8,7 @@
 
 namespace fulgur {
 
-enum class Reduce { mean, sum, min, max };
+enum class Reduce { mean, sum, min, max, last };
 
 /// How a value is logged. An aggregate: `log("loss", loss, {.prog_bar = true})`.
 struct LogOptions {

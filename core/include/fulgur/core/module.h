@@ -14,6 +14,7 @@
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
 #include "fulgur/core/optimizer.h"
+#include "fulgur/core/optimizer_handle.h"
 #include "fulgur/core/outputs.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/run_context.h"
@@ -41,14 +42,23 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// What `trainer predict` writes; named tensors with samples in dimension 0. Not overridden: an error.
   virtual Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
 
-  /// Optimizers over attached parameters (`attach_optimizer` helps). Default: empty, which means the config's.
+  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. Parameters that are not attached yet are: all that
+  /// require gradients. Default: empty, which means the config's.
   virtual OptimizerPlan configure_optimizers();
+  /// False: `training_step` does backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may use
+  /// several optimizers.
+  virtual bool automatic_optimization() const { return true; }
   /// Callbacks that belong to the module; one of the class of a configured callback replaces it.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks();
   /// Called once before setup of the strategy; large layers may be made here.
   virtual void configure_model() {}
-  /// Loaders of a stage for a run without a DataModule.
-  virtual std::vector<std::shared_ptr<Loader>> dataloaders(Stage stage);
+  /// Loaders for a run without a DataModule and without loaders of the caller.
+  virtual Loaders train_dataloader() { return {}; }
+  virtual Loaders val_dataloader() { return {}; }
+  virtual Loaders test_dataloader() { return {}; }
+  virtual Loaders predict_dataloader() { return {}; }
+  /// Tokens of a training batch, for intervals in `tok`. Default: not told.
+  virtual std::optional<int64_t> num_tokens(const Batch&) const { return std::nullopt; }
 
   virtual void prepare_data() {}
   virtual void setup(Verb) {}
@@ -70,9 +80,18 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*loader_idx*/) { return batch; }
 
   virtual void on_before_zero_grad(Optimizer&) {}
+  /// Default: `optimizer.zero_grad()`, which sets the gradients of its parameters to none.
+  virtual void optimizer_zero_grad(int64_t epoch, int64_t batch_idx, Optimizer& optimizer);
   virtual void on_before_backward(const Tensor& /*loss*/) {}
+  /// Default: `loss.backward()`. An override must leave gradients in `.grad`.
+  virtual void backward(const Tensor& loss, const BackwardOptions& options);
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(Optimizer&) {}
+  /// Makes the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty but for optimizers
+  /// that need one. An override that does not step keeps the weights; the gradients are zeroed all the same.
+  virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure);
+  /// Steps a schedule; default: `scheduler.step(metric)`.
+  virtual void lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric);
   /// Clips the gradients of `optimizer`; the default does as `gradient_clip_val` and `_algorithm` say, on the device.
   /// An override may call `clip_gradients`.
   virtual void configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm);
@@ -98,6 +117,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_test_batch_end(const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
 
   virtual void on_predict_model_eval();
+  virtual void on_predict_model_train();
   virtual void on_predict_start() {}
   virtual void on_predict_end() {}
   virtual void on_predict_epoch_start() {}
@@ -112,6 +132,45 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   void log(std::string_view name, const Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
+  void log_dict(const Metrics& values, const LogOptions& options = {});
+  /// A line to the console, from rank 0 only.
+  void print(std::string_view line);
+
+  // ---- manual optimization; each throws an Error outside of a run ----
+  OptimizerHandle& optimizers(size_t index = 0) const;
+  /// The optimizer itself as an O; throws an Error where it is none.
+  template <std::derived_from<Optimizer> O>
+  O& optimizers(size_t index = 0) const;
+  /// Schedule `index` of those planned. In manual optimization the module steps it.
+  LrScheduler& lr_schedulers(size_t index = 0) const;
+  /// Backward through precision, hooks and strategy. With an optimizer, only its parameters get gradients.
+  void manual_backward(const Tensor& loss, const BackwardOptions& options = {});
+  void manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options = {});
+  /// While the result lives, parameters of the other optimizers need no gradient.
+  [[nodiscard]] ToggledOptimizer toggled(OptimizerHandle& optimizer) const;
+  /// While the result lives, `manual_backward` does not exchange gradients between ranks.
+  class FULGUR_API NoSync {
+   public:
+    explicit NoSync(RunContext& run);
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    RunContext& run_;
+  };
+  [[nodiscard]] NoSync no_sync() const { return NoSync(run()); }
+
+  /// No parameter requires a gradient, and the module is in eval mode.
+  void freeze();
+  /// All parameters require gradients, and the module is in train mode.
+  void unfreeze();
+  /// Each rank's tensor, by rank; all ranks must call it. See `Collectives::all_gather`.
+  std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) const;
+  int64_t current_epoch() const { return run().progress().epoch; }
+  int64_t global_step() const { return run().progress().global_step; }
+  int64_t global_rank() const { return run().rank(); }
+
   /// The run that this module is in; throws an Error outside of one.
   RunContext& run() const;
   bool in_run() const { return run_ != nullptr; }
@@ -143,7 +202,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     FULGUR_LOOK(on_before_batch_transfer);
     FULGUR_LOOK(transfer_batch_to_device);
     FULGUR_LOOK(on_after_batch_transfer);
-    FULGUR_LOOK(configure_gradient_clipping);
+    FULGUR_LOOK(num_tokens);
 #undef FULGUR_LOOK
     mask.exact = true;
     return mask;
@@ -157,6 +216,12 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   ConfigNode hparams_;
   HookMask overridden_;
 };
+
+template <std::derived_from<Optimizer> O>
+O& LightningModule::optimizers(size_t index) const {
+  if (auto* typed = dynamic_cast<O*>(&optimizers(index).optimizer())) return *typed;
+  throw Error("[core.LightningModule.optimizers] optimizer " + std::to_string(index) + " is of another class: " + optimizers(index).optimizer().name() + ".");
+}
 
 /// Thrown by the default `validation_step`, `test_step` and `predict_step`.
 class FULGUR_API StepNotOverridden : public Error {

@@ -23,7 +23,7 @@ struct ParamGroup {
   std::optional<double> weight_decay = {};  ///< overrides the optimizer's
 };
 
-/// Reads the loss again; for optimizers that evaluate it several times in a step (LBFGS).
+/// Computes the loss and its gradients anew; for optimizers that evaluate it several times in a step (LBFGS).
 using Closure = std::function<Tensor()>;
 
 /// An optimizer: hyper-parameters from its options, parameters attached by the Trainer or by the user in
@@ -47,7 +47,10 @@ class FULGUR_API Optimizer : public Stateful {
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// Sets the gradients of these parameters to none.
   void zero_grad();
+  /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
   virtual bool needs_closure() const { return false; }
+  /// One step that calls `closure`; only for optimizers that need one. Returns the loss of the first evaluation.
+  virtual Tensor step_closure(const Closure& closure);
   /// Gradients now, over all groups; undefined ones left out.
   std::vector<Tensor> gradients() const;
 
@@ -69,6 +72,16 @@ class FULGUR_API Optimizer : public Stateful {
   std::vector<ParamGroup> groups_;
 };
 
+enum class ScheduleInterval { epoch, step };
+
+/// How long a run is, as far as it is known before its first step; with it a schedule resolves lengths of its options.
+struct FULGUR_API RunLength {
+  std::optional<int64_t> epochs;           ///< of the whole run
+  std::optional<int64_t> steps;            ///< optimizer steps of the whole run
+  std::optional<double> steps_per_epoch;
+  std::optional<double> samples_per_step;  ///< of this rank, times the world size
+};
+
 /// A learning-rate schedule over the groups of one optimizer.
 class FULGUR_API LrScheduler : public Stateful {
  public:
@@ -81,8 +94,8 @@ class FULGUR_API LrScheduler : public Stateful {
   void step(std::optional<double> metric = std::nullopt);
   int64_t steps_done() const { return steps_; }
   virtual bool wants_metric() const { return false; }
-  /// Optimizer steps (or epochs) of the whole run, told once before the first step; for `total_steps: auto`.
-  virtual void set_total_steps(int64_t steps);
+  /// Told by the Trainer before `attach`: the length of the run, and how often the schedule steps.
+  void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
   StateTree state() const override;
   void load_state(const StateTree& state) override;
@@ -92,14 +105,20 @@ class FULGUR_API LrScheduler : public Stateful {
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
   /// Receives the metric before `lr_at`.
   virtual void observe(std::optional<double> metric);
+  /// A length of the options in steps of this schedule: a count as it is, an interval by the length of the run. Throws a
+  /// ConfigError that names `option` (`StepLR.step_size`) where the run's length is not known.
+  int64_t steps_of(const Length& length, std::string_view option) const;
+  /// Steps of this schedule in the whole run; throws likewise.
+  int64_t total_steps(std::string_view option) const;
 
  private:
   void apply();
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
+  RunLength run_length_;
+  ScheduleInterval interval_ = ScheduleInterval::epoch;
+  int64_t frequency_ = 1;
 };
-
-enum class ScheduleInterval { epoch, step };
 
 /// A scheduler and when it steps (Lightning's lr_scheduler config).
 struct SchedulerConfig {
@@ -116,10 +135,24 @@ struct PlannedOptimizer {
   std::optional<SchedulerConfig> scheduler;
 };
 
-/// What `configure_optimizers` returns. Empty: the config's optimizer and scheduler.
+/// What `configure_optimizers` returns, in all of Lightning's forms:
+///
+///     return {};                                        // the config's optimizer and scheduler
+///     return fulgur::OptimizerPlan::none();             // none: the module updates itself (manual optimization)
+///     return optimizer;                                 // one
+///     return {optimizer, scheduler};                    // with a schedule that steps each epoch
+///     return {optimizer, SchedulerConfig{…}};           // with interval, frequency, monitor, strict, name
+///     return OptimizerPlan::several({{a, {}}, {b, SchedulerConfig{…}}});   // several; manual optimization only
 struct FULGUR_API OptimizerPlan {
   std::vector<PlannedOptimizer> optimizers;
+  bool without_optimizer = false;
   OptimizerPlan() = default;
+  static OptimizerPlan none() {
+    OptimizerPlan plan;
+    plan.without_optimizer = true;
+    return plan;
+  }
+  static OptimizerPlan several(std::vector<PlannedOptimizer> planned) { return OptimizerPlan(std::move(planned)); }
   template <std::derived_from<Optimizer> O>
   OptimizerPlan(std::shared_ptr<O> optimizer) : optimizers{{std::move(optimizer), std::nullopt}} {}
   template <std::derived_from<Optimizer> O>
@@ -129,7 +162,8 @@ struct FULGUR_API OptimizerPlan {
   OptimizerPlan(std::shared_ptr<O> optimizer, std::shared_ptr<S> scheduler)
       : optimizers{{std::move(optimizer), SchedulerConfig{.scheduler = std::move(scheduler)}}} {}
   OptimizerPlan(std::vector<PlannedOptimizer> planned) : optimizers(std::move(planned)) {}
-  bool empty() const { return optimizers.empty(); }
+  /// True where the config decides.
+  bool empty() const { return optimizers.empty() && !without_optimizer; }
 };
 
 }  // namespace fulgur

@@ -17,6 +17,7 @@
 
 #include "fulgur/core/config_node.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/interval.h"
 
 /// One description per option. A component's options are a plain struct with one visitor:
 ///
@@ -45,6 +46,7 @@ struct TypeInfo {
   std::optional<double> minimum = {}, maximum = {};  ///< inclusive
   std::optional<double> above = {}, below = {};      ///< exclusive
   std::optional<int64_t> min_items = {};
+  std::vector<std::string> units = {};             ///< of an interval: those that it may have
   std::string registry_kind = {};                  ///< of a component
   std::vector<TypeInfo> parts = {};                ///< item of a list or map; alternatives of any_of
   std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, made on demand
@@ -84,6 +86,8 @@ class FULGUR_API FieldRef {
   FieldRef& less_than(double bound) { type().below = bound; return *this; }
   FieldRef& one_of(std::vector<std::string> choices) { type().choices = std::move(choices); return *this; }
   FieldRef& min_items(int64_t count) { field_->type.min_items = count; return *this; }
+  /// Units that an interval may have here (`{"s", "min", "h"}`); another one is a config error.
+  FieldRef& units(const std::vector<std::string>& names);
 
  private:
   // Conditions on the items of a list are conditions on its numbers.
@@ -159,30 +163,6 @@ struct Auto {
   Auto(T v) : value(std::move(v)) {}
 };
 
-/// How many batches: a count (`1`) or a fraction of what there is (`1.0`).
-struct FULGUR_API BatchLimit {
-  std::optional<int64_t> count;
-  double fraction = 1.0;
-  BatchLimit() = default;
-  BatchLimit(int64_t n) : count(n) {}
-  BatchLimit(int n) : count(n) {}
-  BatchLimit(double part) : fraction(part) {}
-  /// Batches of `available` (nothing: unknown) that are used; a fraction of an unknown number other than 1.0, and a
-  /// fraction that gives no batch of a non-empty loader, are ConfigErrors that name `option`.
-  std::optional<int64_t> resolve(std::optional<int64_t> available, std::string_view option) const;
-  bool is_zero() const { return count ? *count == 0 : fraction == 0.0; }
-};
-
-/// A length of training or time, written `<number><unit>`: `10ep`, `500st`, `30min`.
-struct FULGUR_API Interval {
-  enum class Unit { epochs, steps, samples, tokens, seconds, run };  ///< ep, st, sa, tok, s|min|h, dur (part of the run)
-  double value = 0;
-  Unit unit = Unit::steps;
-  std::string text() const;
-  /// Nothing where `text` is no interval.
-  static std::optional<Interval> parse(std::string_view text);
-};
-
 // ---- reading and writing of the basic types (options.cpp) ----
 namespace detail {
 FULGUR_API bool read_bool(const ConfigNode&, bool&, Problems&, const std::string& path);
@@ -191,7 +171,9 @@ FULGUR_API bool read_double(const ConfigNode&, double&, Problems&, const std::st
 FULGUR_API bool read_string(const ConfigNode&, std::string&, Problems&, const std::string& path);
 FULGUR_API bool read_batch_limit(const ConfigNode&, BatchLimit&, Problems&, const std::string& path);
 FULGUR_API bool read_interval(const ConfigNode&, Interval&, Problems&, const std::string& path);
+FULGUR_API bool read_length(const ConfigNode&, Length&, Problems&, const std::string& path);
 FULGUR_API void wrong_type(const ConfigNode&, const TypeInfo& expected, Problems&, const std::string& path);
+FULGUR_API TypeInfo interval_type(std::vector<std::string> units);
 }  // namespace detail
 
 template <>
@@ -256,9 +238,19 @@ struct FieldTraits<BatchLimit> {
 
 template <>
 struct FieldTraits<Interval> {
-  static TypeInfo type() { return {.kind = TypeInfo::Kind::string, .name = "interval", .pattern = "^[0-9.]+(ep|st|sa|tok|s|min|h|dur)$"}; }
+  static TypeInfo type() { return detail::interval_type(Interval::all_units()); }
   static bool read(const ConfigNode& n, Interval& v, Problems& p, const std::string& path) { return detail::read_interval(n, v, p, path); }
   static ConfigNode write(const Interval& v) { return ConfigNode::scalar(v.text()); }
+};
+
+template <>
+struct FieldTraits<Length> {
+  static TypeInfo type() {
+    return {.kind = TypeInfo::Kind::any_of, .name = "int or interval", .parts = {
+        {.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0}, FieldTraits<Interval>::type()}};
+  }
+  static bool read(const ConfigNode& n, Length& v, Problems& p, const std::string& path) { return detail::read_length(n, v, p, path); }
+  static ConfigNode write(const Length& v) { return v.interval ? ConfigNode::scalar(v.interval->text()) : ConfigNode::integer(v.count); }
 };
 
 template <class T>
@@ -285,8 +277,11 @@ template <class T>
 struct FieldTraits<Auto<T>> {
   static TypeInfo type() {
     TypeInfo item = FieldTraits<T>::type();
-    return {.kind = TypeInfo::Kind::any_of, .name = "auto or " + item.name,
-            .parts = {{.kind = TypeInfo::Kind::string, .name = "auto", .choices = {"auto"}}, item}};
+    TypeInfo type{.kind = TypeInfo::Kind::any_of, .name = "auto or " + item.name,
+                  .parts = {{.kind = TypeInfo::Kind::string, .name = "auto", .choices = {"auto"}}}};
+    if (item.kind == TypeInfo::Kind::any_of) type.parts.insert(type.parts.end(), item.parts.begin(), item.parts.end());
+    else type.parts.push_back(std::move(item));
+    return type;
   }
   static bool read(const ConfigNode& n, Auto<T>& v, Problems& p, const std::string& path) {
     if (n.is_scalar() && n.text() == "auto") {

@@ -32,6 +32,8 @@ class FULGUR_API Precision : public Stateful {
   virtual void unscale(Optimizer&) {}
   /// Steps the optimizer; may skip on the device where `found_inf` is not 0.
   virtual void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) { optimizer.step(found_inf); }
+  /// False where a step cannot evaluate its loss several times (a loss scale that changes in between).
+  virtual bool allows_closure() const { return true; }
 
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}

@@ -16,9 +16,11 @@ struct Counter {
 /// Counters of a fit: over the whole run (`total`) and inside the epoch (`current`).
 struct FULGUR_API Progress final : Stateful {
   int64_t epoch = 0;              ///< of the running epoch, from 0
-  int64_t global_step = 0;        ///< optimizer steps of the training loop over the run
+  int64_t global_step = 0;        ///< training steps over the run, however many optimizers stepped in each
   int64_t skipped_steps = 0;      ///< steps that the device skipped for non-finite gradients
   int64_t samples_seen = 0;       ///< training samples on this rank
+  int64_t tokens_seen = 0;        ///< training tokens on this rank, where the module counts them
+  double fit_time_s = 0;          ///< of the parts of the fit before this one
   Counter batches_total, batches; ///< training batches over the run, and in this epoch
   Counter epochs;
   int64_t validations = 0;        ///< completed validation runs

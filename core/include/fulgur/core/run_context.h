@@ -14,13 +14,17 @@
 #include "fulgur/core/log_options.h"
 #include "fulgur/core/progress.h"
 #include "fulgur/core/stage.h"
+#include "fulgur/core/tensor.h"
 
 namespace fulgur {
 
+struct BackwardOptions;
 class LightningModule;
 class Logger;
 class LrScheduler;
 class Optimizer;
+class OptimizerHandle;
+struct OptimizerPlan;
 
 /// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's. `last.ckpt` points to the
 /// newest checkpoint that is not weights-only.
@@ -60,8 +64,13 @@ class FULGUR_API RunContext {
   virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
   /// Optimizer steps of the whole fit; nothing where unknown.
   virtual std::optional<int64_t> estimated_steps() const = 0;
-  /// Epoch limit of the fit; nothing where there is none.
+  /// Epoch and step limits of the fit; nothing where there is none.
   virtual std::optional<int64_t> max_epochs() const = 0;
+  virtual std::optional<int64_t> max_steps() const = 0;
+  /// How much of the fit is done, 0 to 1, by steps, else by time; nothing where its length is not known.
+  virtual std::optional<double> part_done() const = 0;
+  /// True where the module tells the tokens of a batch (`num_tokens`).
+  virtual bool counts_tokens() const = 0;
   /// True where a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
   /// True where validation runs once per epoch, at its end.
@@ -78,7 +87,14 @@ class FULGUR_API RunContext {
   template <class M>
   M& module_as();
   virtual std::vector<Optimizer*> optimizers() = 0;
+  virtual std::vector<OptimizerHandle*> optimizer_handles() = 0;
   virtual std::vector<LrScheduler*> lr_schedulers() = 0;
+  /// Optimizers with their schedules, as they were planned.
+  virtual const OptimizerPlan& optimizer_plan() const = 0;
+  /// Backward through precision, hooks and strategy; manual optimization only.
+  virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
+  /// Whether manual backwards exchange gradients between ranks now, or keep them to themselves.
+  virtual void set_manual_sync(bool on) = 0;
 
   /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the device
   /// and so wait for it.
@@ -93,6 +109,8 @@ class FULGUR_API RunContext {
   /// Logs a scalar; see `LogOptions`. A tensor stays on its device until it is read.
   virtual void log(std::string_view name, const Tensor& value, const LogOptions& options = {}) = 0;
   virtual void log(std::string_view name, double value, const LogOptions& options = {}) = 0;
+  void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
+  void log_dict(const Metrics& values, const LogOptions& options = {});
   /// A line to the console, from rank 0 only.
   virtual void print(std::string_view line) = 0;
 
@@ -107,10 +125,13 @@ class FULGUR_API RunContext {
 
   /// Seconds since the run began, the same on all ranks.
   virtual double agreed_time_s() const = 0;
+  /// Seconds that the fit has taken over all its parts, where it was resumed; the same on all ranks.
+  virtual double fit_time_s() const = 0;
 
   /// From the next window on, `count` batches make one optimizer step.
   virtual void set_accumulation(int64_t count) = 0;
-  /// Ends the fit at the end of this step.
+  virtual int64_t accumulation() const = 0;
+  /// Ends the fit at the end of this step, or once `min_epochs` and `min_steps` are reached.
   virtual void request_stop(std::string reason) = 0;
   virtual bool stop_requested() const = 0;
   /// A checkpoint at the end of this step (or epoch, or validation); returns its ticket.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fulgur/core/collectives.h"
+#include "fulgur/core/data_module.h"
 #include "fulgur/core/module.h"
 #include "fulgur/core/precision.h"
 
@@ -30,12 +31,16 @@ class FULGUR_API Strategy {
 
   /// Converts the module's precision and places it; before optimizers are made.
   virtual void attach(LightningModule& module) = 0;
-  virtual Batch batch_to_device(LightningModule& module, Batch batch, int64_t loader_idx) = 0;
+  /// The batch on its device, through the transfer hooks: those of `data` where there is a data module, which by default
+  /// call the module's.
+  virtual Batch batch_to_device(LightningModule& module, DataModule* data, Batch batch, int64_t loader_idx) = 0;
   /// Micro-batches that one batch is cut into; 1 for most.
   virtual int64_t micro_batches() const { return 1; }
-  virtual void backward(const Tensor& loss, GradSync sync) = 0;
-  /// The loop calls this, it calls precision.step, that calls the optimizer.
-  virtual void optimizer_step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) = 0;
+  /// Runs the module's `backward` hook; with GradSync::now, gradients are exchanged where there are several ranks.
+  virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
+  /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
+  /// need one.
+  virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) = 0;
   virtual void teardown() noexcept {}
 };
 

@@ -37,9 +37,11 @@ class FULGUR_API DataLoader : public Loader {
   /// Throws a DataError where a loaded position lies behind the end of the set.
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
+  void unread() override;
   /// Throws a DataError where this rank's share would be no batch.
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
   bool shuffles() const override { return sampler_->shuffles(); }
+  bool keep_order() override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

@@ -12,7 +12,7 @@ namespace fulgur {
 class FULGUR_API StepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
-    int64_t step_size = 10;
+    Length step_size = 10;
     double gamma = 0.1;
     void fields(Fields& f);
   };
@@ -29,7 +29,7 @@ class FULGUR_API StepLR final : public LrScheduler {
 class FULGUR_API MultiStepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
-    std::vector<int64_t> milestones;
+    std::vector<Length> milestones;
     double gamma = 0.1;
     void fields(Fields& f);
   };
@@ -62,19 +62,17 @@ class FULGUR_API ExponentialLR final : public LrScheduler {
 class FULGUR_API CosineAnnealingLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
-    Auto<int64_t> t_max;
+    Auto<Length> t_max;
     double eta_min = 0.0;
     void fields(Fields& f);
   };
   explicit CosineAnnealingLR(Options options) : options_(options) {}
-  void set_total_steps(int64_t steps) override;
 
  protected:
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
-  int64_t t_max_ = 0;
 };
 
 /// Rises to max_lr and falls again (Smith and Topin 2018), cosine, two phases as torch.optim.lr_scheduler.OneCycleLR.
@@ -83,21 +81,19 @@ class FULGUR_API OneCycleLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
     double max_lr = 1e-2;
-    Auto<int64_t> total_steps;
+    Auto<Length> total_steps;
     double pct_start = 0.3;
     double div_factor = 25.0;
     double final_div_factor = 1e4;
     void fields(Fields& f);
   };
   explicit OneCycleLR(Options options) : options_(options) {}
-  void set_total_steps(int64_t steps) override;
 
  protected:
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
-  int64_t total_ = 0;
 };
 
 }  // namespace fulgur

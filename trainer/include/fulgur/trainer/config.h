@@ -38,7 +38,10 @@ struct FULGUR_API Config {
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
   std::string lr_scheduler_interval = "epoch";  ///< how often the config's scheduler steps: epoch or step
+  int64_t lr_scheduler_frequency = 1;           ///< every that many epochs or steps, counted over the run
   std::optional<std::string> lr_scheduler_monitor;
+  bool lr_scheduler_strict = true;
+  std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
   /// Target option → fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied after setup.
   std::map<std::string, std::string> link;

@@ -19,6 +19,14 @@ namespace fulgur {
 
 /// Parts made by the user's program, beside those that the options name.
 struct FULGUR_API Parts {
+  /// Adds a callback whose class is known here: hooks that it does not override cost nothing.
+  template <std::derived_from<Callback> C>
+  Parts& add(std::shared_ptr<C> callback) {
+    if (!callback->overridden().exact) callback->set_overridden(Callback::hooks_of<C>());
+    callbacks.push_back(std::move(callback));
+    return *this;
+  }
+
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::vector<std::shared_ptr<Logger>> loggers;  ///< replace those of the options where not empty
   std::shared_ptr<Strategy> strategy;
@@ -30,8 +38,8 @@ struct FULGUR_API Parts {
   /// For modules that plan no optimizer of their own.
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
-  ScheduleInterval lr_scheduler_interval = ScheduleInterval::epoch;
-  std::optional<std::string> lr_scheduler_monitor;
+  /// When that schedule steps; its `scheduler` is made from `lr_scheduler`.
+  SchedulerConfig lr_scheduler_config;
   /// Seed of loaders and generators; nothing: the process's random state is used as it is.
   std::optional<uint64_t> seed;
 };
@@ -39,27 +47,33 @@ struct FULGUR_API Parts {
 /// Where data comes from: a DataModule, or loaders as they are.
 struct FULGUR_API DataSource {
   std::shared_ptr<DataModule> module;
-  std::vector<std::shared_ptr<Loader>> train, validation, test, predict;
+  Loaders train, validation, test, predict;
   DataSource() = default;
   DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
-  DataSource(std::shared_ptr<Loader> train_loader, std::vector<std::shared_ptr<Loader>> validation_loaders = {})
+  DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
 };
 
 /// `last`, `best` or a path, as `--ckpt_path` takes them.
 using CheckpointChoice = std::optional<std::string>;
 
-/// Runs the loops. One run at a time; used by one thread.
+/// Runs the loops, one run at a time: a second one on the same Trainer, from a hook or another thread, throws an Error
+/// and leaves the first alone. A Trainer may be used again after a run, also after one that failed. It may be destroyed
+/// from inside a run, which then goes on to its end. Two Trainers may run in two threads of a process, but share
+/// LibTorch's generators and its settings; signals reach both. After a fork(), a process whose parent used CUDA must not.
 class FULGUR_API Trainer {
  public:
   explicit Trainer(TrainerOptions options = {}, Parts parts = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// A trainer with all that `config` says of it.
   static Trainer from_config(const Config& config);
 
+  /// Trains. A signal ends it in order: the report then has its exit code. Any other failure is thrown.
   FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport test(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
@@ -81,7 +95,7 @@ class FULGUR_API Trainer {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;  // a run keeps it, so that the Trainer may go before it
 };
 
 }  // namespace fulgur

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/callback.h"
@@ -40,37 +40,101 @@ struct FULGUR_API FieldTraits<FastDevRun> {
   static ConfigNode write(const FastDevRun& value);
 };
 
+/// `auto`, a number of devices (-1: all), or indices: `[0, 3]`, `"0,3"`, `"3,"` (a list of one), `"2"` (a number).
+struct FULGUR_API DeviceChoice {
+  std::optional<int64_t> count;    ///< -1: all
+  std::vector<int64_t> indices;    ///< where not empty, these
+  DeviceChoice() = default;
+  DeviceChoice(int number) : count(number) {}
+  DeviceChoice(std::vector<int64_t> list) : indices(std::move(list)) {}
+  bool is_auto() const { return !count && indices.empty(); }
+};
+
+template <>
+struct FULGUR_API FieldTraits<DeviceChoice> {
+  static TypeInfo type();
+  static bool read(const ConfigNode& node, DeviceChoice& value, Problems& problems, const std::string& path);
+  static ConfigNode write(const DeviceChoice& value);
+};
+
+/// `deterministic: true | false | warn`.
+struct FULGUR_API DeterministicChoice {
+  bool enabled = false;
+  bool warn_only = false;  ///< an operation without a deterministic form warns instead of throwing
+  DeterministicChoice() = default;
+  DeterministicChoice(bool on, bool only_warn = false) : enabled(on), warn_only(only_warn) {}
+};
+
+template <>
+struct FULGUR_API FieldTraits<DeterministicChoice> {
+  static TypeInfo type();
+  static bool read(const ConfigNode& node, DeterministicChoice& value, Problems& problems, const std::string& path);
+  static ConfigNode write(const DeterministicChoice& value);
+};
+
+/// When validation runs in an epoch: after a number of batches, a fraction of the epoch, or an interval of the run.
+struct FULGUR_API ValCheckInterval {
+  BatchLimit batches;
+  std::optional<Interval> interval;
+  ValCheckInterval() = default;
+  ValCheckInterval(int n) : batches(n) {}
+  ValCheckInterval(int64_t n) : batches(n) {}
+  ValCheckInterval(double fraction) : batches(fraction) {}
+  ValCheckInterval(Interval every) : interval(every) {}
+  /// Once, at the end of each epoch.
+  bool at_epoch_end() const { return !interval && !batches.count && batches.fraction == 1.0; }
+};
+
+template <>
+struct FULGUR_API FieldTraits<ValCheckInterval> {
+  static TypeInfo type();
+  static bool read(const ConfigNode& node, ValCheckInterval& value, Problems& problems, const std::string& path);
+  static ConfigNode write(const ValCheckInterval& value);
+};
+
 /// Everything the `trainer:` section of a config may say.
 struct FULGUR_API TrainerOptions {
   std::string accelerator = "auto";
-  Auto<int64_t> devices;
+  DeviceChoice devices;
   Spec<Strategy> strategy{"single_device"};
   std::string precision = "32-true";
 
-  std::optional<int64_t> max_epochs;
+  std::optional<int64_t> max_epochs, min_epochs;
   int64_t max_steps = -1;
+  std::optional<int64_t> min_steps;
+  std::optional<Interval> max_time;
   FastDevRun fast_dev_run;
   BatchLimit limit_train_batches;
   BatchLimit limit_val_batches;
   BatchLimit limit_test_batches;
   BatchLimit limit_predict_batches;
-  BatchLimit val_check_interval;
+  BatchLimit overfit_batches{0.0};
+  ValCheckInterval val_check_interval;
   std::optional<int64_t> check_val_every_n_epoch = 1;
   int64_t num_sanity_val_steps = 2;
+  bool validate_first = false;
+  int64_t reload_dataloaders_every_n_epochs = 0;
 
   int64_t accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val;
   std::string gradient_clip_algorithm = "norm";
 
-  bool deterministic = false;
+  DeterministicChoice deterministic;
+  std::optional<bool> benchmark;
+  bool inference_mode = true;
+  bool detect_anomaly = false;
+  bool debug = false;
+  bool barebones = false;
   Auto<int64_t> num_threads;
   int64_t log_every_n_steps = 50;
 
   std::filesystem::path default_root_dir = ".";
   LoggerChoice logger;
+  bool enable_autolog_hparams = true;
   std::vector<Spec<Callback>> callbacks;
   bool enable_checkpointing = true;
   bool enable_progress_bar = true;
+  bool enable_model_summary = true;
 
   void fields(Fields& f);
 };

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// How many batches: a count (`1`) or a fraction of what there is (`1.0`).
+struct FULGUR_API BatchLimit {
+  std::optional<int64_t> count;
+  double fraction = 1.0;
+  BatchLimit() = default;
+  BatchLimit(int64_t n) : count(n) {}
+  BatchLimit(int n) : count(n) {}
+  BatchLimit(double part) : fraction(part) {}
+  /// Batches of `available` (nothing: unknown) that are used; a fraction of an unknown number other than 1.0, and a
+  /// fraction that gives no batch of a non-empty loader, are ConfigErrors that name `option`.
+  std::optional<int64_t> resolve(std::optional<int64_t> available, std::string_view option) const;
+  bool is_zero() const { return count ? *count == 0 : fraction == 0.0; }
+};
+
+/// A length of training or time, written `<number><unit>`: `10ep`, `500st`, `30min`. The one type for every interval.
+struct FULGUR_API Interval {
+  enum class Unit { epochs, steps, samples, tokens, seconds, run };  ///< ep, st, sa, tok, s|min|h, dur (part of the run)
+  double value = 0;
+  Unit unit = Unit::steps;
+  std::string text() const;
+  /// Nothing where `text` is no interval.
+  static std::optional<Interval> parse(std::string_view text);
+  /// `ep`, `st`, `sa`, `tok`, `s`, `min`, `h`, `dur`.
+  static std::vector<std::string> all_units();
+};
+
+/// A bare count (`10`), in the unit that the option says, or an interval (`10ep`, `0.1dur`).
+struct FULGUR_API Length {
+  int64_t count = 0;
+  std::optional<Interval> interval;
+  Length() = default;
+  Length(int64_t n) : count(n) {}
+  Length(int n) : count(n) {}
+  Length(Interval length) : interval(length) {}
+};
+
+}  // namespace fulgur

@@ -1,0 +1,59 @@
+#include "fulgur/core/interval_trigger.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+IntervalTrigger::IntervalTrigger(Interval every) : every_(every) {
+  if (!(every.value > 0)) throw ConfigError(cat("[core.interval] an interval must be longer than 0; got ", every.text(), "."));
+}
+
+double IntervalTrigger::position(RunContext& run) const {
+  const Progress& progress = run.progress();
+  switch (every_.unit) {
+    case Interval::Unit::epochs: {
+      // Inside an epoch a part of it counts, where its length is known.
+      const auto batches = run.num_batches(Stage::train);
+      const double part = batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
+      // At the end of an epoch it counts as done, also where the number of its batches is not known.
+      return std::max(static_cast<double>(progress.epoch) + part, static_cast<double>(progress.epochs.processed));
+    }
+    case Interval::Unit::steps: return static_cast<double>(progress.global_step);
+    case Interval::Unit::samples: return static_cast<double>(progress.samples_seen);
+    case Interval::Unit::tokens:
+      if (!run.counts_tokens())
+        throw ConfigError(cat("[core.interval] ", every_.text(), " counts tokens, but the module does not tell them. Override num_tokens(batch)."));
+      return static_cast<double>(progress.tokens_seen);
+    case Interval::Unit::seconds: return run.agreed_time_s();
+    case Interval::Unit::run: {
+      const auto part = run.part_done();
+      if (!part)
+        throw ConfigError(cat("[core.interval] ", every_.text(), " is a part of the run, whose length is not known. Set max_steps or max_time, or "
+                              "max_epochs with a loader of known length."));
+      return *part;
+    }
+  }
+  return 0;
+}
+
+void IntervalTrigger::start(RunContext& run) { last_ = position(run); }
+
+bool IntervalTrigger::due(RunContext& run) {
+  const double now = position(run);
+  if (every_.unit == Interval::Unit::seconds) {
+    if (now - last_ < every_.value) return false;
+    last_ = now;
+    return true;
+  }
+  // Rounding must not lose or repeat a multiple.
+  const auto multiples = [&](double at) { return std::floor(at / every_.value * (1 + 1e-12) + 1e-12); };
+  const bool passed = multiples(now) > multiples(last_);
+  last_ = now;
+  return passed;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "run.h"
+
+namespace fulgur::detail {
+
+/// What `trainer.debug: true` checks in each step, beside autograd's anomaly mode. Every check waits for the device.
+class DebugChecks {
+ public:
+  explicit DebugChecks(Run& run) : run_(run) {}
+  /// All entries have the same number of samples, lie on the run's device, and floating ones are finite.
+  void check_batch(const Batch& batch);
+  /// A NonFiniteError for NaN and infinity.
+  void check_loss(const Tensor& loss);
+  /// Gradients lie where their parameters do, have their shape, and are finite; a parameter that got none is told once.
+  void check_gradients();
+  /// Finite after the step.
+  void check_parameters();
+
+ private:
+  Run& run_;
+  std::set<std::string> without_gradient_;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,74 @@
+#include "predictions.h"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+Json numbers(const Tensor& row) {
+  Json list = Json::array();
+  const T* data = row.const_data_ptr<T>();
+  for (int64_t i = 0; i < row.numel(); ++i) {
+    if constexpr (std::is_floating_point_v<T>) list.push_back(std::isfinite(data[i]) ? Json(data[i]) : Json(nullptr));
+    else list.push_back(data[i]);
+  }
+  return list;
+}
+
+// Numbers of one dimension, as nested lists by the shape of the row.
+Json nested(Json& flat, c10::ArrayRef<int64_t> sizes, size_t& next) {
+  if (sizes.empty()) return std::move(flat[next++]);
+  Json list = Json::array();
+  for (int64_t i = 0; i < sizes.front(); ++i) list.push_back(nested(flat, sizes.slice(1), next));
+  return list;
+}
+
+Json row_of(const Tensor& row) {
+  Json flat;
+  switch (row.scalar_type()) {
+    case at::kFloat: flat = numbers<float>(row); break;
+    case at::kDouble: flat = numbers<double>(row); break;
+    case at::kLong: flat = numbers<int64_t>(row); break;
+    case at::kBool: flat = numbers<bool>(row); break;
+    default: flat = row.is_floating_point() ? numbers<float>(row.to(at::kFloat)) : numbers<int64_t>(row.to(at::kLong));
+  }
+  size_t next = 0;
+  return nested(flat, row.sizes(), next);
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder, const std::vector<Outputs>& loaders) {
+  const bool several = loaders.size() > 1;
+  NamedTensors tensors;
+  for (size_t l = 0; l < loaders.size(); ++l)
+    for (const auto& [name, value] : loaders[l]) tensors.emplace_back(several ? cat("dataloader_idx_", l, "/", name) : name, value.contiguous());
+  const std::filesystem::path binary = folder / "predictions.safetensors", lines = folder / "predictions.jsonl";
+  write_safetensors(binary, tensors);
+  std::ofstream file(lines, std::ios::binary);
+  for (size_t l = 0; l < loaders.size(); ++l) {
+    if (loaders[l].empty()) continue;
+    std::vector<std::pair<std::string, Tensor>> columns;
+    for (const auto& [name, value] : loaders[l]) columns.emplace_back(name, value.contiguous());
+    for (int64_t i = 0; i < columns.front().second.size(0); ++i) {
+      Json line = Json::object();
+      if (several) line["dataloader_idx"] = l;
+      for (const auto& [name, value] : columns) line[name] = row_of(value[i]);
+      file << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    }
+  }
+  file.close();
+  if (!file) throw CheckpointError(cat("[trainer.predict] ", lines, " could not be written. Is the disk full?"));
+  return {binary, lines};
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "fulgur/core/outputs.h"
+
+namespace fulgur::detail {
+
+/// Writes `predictions.safetensors` (all samples of an output in one tensor, in dataset order) and `predictions.jsonl` (one
+/// line per sample) into `folder`, and returns their paths. With several loaders, names of tensors start with
+/// `dataloader_idx_i/`, and each line says its `dataloader_idx`. Non-finite numbers are `null` in the second file, as JSON
+/// has none. Throws a CheckpointError where a file cannot be written.
+std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder, const std::vector<Outputs>& loaders);
+
+}  // namespace fulgur::detail
