@@ -54,7 +54,8 @@ void AppendFile::add(std::string_view row) {
 bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2; }
 
 void AppendFile::warn(const std::string& what) const {
-  log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what, ". The run goes on; free space or mend the permissions."));
+  log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what,
+                          ". The run goes on; free space or mend the permissions."));
 }
 
 bool AppendFile::fail(const char* action) noexcept {
