@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -27,6 +28,15 @@ size_t write_all(int file, std::string_view bytes) {
   return done;
 }
 
+/// Where this fails, opening the file says so.
+void make_folder_of(const std::filesystem::path& path) noexcept {
+  try {
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+  } catch (...) {
+  }
+}
+
 }  // namespace
 
 AppendFile::~AppendFile() { close(); }
@@ -41,6 +51,13 @@ void AppendFile::add(std::string_view row) {
   if (waiting_.size() + row.size() <= kMostWaiting) waiting_ += row;
 }
 
+bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2; }
+
+void AppendFile::warn(const std::string& what) const {
+  log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what,
+                          ". The run goes on; free space or mend the permissions."));
+}
+
 bool AppendFile::fail(const char* action) noexcept {
   const int code = errno;
   try {
@@ -50,9 +67,16 @@ bool AppendFile::fail(const char* action) noexcept {
   return false;
 }
 
-bool AppendFile::flush() noexcept {
+bool AppendFile::flush() {
+  if (write_waiting()) return true;
+  warn(error_);
+  return false;
+}
+
+bool AppendFile::write_waiting() noexcept {
   if (waiting_.empty()) return true;
   if (file_ < 0) {
+    make_folder_of(path_);
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
     if (file_ < 0) return fail("open");
     struct stat status {};
@@ -77,8 +101,18 @@ bool AppendFile::flush() noexcept {
 }
 
 void AppendFile::close() noexcept {
-  flush();
+  write_waiting();
   if (file_ >= 0) ::close(std::exchange(file_, -1));
+}
+
+void AppendFile::finish(const std::function<void()>& last) noexcept {
+  try {
+    if (last) last();
+    flush();
+  } catch (...) {
+    // A warning that cannot be shown must not end a run that is over.
+  }
+  close();
 }
 
 std::string replace_file(const std::filesystem::path& path, const std::function<void(const std::function<void(std::string_view)>&)>& write) {

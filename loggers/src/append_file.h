@@ -8,26 +8,37 @@
 
 namespace fulgur {
 
-/// A text file that grows by whole rows. What cannot be written (read-only folder, full disk) is tried again with the next
-/// flush, up to 1 MiB of it; a row is in the file as a whole or not at all. Nothing here throws.
+/// The file of a logger; it grows by whole rows. What cannot be written (read-only folder, full disk) is one warning and is
+/// tried again with the next flush, up to 1 MiB of it; a row is in the file as a whole or not at all.
 class AppendFile {
  public:
-  AppendFile() = default;
+  /// `component` and `warning`, the id of the warning, outlive this object.
+  AppendFile(const char* component, const char* warning) : component_(component), warning_(warning) {}
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  /// Appends to `path` from now on. What waited for an earlier file is written to that first, or lost.
+  /// Appends to `path` from now on; its folder is made where it is missing. What waited for an earlier file is written to
+  /// that first, or lost.
   void open(std::filesystem::path path);
   const std::filesystem::path& path() const { return path_; }
   void add(std::string_view row);
-  /// False where rows still wait; `error` then says why.
-  bool flush() noexcept;
-  const std::string& error() const { return error_; }
+  /// True where so much waits that rows would soon be lost: time to flush, whatever the options say.
+  bool is_filling() const;
+  /// False where rows still wait; a warning then says why.
+  bool flush();
+  /// Warns that metrics are not written, once per process; `what` says which call failed and why.
+  void warn(const std::string& what) const;
+  /// Writes what waits, without a warning, and lets the file go. A later flush opens it again.
   void close() noexcept;
+  /// The end of a run: calls `last`, which may add rows, then flushes and closes.
+  void finish(const std::function<void()>& last = {}) noexcept;
 
  private:
+  bool write_waiting() noexcept;
   bool fail(const char* action) noexcept;
+  const char* component_;
+  const char* warning_;
   std::filesystem::path path_;
   int file_ = -1;
   int64_t good_size_ = 0;

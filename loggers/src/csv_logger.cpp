@@ -17,8 +17,6 @@
 namespace fulgur {
 namespace {
 
-constexpr const char* kWarning = "logger.csv_write";
-
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
@@ -35,13 +33,9 @@ struct CsvLogger::Impl {
   Options options;
   std::filesystem::path path;
   std::vector<std::string> columns;
-  AppendFile file;
+  AppendFile file{"CsvLogger", "logger.csv_write"};
   int64_t rows_waiting = 0;
   bool has_header = false;
-
-  void warn(const std::string& what) const {
-    log::warn(kWarning, cat("[loggers.CsvLogger] metrics are not written for now; ", what, ". The run goes on; free space or mend the permissions."));
-  }
 
   /// Header and old rows, by a new file.
   bool rewrite(const std::function<void(const std::function<void(std::string_view)>&)>& put_rows) {
@@ -50,18 +44,17 @@ struct CsvLogger::Impl {
       put(csv_row(columns));
       put_rows(put);
     });
-    if (!error.empty()) warn(error);
+    if (!error.empty()) file.warn(error);
     else has_header = true;
     return error.empty();
   }
 
   /// False where rows still wait.
   bool flush() {
+    if (path.empty()) return true;
     rows_waiting = 0;
     if (!has_header && !rewrite([](const auto&) {})) return false;
-    if (file.flush()) return true;
-    warn(file.error());
-    return false;
+    return file.flush();
   }
 
   /// Reads what an earlier part of the run wrote; false where there is no table.
@@ -112,8 +105,7 @@ struct CsvLogger::Impl {
 };
 
 void CsvLogger::Options::fields(Fields& f) {
-  f(name, "name", "Folder of the runs under default_root_dir.");
-  f(version, "version", "Number of the run's folder; auto: the next free one.").at_least(0);
+  LoggerOptions::fields(f);
   f(flush_every_n_rows, "flush_every_n_rows", "Rows that are written at once; with 1 each row survives a killed process.").at_least(1);
 }
 
@@ -162,18 +154,13 @@ void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
     row[static_cast<size_t>(column - impl_->columns.begin())] = whole ? cat(static_cast<int64_t>(value)) : csv_number(value);
   }
   impl_->file.add(csv_row(row));
-  if (++impl_->rows_waiting >= impl_->options.flush_every_n_rows) impl_->flush();
+  if (++impl_->rows_waiting >= impl_->options.flush_every_n_rows || impl_->file.is_filling()) impl_->flush();
 }
 
 void CsvLogger::flush() { impl_->flush(); }
 
 void CsvLogger::finalize(RunStatus) noexcept {
-  try {
-    impl_->flush();
-    impl_->file.close();
-  } catch (...) {
-    // A warning that cannot be shown must not end a run that is over.
-  }
+  impl_->file.finish([&] { impl_->flush(); });
 }
 
 [[maybe_unused]] static const bool registered =

@@ -14,8 +14,6 @@
 namespace fulgur {
 namespace {
 
-constexpr const char* kWarning = "logger.jsonl_write";
-
 nlohmann::ordered_json json_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -34,15 +32,7 @@ bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
 struct JsonlLogger::Impl {
   Options options;
   std::filesystem::path path;
-  AppendFile file;
-
-  void warn(const std::string& what) const {
-    log::warn(kWarning, cat("[loggers.JsonlLogger] metrics are not written for now; ", what, ". The run goes on; free space or mend the permissions."));
-  }
-
-  void flush() {
-    if (!file.flush()) warn(file.error());
-  }
+  AppendFile file{"JsonlLogger", "logger.jsonl_write"};
 
   /// Cuts rows after `resume_step` and torn ones; a file that has none stays untouched.
   void mend(std::optional<int64_t> resume_step) {
@@ -54,14 +44,9 @@ struct JsonlLogger::Impl {
       if (is_kept(line, resume_step)) kept.append(line) += '\n';
     }
     if (kept == text) return;
-    if (const std::string error = replace_file(path, [&](const auto& put) { put(kept); }); !error.empty()) warn(error);
+    if (const std::string error = replace_file(path, [&](const auto& put) { put(kept); }); !error.empty()) file.warn(error);
   }
 };
-
-void JsonlLogger::Options::fields(Fields& f) {
-  f(name, "name", "Folder of the runs under default_root_dir.");
-  f(version, "version", "Number of the run's folder; auto: the next free one.").at_least(0);
-}
 
 JsonlLogger::JsonlLogger(const Options& options) : impl_(std::make_unique<Impl>()) {
   checked_run_name("JsonlLogger", options.name);
@@ -98,19 +83,12 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   }
   // Names that are no UTF-8 are mended, not refused.
   impl_->file.add(row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
-  impl_->flush();
+  impl_->file.flush();
 }
 
-void JsonlLogger::flush() { impl_->flush(); }
+void JsonlLogger::flush() { impl_->file.flush(); }
 
-void JsonlLogger::finalize(RunStatus) noexcept {
-  try {
-    impl_->flush();
-    impl_->file.close();
-  } catch (...) {
-    // A warning that cannot be shown must not end a run that is over.
-  }
-}
+void JsonlLogger::finalize(RunStatus) noexcept { impl_->file.finish(); }
 
 [[maybe_unused]] static const bool registered =
     Registry<Logger>::add<JsonlLogger>("JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");

@@ -9,4 +9,7 @@ namespace fulgur {
 /// of its root.
 std::string checked_run_name(std::string_view component, const std::string& name);
 
+/// `sub_dir`, where it is one plain folder name or several with `/` between them; else a ConfigError that names `component`.
+std::string checked_sub_dir(std::string_view component, const std::string& sub_dir);
+
 }  // namespace fulgur

@@ -63,6 +63,17 @@ TEST_CASE("rows wait for flush_every_n_rows, flush and finalize") {
   CHECK(table(folder / "metrics.csv")[5] == std::vector<std::string>{"5", "", "1.0", ""});
 }
 
+TEST_CASE("csv rows that wait are written before their room is used up") {
+  const TemporaryFolder folder;
+  CsvLogger::Options options;
+  options.flush_every_n_rows = 1'000'000;
+  CsvLogger logger(options);
+  logger.start(folder.path(), std::nullopt);
+  for (int64_t step = 1; step <= 100'000; ++step) logger.log_metrics({{"epoch", 0}, {"train_loss", 1.0 / 3}}, step);
+  logger.finalize(RunStatus::success);
+  CHECK(table(folder / "metrics.csv").size() == 100'001);
+}
+
 TEST_CASE("a resumed run has the csv rows of an uninterrupted one") {
   const TemporaryFolder folder;
   const auto log_steps = [](CsvLogger& logger, int64_t from, int64_t to) {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "fulgur/core/logger.h"
+#include "fulgur/loggers/logger_options.h"
 
 namespace fulgur {
 
@@ -14,9 +15,7 @@ namespace fulgur {
 /// flush, up to 1 MiB of them.
 class FULGUR_API CsvLogger : public Logger {
  public:
-  struct Options {
-    std::string name = "fulgur_logs";
-    Auto<int64_t> version;
+  struct Options : LoggerOptions {
     int64_t flush_every_n_rows = 1;
     void fields(Fields& f);
   };

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "fulgur/core/logger.h"
+#include "fulgur/loggers/logger_options.h"
 
 namespace fulgur {
 
@@ -14,11 +15,7 @@ namespace fulgur {
 /// one, up to 1 MiB of them.
 class FULGUR_API JsonlLogger : public Logger {
  public:
-  struct Options {
-    std::string name = "fulgur_logs";
-    Auto<int64_t> version;
-    void fields(Fields& f);
-  };
+  using Options = LoggerOptions;
   /// Throws a ConfigError where `name` is no plain folder name.
   explicit JsonlLogger(const Options& options);
   JsonlLogger();

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "fulgur/core/logger.h"
+#include "fulgur/loggers/logger_options.h"
+
+namespace fulgur {
+
+/// Metrics and hyper-parameters for TensorBoard: an event file `events.out.tfevents.TIME.HOST.PID.N` in the run folder,
+/// a new one with each `start`. Values are stored as float, as TensorBoard does; names that are no UTF-8 are mended.
+///
+/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and texts; lists, null and
+/// numbers that are not finite as text. The end of the run sets the status: success, or failure. An interrupted run keeps
+/// the status unknown, since TensorBoard keeps the first one that it reads, and the run may go on.
+///
+/// With a `resume_step`, the new file tells TensorBoard to drop the events of later steps that it read before. The files of
+/// the cut-off past stay as they are, and TensorBoard's fast loader does not heed the mark: there a later step stays until
+/// the same name is logged again at that step or before.
+///
+/// Where the file cannot be written, one warning (`logger.tensorboard_write`) says so and the run goes on; rows wait for the
+/// next flush, up to 1 MiB of them.
+class FULGUR_API TensorBoardLogger : public Logger {
+ public:
+  struct Options : LoggerOptions {
+    bool default_hp_metric = true;
+    std::string prefix;
+    std::optional<std::string> sub_dir;
+    double flush_every_s = 10;
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError where `name` is no plain folder name, or `sub_dir` no folder below the run folder.
+  explicit TensorBoardLogger(const Options& options);
+  TensorBoardLogger();
+  ~TensorBoardLogger() override;
+
+  std::optional<std::string> run_name() const override;
+  std::optional<int64_t> run_version() const override;
+  /// Throws a ConfigError where a link stands in the way of `sub_dir`.
+  void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
+  void log_hyperparams(const ConfigNode& hparams) override;
+  void log_metrics(const Metrics& metrics, int64_t step) override;
+  void after_save_checkpoint(const CheckpointInfo& info) override;
+  void flush() override;
+  void finalize(RunStatus status) noexcept override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur

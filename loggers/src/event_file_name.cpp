@@ -1,0 +1,44 @@
+#include "event_file_name.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+constexpr int64_t kLastTime = 9'999'999'999;  // names sort by time as long as it has ten digits
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  std::string host = name;
+  for (char& c : host) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    if (!plain) c = '_';
+  }
+  return host;
+}
+
+}  // namespace
+
+std::string event_file_name(const std::filesystem::path& folder) {
+  static std::atomic<int64_t> count = 0;
+  int64_t time = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string other = entry->path().filename().string();
+    int64_t taken = 0;
+    if (!other.starts_with(kPrefix) || std::from_chars(other.data() + kPrefix.size(), other.data() + other.size(), taken).ec != std::errc()) continue;
+    if (taken >= time && taken < kLastTime) time = taken + 1;
+  }
+  return cat(kPrefix, time, '.', host_name(), '.', ::getpid(), '.', count++);
+}
+
+}  // namespace fulgur

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace fulgur {
+
+/// Name for a new event file in `folder`: `events.out.tfevents.TIME.HOST.PID.N`. TensorBoard reads the files of a folder in
+/// the order of their names, so the new one comes behind all that are there, whatever the clock says.
+std::string event_file_name(const std::filesystem::path& folder);
+
+}  // namespace fulgur

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "fulgur/core/config_node.h"
+
+/// Events of TensorBoard's HParams table (tensorboard/plugins/hparams/plugin_data.proto, api.proto).
+namespace fulgur::tensorboard {
+
+struct HParam {
+  std::string name;  ///< `optimizer/lr`
+  std::variant<double, bool, std::string> value;
+};
+
+/// The leaves of a map, named by their way from the root with `/`, as Lightning does. Lists, null and numbers that are not
+/// finite become texts. Nothing where `hparams` is no map. Of leaves that come to one name the last counts.
+std::vector<HParam> flatten_hparams(const ConfigNode& hparams);
+
+/// What the table shows of all runs: columns for `hparams`, and one for `metric`.
+std::string experiment_event(double wall_time, const std::vector<HParam>& hparams, std::string_view metric);
+/// The hyper-parameters of this run.
+std::string run_start_event(double wall_time, const std::vector<HParam>& hparams);
+std::string run_end_event(double wall_time, bool success);
+
+}  // namespace fulgur::tensorboard

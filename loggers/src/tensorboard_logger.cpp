@@ -1,0 +1,131 @@
+#include "fulgur/loggers/tensorboard_logger.h"
+
+#include <chrono>
+
+#include "append_file.h"
+#include "event_file_name.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "run_name.h"
+#include "tensorboard_events.h"
+#include "tensorboard_hparams.h"
+#include "tf_record.h"
+
+namespace fulgur {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr const char* kHpMetric = "hp_metric";
+
+double wall_time() { return Seconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+/// A link could lead the files out of the run folder.
+std::filesystem::path folder_below(const std::filesystem::path& log_dir, const std::filesystem::path& sub_dir) {
+  std::filesystem::path folder = log_dir;
+  for (const auto& part : sub_dir) {
+    folder /= part;
+    std::error_code error;
+    if (std::filesystem::is_symlink(folder, error))
+      throw ConfigError(cat("[loggers.TensorBoardLogger] sub_dir must be a folder below the run folder; ", folder,
+                            " is a link. Remove it, or name another."));
+  }
+  return folder;
+}
+
+}  // namespace
+
+struct TensorBoardLogger::Impl {
+  Options options;
+  std::string prefix;
+  AppendFile file{"TensorBoardLogger", "logger.tensorboard_write"};
+  Clock::time_point flushed;
+  bool hp_metric_due = true;
+  bool session_open = false;
+
+  void add(const std::string& event) { file.add(tf_record(event)); }
+
+  void flush() {
+    flushed = Clock::now();
+    file.flush();
+  }
+
+  void throw_unless_started(const char* function) const {
+    if (file.path().empty()) throw Error(cat("[loggers.TensorBoardLogger] start must be called before ", function, "."));
+  }
+};
+
+void TensorBoardLogger::Options::fields(Fields& f) {
+  LoggerOptions::fields(f);
+  f(default_hp_metric, "default_hp_metric",
+    "Write hp_metric = -1, the one metric of the HParams table until the module logs it; false: the table shows every metric.");
+  f(prefix, "prefix", "Put before each name, with a hyphen: PREFIX-train_loss.");
+  f(sub_dir, "sub_dir", "Folder of the event files below the run folder; null: the run folder itself.");
+  f(flush_every_s, "flush_every_s",
+    "Seconds that rows may wait in memory: the first row after that writes them. Checkpoints and the end of the run do as well.")
+      .at_least(0);
+}
+
+TensorBoardLogger::TensorBoardLogger(const Options& options) : impl_(std::make_unique<Impl>()) {
+  checked_run_name("TensorBoardLogger", options.name);
+  if (options.sub_dir) checked_sub_dir("TensorBoardLogger", *options.sub_dir);
+  impl_->options = options;
+  if (!options.prefix.empty()) impl_->prefix = cat(options.prefix, '-');
+}
+
+TensorBoardLogger::TensorBoardLogger() : TensorBoardLogger(Options()) {}
+TensorBoardLogger::~TensorBoardLogger() = default;
+
+std::optional<std::string> TensorBoardLogger::run_name() const { return impl_->options.name; }
+std::optional<int64_t> TensorBoardLogger::run_version() const { return impl_->options.version.value; }
+
+void TensorBoardLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
+  const std::filesystem::path folder = folder_below(log_dir, impl_->options.sub_dir.value_or(""));
+  // Written again at step 0, it would displace values that the module logged since.
+  impl_->hp_metric_due = !resume_step && impl_->file.path().parent_path() != folder;
+  impl_->session_open = false;
+  impl_->file.open(folder / event_file_name(folder));
+  impl_->add(tensorboard::version_event(wall_time()));
+  // Twice, since TensorBoard's server takes the first mark of a run as its beginning and drops nothing for it.
+  for (int mark = 0; resume_step && mark < 2; ++mark) impl_->add(tensorboard::session_start_event(wall_time(), *resume_step + 1));
+  impl_->flush();
+}
+
+void TensorBoardLogger::log_hyperparams(const ConfigNode& hparams) {
+  impl_->throw_unless_started("log_hyperparams");
+  const auto flat = tensorboard::flatten_hparams(hparams);
+  if (flat.empty()) return;
+  const double now = wall_time();
+  if (impl_->options.default_hp_metric) {
+    if (impl_->hp_metric_due) impl_->add(tensorboard::scalars_event(now, 0, {{kHpMetric, -1}}, impl_->prefix));
+    impl_->hp_metric_due = false;
+    impl_->add(tensorboard::experiment_event(now, flat, cat(impl_->prefix, kHpMetric)));
+  }
+  impl_->add(tensorboard::run_start_event(now, flat));
+  impl_->session_open = true;
+  impl_->flush();
+}
+
+void TensorBoardLogger::log_metrics(const Metrics& metrics, int64_t step) {
+  impl_->throw_unless_started("log_metrics");
+  if (metrics.empty()) return;
+  impl_->add(tensorboard::scalars_event(wall_time(), step, metrics, impl_->prefix));
+  if (Clock::now() - impl_->flushed >= Seconds(impl_->options.flush_every_s) || impl_->file.is_filling()) impl_->flush();
+}
+
+void TensorBoardLogger::after_save_checkpoint(const CheckpointInfo&) { impl_->flush(); }
+
+void TensorBoardLogger::flush() { impl_->flush(); }
+
+void TensorBoardLogger::finalize(RunStatus status) noexcept {
+  impl_->file.finish([&] {
+    if (std::exchange(impl_->session_open, false) && status != RunStatus::interrupted)
+      impl_->add(tensorboard::run_end_event(wall_time(), status == RunStatus::success));
+  });
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Logger>::add<TensorBoardLogger>("TensorBoardLogger", "Metrics and hyper-parameters for TensorBoard, an event file in the run folder.");
+
+}  // namespace fulgur
