@@ -11,6 +11,7 @@
 namespace fulgur {
 
 void Optimizer::attach(std::vector<ParamGroup> groups) {
+  groups = arrange(std::move(groups));
   std::unordered_map<const void*, std::string> seen;
   size_t count = 0;
   for (ParamGroup& group : groups) {
@@ -111,6 +112,7 @@ void Optimizer::load_state(const StateTree& state) {
 void LrScheduler::attach(Optimizer& optimizer) {
   if (!optimizer.attached()) throw ConfigError("[core.LrScheduler.attach] attach parameters to the optimizer first.");
   optimizer_ = &optimizer;
+  on_attach(optimizer);
   apply();
 }
 
@@ -121,10 +123,11 @@ Optimizer& LrScheduler::optimizer() const {
 
 void LrScheduler::apply() {
   for (ParamGroup& group : optimizer().groups()) group.lr = lr_at(steps_, group.initial_lr);
+  if (const auto momentum = momentum_at(steps_)) optimizer().set_momentum(*momentum);
 }
 
 void LrScheduler::step(std::optional<double> metric) {
-  observe(metric);
+  observe(steps_, metric);
   ++steps_;
   apply();
 }
@@ -144,10 +147,24 @@ namespace {
 
 }  // namespace
 
-int64_t LrScheduler::total_steps(std::string_view option) const {
+std::optional<int64_t> LrScheduler::known_steps() const {
+  if (is_part_) return part_steps_;
   const auto total = interval_ == ScheduleInterval::step ? run_length_.steps : run_length_.epochs;
-  if (!total || *total == 0) unknown_length(option, "auto");
+  if (!total || *total == 0) return std::nullopt;
   return std::max<int64_t>(*total / frequency_, 1);
+}
+
+int64_t LrScheduler::total_steps(std::string_view option) const {
+  const auto steps = known_steps();
+  if (!steps) unknown_length(option, "auto");
+  return std::max<int64_t>(*steps, 1);
+}
+
+void LrScheduler::adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const {
+  part.set_run_length(run_length_, interval_, frequency_);
+  part.is_part_ = true;
+  part.part_steps_ = steps;
+  part.on_attach(optimizer);
 }
 
 int64_t LrScheduler::steps_of(const Length& length, std::string_view option) const {
@@ -185,7 +202,14 @@ Tensor Optimizer::step_closure(const Closure&) {
   throw Error(cat("[core.Optimizer.step_closure] ", name(), " needs no closure; call step()."));
 }
 
-void LrScheduler::observe(std::optional<double>) {}
+void Optimizer::set_momentum(double) {
+  throw ConfigError(cat("[optim.", name(), "] there is no momentum that a schedule could move. Set cycle_momentum: false in the schedule, or choose an optimizer "
+                        "with momentum."));
+}
+
+void LrScheduler::observe(int64_t, std::optional<double>) {}
+void LrScheduler::on_attach(const Optimizer&) {}
+std::optional<double> LrScheduler::momentum_at(int64_t) const { return std::nullopt; }
 
 StateTree LrScheduler::state() const { return StateTree::map({{"steps", steps_}}); }
 

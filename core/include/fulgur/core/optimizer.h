@@ -41,6 +41,10 @@ class FULGUR_API Optimizer : public Stateful {
   virtual double default_lr() const = 0;
   /// Class name, for logs (`AdamW`).
   virtual std::string name() const = 0;
+  /// What a schedule of momentum moves now: the momentum, or the first beta; nothing where there is none.
+  virtual std::optional<double> momentum() const { return std::nullopt; }
+  /// Sets it for all groups. Throws a ConfigError where there is none.
+  virtual void set_momentum(double momentum);
 
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
   /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
@@ -65,6 +69,8 @@ class FULGUR_API Optimizer : public Stateful {
   virtual void load_parameter_state(const Tensor& parameter, const StateTree& state) = 0;
   /// Throws a CheckpointError where `state` is not of this kind of optimizer or does not fit the parameter.
   virtual void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const = 0;
+  /// What `attach` takes of the groups that it is given; an optimizer whose options name parameters splits them here.
+  virtual std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) { return groups; }
   /// Called at the end of `attach`.
   virtual void on_attached() {}
 
@@ -97,18 +103,27 @@ class FULGUR_API LrScheduler : public Stateful {
   /// Told by the Trainer before `attach`: the length of the run, and how often the schedule steps.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
+  /// The rate of a group after `steps` steps: a pure function where possible.
+  virtual double lr_at(int64_t steps, double initial_lr) const = 0;
+  /// Momentum of the optimizer after `steps` steps; nothing where the schedule leaves it alone.
+  virtual std::optional<double> momentum_at(int64_t steps) const;
+  /// Receives the metric of the step that follows `steps` steps, before `lr_at`.
+  virtual void observe(int64_t steps, std::optional<double> metric);
+
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
  protected:
-  /// The rate of a group after `steps` steps: a pure function where possible.
-  virtual double lr_at(int64_t steps, double initial_lr) const = 0;
-  /// Receives the metric before `lr_at`.
-  virtual void observe(std::optional<double> metric);
+  /// Called by `attach` before the first rates are set, once the length of the run is known.
+  virtual void on_attach(const Optimizer& optimizer);
+  /// For a schedule made of others: `part` counts as this one does, and its `auto` is `steps` steps (nothing: unknown).
+  void adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const;
+  /// Steps of this schedule in the whole run, or in its part of another; nothing where that is not known.
+  std::optional<int64_t> known_steps() const;
   /// A length of the options in steps of this schedule: a count as it is, an interval by the length of the run. Throws a
   /// ConfigError that names `option` (`StepLR.step_size`) where the run's length is not known.
   int64_t steps_of(const Length& length, std::string_view option) const;
-  /// Steps of this schedule in the whole run; throws likewise.
+  /// `known_steps()`; throws likewise.
   int64_t total_steps(std::string_view option) const;
 
  private:
@@ -118,6 +133,8 @@ class FULGUR_API LrScheduler : public Stateful {
   RunLength run_length_;
   ScheduleInterval interval_ = ScheduleInterval::epoch;
   int64_t frequency_ = 1;
+  bool is_part_ = false;
+  std::optional<int64_t> part_steps_;
 };
 
 /// A scheduler and when it steps (Lightning's lr_scheduler config).
