@@ -13,26 +13,13 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
+#include "regression.h"
 
 using namespace fulgur;
+using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
-
-struct Regression {
-  Tensor w, b;
-  explicit Regression(uint64_t seed = 5) {
-    at::manual_seed(seed);
-    w = at::randn({7, 3}).requires_grad_();
-    b = at::randn({3}).requires_grad_();
-  }
-  void set_gradients(int64_t step) {
-    at::manual_seed(100 + static_cast<uint64_t>(step));
-    w.mutable_grad() = at::randn({7, 3});
-    b.mutable_grad() = at::randn({3});
-  }
-  std::vector<ParamGroup> groups() { return {ParamGroup{.name = "", .params = {w, b}, .names = {"w", "b"}}}; }
-};
 
 template <class Torch, class Mine>
 void check_twins(Torch make_torch, Mine make_mine) {
@@ -88,11 +75,7 @@ TEST_CASE("the state of an optimizer goes on exactly") {
       b.step();
     }
   }
-  {
-    at::NoGradGuard no_grad;
-    second.w.copy_(first.w);
-    second.b.copy_(first.b);
-  }
+  second.take(first);
   c.attach(second.groups());
   c.load_state(b.state());
   for (int64_t step = 10; step < 20; ++step) {

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/optimizer.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace fulgur {
+
+/// A class of `torch::optim` as the optimizer of a run; `torch_optimizer` makes one. Schedules move its rate, groups may
+/// have their own rate and weight decay. State is saved for Adam, AdamW, SGD, RMSprop and Adagrad; for other classes
+/// `state()` throws a CheckpointError, since what they keep is not known. It steps each parameter apart, slower than
+/// the optimizers of this folder, and waits for the device where a gradient scaler is used.
+class FULGUR_API TorchOptimizer final : public Optimizer {
+ public:
+  /// Makes the optimizer over these parameters, in one group.
+  using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor> parameters)>;
+  explicit TorchOptimizer(Factory factory);
+  ~TorchOptimizer() override;
+  /// 0 before `attach`: the class's own.
+  double default_lr() const override;
+  /// `torch::optim::Adam`; the class is known from `attach` on.
+  std::string name() const override;
+  std::optional<double> momentum() const override;
+  void set_momentum(double momentum) override;
+  void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
+  /// The optimizer itself; throws an Error before `attach`.
+  torch::optim::Optimizer& wrapped() const;
+
+ protected:
+  StateTree parameter_state(const Tensor& parameter) const override;
+  void load_parameter_state(const Tensor& parameter, const StateTree& state) override;
+  void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const override;
+  void on_attached() override;
+
+ private:
+  Factory factory_;
+  std::unique_ptr<torch::optim::Optimizer> torch_;
+};
+
+/// For `configure_optimizers`: `return torch_optimizer<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-3));`
+template <class T, class TorchOptions>
+std::shared_ptr<TorchOptimizer> torch_optimizer(TorchOptions options) {
+  return std::make_shared<TorchOptimizer>([options](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<T>(std::move(parameters), options);
+  });
+}
+
+}  // namespace fulgur
