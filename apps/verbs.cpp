@@ -76,7 +76,8 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
   save_report(command, report_json(command.verb, report));
-  print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
+  // Cut short by a signal, there is nothing to show.
+  if (report.exit_code == ExitCode::ok) print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
   return report.exit_code;
 }
 

@@ -12,6 +12,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/yaml_writer.h"
 #include "run_name.h"
 
 namespace fulgur {
@@ -131,6 +132,13 @@ void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_
   std::vector<std::vector<std::string>> rows;
   if (impl_->read_table(rows)) impl_->mend(rows, resume_step);
   else impl_->rewrite([](const auto&) {});
+}
+
+void CsvLogger::log_hyperparams(const ConfigNode& hparams) {
+  if (impl_->path.empty()) throw Error("[loggers.CsvLogger] start must be called before log_hyperparams.");
+  const auto path = impl_->path.parent_path() / "hparams.yaml";
+  const std::string text = hparams.is_null() ? "{}\n" : to_yaml(hparams);
+  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty()) impl_->file.warn(error);
 }
 
 void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {

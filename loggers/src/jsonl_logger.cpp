@@ -20,6 +20,28 @@ nlohmann::ordered_json json_number(double value) {
   return value;
 }
 
+/// Values with the type that their text has.
+nlohmann::ordered_json json_of(const ConfigNode& node) {
+  nlohmann::ordered_json out;
+  if (node.is_map()) {
+    out = nlohmann::ordered_json::object();
+    for (const auto& [key, value] : node.entries()) out[key] = json_of(value);
+  } else if (node.is_list()) {
+    out = nlohmann::ordered_json::array();
+    for (const ConfigNode& item : node.items()) out.push_back(json_of(item));
+  } else if (node.is_scalar()) {
+    Problems ignored;
+    bool boolean = false;
+    int64_t whole = 0;
+    double number = 0;
+    if (FieldTraits<bool>::read(node, boolean, ignored, "")) out = boolean;
+    else if (FieldTraits<int64_t>::read(node, whole, ignored, "")) out = whole;
+    else if (FieldTraits<double>::read(node, number, ignored, "")) out = json_number(number);
+    else out = node.text();
+  }
+  return out;
+}
+
 /// True where the line is a row that belongs to the run up to `resume_step`.
 bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
   const auto row = nlohmann::json::parse(line, nullptr, false);
@@ -65,6 +87,13 @@ void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int6
   impl_->path = log_dir / "metrics.jsonl";
   impl_->file.open(impl_->path);
   if (std::filesystem::is_regular_file(impl_->path, error)) impl_->mend(resume_step);
+}
+
+void JsonlLogger::log_hyperparams(const ConfigNode& hparams) {
+  if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_hyperparams.");
+  const auto path = impl_->path.parent_path() / "hparams.json";
+  const std::string text = (hparams.is_null() ? nlohmann::ordered_json::object() : json_of(hparams)).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty()) impl_->file.warn(error);
 }
 
 void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {

@@ -204,3 +204,11 @@ TEST_CASE("F44: a link in place of metrics.csv is replaced, not followed") {
   CHECK(read_text(folder / "outside") == "precious");
   CHECK(read_text(folder / "run" / "metrics.csv") == "step,epoch,a\n1,,1.0\n");
 }
+
+TEST_CASE("CsvLogger writes the hyper-parameters as hparams.yaml") {
+  TemporaryFolder folder;
+  CsvLogger logger;
+  logger.start(folder.path(), std::nullopt);
+  logger.log_hyperparams(ConfigNode::map({{"lr", ConfigNode::number(0.1)}, {"name", ConfigNode::string("2")}}));
+  CHECK(read_text(folder / "hparams.yaml") == "lr: 0.1\nname: \"2\"\n");
+}

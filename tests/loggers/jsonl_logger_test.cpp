@@ -96,3 +96,15 @@ TEST_CASE("F8: jsonl that cannot be written is one warning") {
   logger.finalize(RunStatus::failed);
   CHECK(read_text(folder / "run" / "metrics.jsonl") == "{\"step\":1,\"a\":1.0}\n{\"step\":2,\"a\":2.0}\n");
 }
+
+TEST_CASE("JsonlLogger writes the hyper-parameters as hparams.json, with their types") {
+  TemporaryFolder folder;
+  JsonlLogger logger;
+  logger.start(folder.path(), std::nullopt);
+  logger.log_hyperparams(ConfigNode::map({{"lr", ConfigNode::number(0.1)},
+                                          {"name", ConfigNode::string("2")},
+                                          {"widths", ConfigNode::list({ConfigNode::integer(8)})},
+                                          {"bias", ConfigNode::boolean(true)}}));
+  CHECK(nlohmann::json::parse(read_text(folder / "hparams.json")) ==
+        nlohmann::json::parse(R"({"lr": 0.1, "name": "2", "widths": [8], "bias": true})"));
+}

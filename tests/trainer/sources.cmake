@@ -3,8 +3,10 @@ set(TEST_SOURCES
   evaluation_test.cpp
   hooks_declared_test.cpp
   hooks_test.cpp
+  load_from_checkpoint_test.cpp
   log_store_test.cpp
   logging_rules_test.cpp
+  manual_optimization_test.cpp
   parity_test.cpp
   progress_bar_test.cpp
   resume_test.cpp

@@ -18,8 +18,13 @@ Json numbers(const Tensor& row) {
   Json list = Json::array();
   const T* data = row.const_data_ptr<T>();
   for (int64_t i = 0; i < row.numel(); ++i) {
-    if constexpr (std::is_floating_point_v<T>) list.push_back(std::isfinite(data[i]) ? Json(data[i]) : Json(nullptr));
-    else list.push_back(data[i]);
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(data[i])) list.push_back("NaN");
+      else if (std::isinf(data[i])) list.push_back(data[i] > 0 ? "Infinity" : "-Infinity");
+      else list.push_back(data[i]);
+    } else {
+      list.push_back(data[i]);
+    }
   }
   return list;
 }

@@ -9,8 +9,8 @@ namespace fulgur::detail {
 
 /// Writes `predictions.safetensors` (all samples of an output in one tensor, in dataset order) and `predictions.jsonl` (one
 /// line per sample) into `folder`, and returns their paths. With several loaders, names of tensors start with
-/// `dataloader_idx_i/`, and each line says its `dataloader_idx`. Non-finite numbers are `null` in the second file, as JSON
-/// has none. Throws a CheckpointError where a file cannot be written.
+/// `dataloader_idx_i/`, and each line says its `dataloader_idx`. Non-finite numbers are the texts NaN, Infinity and
+/// -Infinity in the second file, as JsonlLogger writes them. Throws a CheckpointError where a file cannot be written.
 std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder, const std::vector<Outputs>& loaders);
 
 }  // namespace fulgur::detail

@@ -201,7 +201,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   Progress now = progress_;
   now.fit_time_s = fit_time_s();
   state["progress"] = now.state();
-  state["hparams"] = to_yaml(model->hparams());
+  state["hparams"] = model->hparams().is_null() ? "{}\n" : to_yaml(model->hparams());
   state["config"] = to_yaml(resolved_config);
   if (data.module) state["data"] = data.module->state();
   StateTree metrics;

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/config_node.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/yaml_writer.h"
 
 namespace fulgur {
 
@@ -14,13 +15,5 @@ FULGUR_API ConfigNode load_yaml_file(const std::filesystem::path& path, Problems
 
 /// The same for a text; `source` stands for the file name in messages.
 FULGUR_API ConfigNode parse_yaml(const std::string& text, const std::string& source, Problems& problems);
-
-struct YamlStyle {
-  bool comments = false;   ///< each node's comment in a line above it
-  bool skip_null = false;  ///< leaves out entries that are null
-};
-
-/// YAML that parses back to the same nodes.
-FULGUR_API std::string to_yaml(const ConfigNode& node, const YamlStyle& style = {});
 
 }  // namespace fulgur

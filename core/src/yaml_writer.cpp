@@ -1,8 +1,9 @@
+#include "fulgur/core/yaml_writer.h"
+
 #include <string_view>
 #include <vector>
 
 #include "fulgur/core/text.h"
-#include "fulgur/trainer/yaml.h"
 
 namespace fulgur {
 

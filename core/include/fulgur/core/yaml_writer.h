@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "fulgur/core/config_node.h"
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+struct YamlStyle {
+  bool comments = false;   ///< each node's comment in a line above it
+  bool skip_null = false;  ///< leaves out entries that are null
+};
+
+/// YAML that parses back to the same nodes.
+FULGUR_API std::string to_yaml(const ConfigNode& node, const YamlStyle& style = {});
+
+}  // namespace fulgur

@@ -1,0 +1,25 @@
+#include "fulgur/trainer/load_from_checkpoint.h"
+
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/yaml.h"
+
+namespace fulgur::detail {
+
+ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides) {
+  Problems problems;
+  ConfigNode hparams = parse_yaml(state.at("hparams").as_string(), "hparams of the checkpoint", problems);
+  for (const auto& [name, text] : overrides) {
+    ConfigNode value = text == "null" ? ConfigNode::null() : parse_yaml(text, cat("override of ", name), problems);
+    ConfigNode* node = &hparams;
+    for (size_t begin = 0; begin <= name.size();) {
+      const size_t end = std::min(name.find('.', begin), name.size());
+      node = &node->get_or_add(name.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    *node = std::move(value);
+  }
+  problems.throw_if_any();
+  return hparams;
+}
+
+}  // namespace fulgur::detail
