@@ -24,10 +24,13 @@ void EarlyStopping::Options::fields(Fields& f) {
   f(log_rank_zero_only, "log_rank_zero_only", "Lines of verbose from rank 0 only, not from each rank.");
 }
 
-EarlyStopping::EarlyStopping(Options options)
-    : options_(std::move(options)),
-      best_score_(options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity()) {
+EarlyStopping::EarlyStopping(Options options) : options_(std::move(options)), best_score_(worst_score()) {
   if (options_.monitor.empty()) throw ConfigError("[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
+}
+
+double EarlyStopping::worst_score() const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return options_.mode == "max" ? -kInfinity : kInfinity;
 }
 
 std::string EarlyStopping::state_key() const { return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", options_.mode, "}"); }
@@ -51,10 +54,15 @@ bool EarlyStopping::checks_at_train_epoch_end(RunContext& run) const {
 
 bool EarlyStopping::enabled(RunContext& run) const { return run.verb() == Verb::fit && !run.sanity_checking() && !run.fast_dev_run(); }
 
-void EarlyStopping::on_train_start(RunContext& run) {
-  // Of this fit, not of one before it with the same object.
+void EarlyStopping::setup(RunContext&, Verb verb) {
+  if (verb != Verb::fit) return;
+  best_score_ = worst_score();
+  wait_count_ = stopped_epoch_ = 0;
   reason_ = EarlyStoppingReason::not_stopped;
   message_.clear();
+}
+
+void EarlyStopping::on_train_start(RunContext& run) {
   if (enabled(run) && !checks_at_train_epoch_end(run) && !run.has_validation())
     log::warn("early_stopping.never_checks", "EarlyStopping has check_on_train_epoch_end: false, but no validation runs in this fit: it never checks");
 }

@@ -91,6 +91,11 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
   return options_.every_n_epochs && (run.progress().epoch + 1) % *options_.every_n_epochs == 0;
 }
 
+void ModelCheckpoint::setup(RunContext&, Verb) {
+  batches_at_start_ = -1;
+  waits_for_validation_ = false;
+}
+
 void ModelCheckpoint::on_train_start(RunContext& run) {
   const std::filesystem::path folder = options_.dirpath.value_or(run.checkpoint_dir());
   // Ranks of another folder mean nothing here.
@@ -102,16 +107,18 @@ void ModelCheckpoint::on_train_start(RunContext& run) {
   folder_ = folder;
   seen_step_ = run.progress().global_step;
   batches_at_start_ = run.progress().batches_total.completed;
-  waits_for_validation_ = false;
   if (trigger_) trigger_->start(run);
 }
 
-void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) {
   const int64_t step = run.progress().global_step;
   if (step == seen_step_) return;  // inside an accumulation window
   seen_step_ = step;
-  const bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
-  if (due || (trigger_ && trigger_->due(run))) interval_passed(run);
+  bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
+  // Epochs end in on_train_epoch_end, behind their validation.
+  const bool epoch_ends = counts_epochs() && run.num_batches(Stage::train) == batch_idx + 1;
+  if (trigger_ && !epoch_ends && trigger_->due(run)) due = true;
+  if (due) interval_passed(run);
 }
 
 void ModelCheckpoint::interval_passed(RunContext& run) {
@@ -125,8 +132,7 @@ void ModelCheckpoint::interval_passed(RunContext& run) {
 }
 
 void ModelCheckpoint::on_train_epoch_end(RunContext& run) {
-  // Epochs of `every` are full here, and validation at the epoch's end has run.
-  const bool passed = trigger_ && trigger_->every().unit == Interval::Unit::epochs && trigger_->due(run);
+  const bool passed = counts_epochs() && trigger_->due(run);
   const bool due = passed || (epoch_due(run) && saves_at_train_epoch_end(run));
   if (due && enabled(run)) save(run);
 }

@@ -46,6 +46,8 @@ std::optional<fs::path> OnExceptionCheckpoint::resume_candidate() const {
   return paths.empty() ? std::nullopt : std::optional(paths.front());
 }
 
+void OnExceptionCheckpoint::setup(RunContext&, Verb) { batches_at_start_.reset(); }
+
 void OnExceptionCheckpoint::on_train_start(RunContext& run) { batches_at_start_ = run.progress().batches_total.completed; }
 
 void OnExceptionCheckpoint::on_exception(RunContext& run, const std::exception& error) {
@@ -63,7 +65,6 @@ void OnExceptionCheckpoint::on_checkpoint_published(RunContext& run, const Check
 }
 
 void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
-  batches_at_start_.reset();
   for (const fs::path& path : written()) run.release_checkpoint(path, state_key());
 }
 

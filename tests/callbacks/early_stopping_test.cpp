@@ -269,6 +269,24 @@ TEST_CASE("EarlyStopping waits for min_epochs, and goes on counting after a resu
   CHECK(second.report.stop_reason == train(options, scores).report.stop_reason);
 }
 
+TEST_CASE("EarlyStopping: a second fit with the same object begins anew") {
+  EarlyStopping::Options options = watch_score();
+  options.patience = 2;
+  TemporaryFolder folder;
+  TrainerOptions trainer_options = quiet(folder);
+  trainer_options.max_epochs = 5;
+  auto callback = std::make_shared<EarlyStopping>(options);
+  Parts parts;
+  parts.add(callback);
+  Trainer trainer(trainer_options, parts);
+  CHECK(trainer.fit(std::make_shared<Scored>(std::vector<double>{1, 1, 1, 1, 1}), regression_data(8, 4)).epochs == 3);
+  CHECK(trainer.fit(std::make_shared<Scored>(std::vector<double>{5, 4, 4, 3, 2}), regression_data(8, 4)).epochs == 5);
+  CHECK(callback->best_score() == 2);
+  CHECK(callback->stopping_reason() == Reason::not_stopped);
+  trainer.validate(std::make_shared<Scored>(std::vector<double>{1}), regression_data(8, 4));
+  CHECK(callback->best_score() == 2);  // still told after other runs
+}
+
 TEST_CASE("EarlyStopping: its state survives a checkpoint before the first check") {
   const EarlyStopping fresh(watch_score());
   EarlyStopping loaded(watch_score());

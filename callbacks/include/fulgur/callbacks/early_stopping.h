@@ -38,6 +38,8 @@ class FULGUR_API EarlyStopping final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
+  /// A fit begins anew, unless it is resumed.
+  void setup(RunContext& run, Verb verb) override;
   void on_train_start(RunContext& run) override;
   /// Throws a ConfigError where the metric is missing and `strict` is on; likewise `on_validation_end`.
   void on_train_epoch_end(RunContext& run) override;
@@ -55,6 +57,7 @@ class FULGUR_API EarlyStopping final : public Callback {
 
  private:
   bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
+  double worst_score() const;
   bool checks_at_train_epoch_end(RunContext& run) const;
   bool enabled(RunContext& run) const;
   void check(RunContext& run);

@@ -41,6 +41,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
+  void setup(RunContext& run, Verb verb) override;
   /// Throws a ConfigError where the run cannot measure `every`.
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
@@ -63,6 +64,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   bool enabled(RunContext& run) const;
   bool epoch_due(RunContext& run) const;
   bool saves_at_train_epoch_end(RunContext& run) const;
+  bool counts_epochs() const { return trigger_ && trigger_->every().unit == Interval::Unit::epochs; }
   void interval_passed(RunContext& run);
   void save(RunContext& run);
   bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
