@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   checkpointing_test.cpp
   evaluation_test.cpp
+  faults_test.cpp
   hooks_declared_test.cpp
   hooks_test.cpp
   load_from_checkpoint_test.cpp
