@@ -11,6 +11,7 @@ namespace fulgur {
 
 void LearningRateMonitor::Options::fields(Fields& f) {
   f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.").one_of({"step", "epoch"});
+  f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
   f(log_key_prefix, "log_key_prefix", "Put in front of each key.");
 }
 
@@ -38,7 +39,8 @@ void LearningRateMonitor::on_train_start(RunContext& run) {
       if (!taken.insert(key).second)
         throw ConfigError(cat("[callbacks.LearningRateMonitor] two parameter groups have the key '", key,
                               "'. Give groups, and schedules with a name, different names."));
-      groups_.push_back({std::move(key), &optimizer, i, each_step});
+      std::string momentum_key = cat(key, "-momentum");
+      groups_.push_back({std::move(key), std::move(momentum_key), &optimizer, i, each_step});
     }
   }
 }
@@ -48,8 +50,12 @@ void LearningRateMonitor::on_train_epoch_start(RunContext& run) { log(run, false
 void LearningRateMonitor::on_train_batch_start(RunContext& run, const Batch&, int64_t) { log(run, true); }
 
 void LearningRateMonitor::log(RunContext& run, bool at_step) const {
-  for (const Group& group : groups_)
-    if (group.each_step == at_step) run.log(group.key, group.optimizer->groups()[group.index].lr, {.reduce_fx = Reduce::last});
+  for (const Group& group : groups_) {
+    if (group.each_step != at_step) continue;
+    run.log(group.key, group.optimizer->groups()[group.index].lr, {.reduce_fx = Reduce::last});
+    if (!options_.log_momentum) continue;
+    if (const auto momentum = group.optimizer->momentum()) run.log(group.momentum_key, *momentum, {.reduce_fx = Reduce::last});
+  }
 }
 
 std::vector<std::string> LearningRateMonitor::keys() const {

@@ -92,9 +92,9 @@ TEST_CASE("LearningRateMonitor logs as often as the schedule changes the rate") 
 }
 
 TEST_CASE("LearningRateMonitor: logging_interval wins over the schedule's") {
-  const Logged by_step = train({.logging_interval = "step", .log_key_prefix = {}}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::epoch)); });
+  const Logged by_step = train({.logging_interval = "step"}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::epoch)); });
   check(by_step.logger->values("lr-SGD"), {{2, 5e-2}, {4, 5e-2}, {6, 5e-3}, {8, 5e-3}});
-  const Logged by_epoch = train({.logging_interval = "epoch", .log_key_prefix = {}}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step)); });
+  const Logged by_epoch = train({.logging_interval = "epoch"}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step)); });
   check(by_epoch.logger->values("lr-SGD"), {{4, 5e-2}, {8, 5e-6}});  // that with which the epoch began
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("LearningRateMonitor: keys of groups, optimizers and schedules") {
   CHECK(plain.logger->values("lr-SGD/pg1").back().second == Approx(0.05));
   CHECK(plain.logger->values("lr-SGD/pg2").back().second == Approx(0.5));
   CHECK(train({}, groups("body", "")).monitor->keys() == Keys{"lr-SGD/body", "lr-SGD/pg2"});
-  CHECK(train({.logging_interval = {}, .log_key_prefix = "opt."}, groups("body", "head")).monitor->keys() == Keys{"opt.lr-SGD/body", "opt.lr-SGD/head"});
+  CHECK(train({.log_key_prefix = "opt."}, groups("body", "head")).monitor->keys() == Keys{"opt.lr-SGD/body", "opt.lr-SGD/head"});
   CHECK_THAT(message_of<ConfigError>([&] { train({}, groups("same", "same")); }), ContainsSubstring("two parameter groups have the key 'lr-SGD/same'"));
 
   const Logged named = train({}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step, "warmup")); });
@@ -138,4 +138,24 @@ TEST_CASE("LearningRateMonitor: keys of groups, optimizers and schedules") {
   };
   CHECK(train({}, two(""), true).monitor->keys() == Keys{"lr-SGD", "lr-SGD-1", "lr-AdamW"});
   CHECK(train({}, two("head"), true).monitor->keys() == Keys{"lr-SGD", "head", "lr-AdamW"});
+}
+
+TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optimizers that have one") {
+  struct Plain final : Optimizer {
+    double default_lr() const override { return 0.1; }
+    std::string name() const override { return "Plain"; }
+    void step(const std::optional<Tensor>&) override {}
+    StateTree parameter_state(const Tensor&) const override { return {}; }
+    void load_parameter_state(const Tensor&, const StateTree&) override {}
+    void check_parameter_state(const std::string&, const Tensor&, const StateTree&) const override {}
+  };
+  const auto with_momentum = [](Planned&) { return OptimizerPlan(std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9})); };
+  CHECK(train({}, with_momentum).logger->values("lr-SGD-momentum").empty());
+  const Logged logged = train({.log_momentum = true, .log_key_prefix = "o."}, with_momentum);
+  check(logged.logger->values("o.lr-SGD-momentum"), {{2, 0.9}, {4, 0.9}, {6, 0.9}, {8, 0.9}});
+  const Logged adam = train({.logging_interval = "epoch", .log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<AdamW>(AdamW::Options())); });
+  check(adam.logger->values("lr-AdamW-momentum"), {{4, 0.9}, {8, 0.9}});
+  const Logged none = train({.log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<Plain>()); });
+  CHECK(none.logger->values("lr-Plain").size() == 4);
+  CHECK(none.logger->values("lr-Plain-momentum").empty());
 }

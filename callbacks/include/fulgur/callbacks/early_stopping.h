@@ -16,16 +16,16 @@ enum class EarlyStoppingReason { not_stopped, stopping_threshold, divergence_thr
 class FULGUR_API EarlyStopping final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::string monitor;
+    std::string monitor = {};
     double min_delta = 0.0;
     int64_t patience = 3;
     bool verbose = false;
     std::string mode = "min";
     bool strict = true;
     bool check_finite = true;
-    std::optional<double> stopping_threshold;
-    std::optional<double> divergence_threshold;
-    std::optional<bool> check_on_train_epoch_end;
+    std::optional<double> stopping_threshold = {};
+    std::optional<double> divergence_threshold = {};
+    std::optional<bool> check_on_train_epoch_end = {};
     bool log_rank_zero_only = false;
     void fields(Fields& f);
   };

@@ -14,7 +14,7 @@ namespace fulgur {
 class FULGUR_API GradientAccumulationScheduler final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::map<std::string, int64_t> scheduling;
+    std::map<std::string, int64_t> scheduling = {};
     void fields(Fields& f);
   };
 

@@ -10,14 +10,16 @@ namespace fulgur {
 
 /// Logs the learning rates of all parameter groups: `lr-AdamW`, `lr-AdamW/pg1` or `lr-AdamW/<name of the group>` where
 /// there are several groups, `lr-AdamW-1` for a second optimizer of one class, and the schedule's name in place of
-/// `lr-AdamW` where it has one. A row holds the rate of its last step, or that with which its epoch began. Deviations from
-/// Lightning: rates can be monitored without a logger, so a run without one is no error; momentum and weight decay are not
-/// logged, since optimizers do not tell them.
+/// `lr-AdamW` where it has one; with `log_momentum` also `lr-AdamW-momentum`. A row holds the values of its last step, or
+/// those with which its epoch began. Deviations from Lightning: rates can be monitored without a logger, so a run without
+/// one is no error; an optimizer without momentum has no such key, where Lightning logs 0; weight decay is not logged, since
+/// optimizers do not tell it.
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::optional<std::string> logging_interval;
-    std::string log_key_prefix;
+    std::optional<std::string> logging_interval = {};
+    bool log_momentum = false;
+    std::string log_key_prefix = {};
     void fields(Fields& f);
   };
   explicit LearningRateMonitor(Options options);
@@ -32,7 +34,7 @@ class FULGUR_API LearningRateMonitor final : public Callback {
 
  private:
   struct Group {
-    std::string key;
+    std::string key, momentum_key;
     const Optimizer* optimizer;
     size_t index;    // among the optimizer's groups
     bool each_step;  // else each epoch

@@ -15,20 +15,20 @@ namespace fulgur {
 class FULGUR_API ModelCheckpoint final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::optional<std::filesystem::path> dirpath;
-    std::optional<std::string> filename;
-    std::optional<std::string> monitor;
+    std::optional<std::filesystem::path> dirpath = {};
+    std::optional<std::string> filename = {};
+    std::optional<std::string> monitor = {};
     std::string mode = "min";
     bool verbose = false;
     bool save_last = true;
     int64_t save_top_k = 1;
     bool save_weights_only = false;
     bool auto_insert_metric_name = true;
-    std::optional<int64_t> every_n_train_steps;
-    std::optional<Interval> train_time_interval;
-    std::optional<int64_t> every_n_epochs;
-    std::optional<Interval> every;
-    std::optional<bool> save_on_train_epoch_end;
+    std::optional<int64_t> every_n_train_steps = {};
+    std::optional<Interval> train_time_interval = {};
+    std::optional<int64_t> every_n_epochs = {};
+    std::optional<Interval> every = {};
+    std::optional<bool> save_on_train_epoch_end = {};
     bool save_on_exception = false;
     void fields(Fields& f);
   };

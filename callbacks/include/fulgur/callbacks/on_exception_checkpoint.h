@@ -16,7 +16,7 @@ namespace fulgur {
 class FULGUR_API OnExceptionCheckpoint final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::optional<std::filesystem::path> dirpath;
+    std::optional<std::filesystem::path> dirpath = {};
     std::string filename = "on_exception";
     void fields(Fields& f);
   };

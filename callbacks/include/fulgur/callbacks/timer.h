@@ -13,7 +13,7 @@ namespace fulgur {
 class FULGUR_API Timer final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::optional<Interval> duration;
+    std::optional<Interval> duration = {};
     std::string interval = "step";
     bool verbose = true;
     void fields(Fields& f);
