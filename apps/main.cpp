@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -62,7 +63,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return fail("[memory] out of memory; make the batch or the model smaller", ExitCode::other);
   } catch (const std::exception& error) {
-    return fail(error.what(), ExitCode::other);
+    // LibTorch's errors bring a stack of addresses, which helps nobody here.
+    const std::string_view message = error.what();
+    return fail(message.substr(0, std::min(message.find("\nException raised from "), message.find("\nframe #0: "))), ExitCode::other);
   } catch (...) {
     return fail("[cli] an exception of unknown type", ExitCode::other);
   }

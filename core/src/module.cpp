@@ -37,7 +37,8 @@ Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& d
 }
 
 void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm) {
-  if (clip_val) clip_gradients(optimizer, *clip_val, algorithm);
+  // As in Lightning, 0 is no clipping; it would set every gradient to 0.
+  if (clip_val && *clip_val > 0) clip_gradients(optimizer, *clip_val, algorithm);
 }
 
 void LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {

@@ -183,7 +183,11 @@ bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& proble
     problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
     return false;
   }
-  if (!type.units.empty() && Interval::parse(node.text()) && !contains(type.units, unit_of(node.text()))) {
+  if (!type.units.empty() && !Interval::parse(node.text())) {
+    detail::wrong_type(node, type, problems, path);
+    return false;
+  }
+  if (!type.units.empty() && !contains(type.units, unit_of(node.text()))) {
     problems.add(node.where, path, cat("the unit must be one of ", join(type.units), "; got ", node.text()));
     return false;
   }

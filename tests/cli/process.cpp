@@ -41,6 +41,10 @@ void redirect(const std::filesystem::path& path, int target) {
   std::vector<char*> argv{const_cast<char*>(program)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  if (start.address_space_mb > 0) {
+    const rlimit memory{static_cast<rlim_t>(start.address_space_mb) << 20, static_cast<rlim_t>(start.address_space_mb) << 20};
+    ::setrlimit(RLIMIT_AS, &memory);
+  }
   ::execv(program, argv.data());
   ::_exit(127);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct Start {
   std::vector<std::string> environment = {};  ///< added: `NAME=value`
   bool close_stdout = false;
   bool broken_pipe = false;  ///< stdout is a pipe that nobody reads
+  int64_t address_space_mb = 0;  ///< limit of its memory; 0: none
 };
 
 /// Runs the built `trainer` and waits for its end.

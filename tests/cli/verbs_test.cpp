@@ -164,3 +164,17 @@ TEST_CASE("a run whose stdout nobody reads goes on to its end") {
   CHECK(finished.exit_code == 0);
   CHECK(std::filesystem::exists(folder / "r.json"));
 }
+
+TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes and the bytes that were wanted") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  // Room for the weights (0.6 GB) and the program, none for gradients of that size.
+  const Finished finished = trainer({"fit", "--config", "c.yaml", "--model.hidden", "[12000, 12000]", "--trainer.enable_model_summary", "false"},
+                                    {.folder = folder.path(), .address_space_mb = 1400});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 1);
+  CHECK(says(finished.err, "the run failed in train, epoch 0, batch 0, step 0, "));
+  CHECK(says(finished.err, "can't allocate memory"));
+  CHECK_FALSE(says(finished.err, "frame #"));
+  CHECK(std::filesystem::exists(folder / "fulgur_logs/version_0/config.yaml"));
+}

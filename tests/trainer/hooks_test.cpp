@@ -49,12 +49,12 @@ TEST_CASE("hooks of a fit, in order: sanity check, accumulation with a short win
   Calls expected = beginning("fit");
   append(expected, both({"on_fit_start"}));
   expected.push_back("c.on_sanity_check_start");
-  append(expected, validation(1));
+  append(expected, evaluation("validation", 1));
   expected.push_back("c.on_sanity_check_end");
   append(expected, both({"on_train_start", "on_train_epoch_start"}));
   append(expected, train_batch(0, false));
   append(expected, train_batch(1, false));
-  append(expected, validation(2));
+  append(expected, evaluation("validation", 2));  // gradients of the open window are kept
   append(expected, saved());
   append(expected, train_batch(2, true, true));
   append(expected, train_batch(3, true, true));  // the last, shorter window is stepped

@@ -212,6 +212,7 @@ inline Calls evaluation(const std::string& kind, int64_t batches) {
   return out;
 }
 
+/// A validation inside a fit; not inside an accumulation window.
 inline Calls validation(int64_t batches) {
   Calls out{"on_validation_model_zero_grad"};
   append(out, evaluation("validation", batches));

@@ -12,4 +12,5 @@ set(TEST_SOURCES
   progress_bar_test.cpp
   resume_test.cpp
   run_folder_test.cpp
+  trainer_arguments_test.cpp
   trainer_options_effect_test.cpp)

@@ -154,6 +154,8 @@ TEST_CASE("gradient_clip_val by norm and by value") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   CHECK(fit(options)->largest_gradient > 0.05);
+  options.gradient_clip_val = 0.0;  // no clipping, as in Lightning
+  CHECK(fit(options)->largest_gradient > 0.05);
   options.gradient_clip_val = 0.05;
   CHECK(fit(options)->largest_gradient <= 0.0501);
   options.gradient_clip_algorithm = "value";

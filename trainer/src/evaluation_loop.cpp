@@ -198,7 +198,6 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   const ModeGuard modes(run, hooks);
   LightningModule& module = *run.model;
   EvalReport report;
-  if (stage == Stage::validate && run.verb() == Verb::fit) module.on_validation_model_zero_grad();
   report.samples = run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {});
   run.flush_step_metrics(stage, true);
   const Metrics values = run.logs.take_epoch_values(stage);

@@ -43,7 +43,7 @@ class FitLoop {
     Run& run = run_;
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
-    run.model->train();
+    warn_of_eval_mode();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was cut off before or inside a validation.
     if (resumed && run.validation_pending && run.validation_runs) validate();
@@ -64,6 +64,16 @@ class FitLoop {
   }
 
  private:
+  // Modes are the user's: a frozen layer stays as it is.
+  void warn_of_eval_mode() const {
+    std::vector<std::string> names;
+    for (const auto& item : run_.model->named_modules("", /*include_self=*/true))
+      if (!item.value()->is_training()) names.push_back(item.key().empty() ? "the module itself" : item.key());
+    if (names.empty()) return;
+    if (names.size() > 5) names = {names.begin(), names.begin() + 5}, names.emplace_back("…");
+    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names), ". Call train() on what shall learn with dropout and batch statistics"));
+  }
+
   // A requested stop waits for min_epochs and min_steps.
   bool may_stop() const {
     const Run& run = run_;
@@ -128,6 +138,8 @@ class FitLoop {
 
   void validate() {
     run_.validation_pending = true;
+    // Not inside an accumulation window, whose gradients are wanted.
+    if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);
     run_.validation_pending = false;
     ++run_.progress_.validations;

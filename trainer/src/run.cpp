@@ -230,6 +230,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["loaders"] = std::move(loaders);
     state["logs"] = logs.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation_},
+                                    {"accumulate_grad_batches", options.accumulate_grad_batches},
                                     {"window_length", window_length},
                                     {"window_done", window_done},
                                     {"window_losses", window_losses},

@@ -375,7 +375,9 @@ void Session::restore(const CheckpointContent& content) {
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
   const StateTree& loop = state.at("loop");
-  run.accumulation_ = loop.at("accumulation").as_int();
+  // What a callback made of the option goes on; an option that was changed counts from the next window on.
+  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches) run.accumulation_ = loop.at("accumulation").as_int();
+  else log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(), ", the run goes on with ", run.accumulation_));
   run.window_length = loop.at("window_length").as_int();
   run.window_done = loop.at("window_done").as_int();
   run.window_losses = loop.at("window_losses").as_int();

@@ -205,7 +205,7 @@ void TrainerOptions::fields(Fields& f) {
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
       .at_least(1);
-  f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null: no clipping.").at_least(0);
+  f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.").at_least(0);
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
       .one_of({"norm", "value"});
 
