@@ -15,14 +15,16 @@ void Adam::Options::fields(Fields& f) {
   f(eps, "eps", "Added to the denominator.").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay.").at_least(0);
   f(amsgrad, "amsgrad", "Use the largest squared average so far (AMSGrad).");
+  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  parameters.fields(f);
 }
 
-Adam::Adam(Options options) : options_(std::move(options)) {
+Adam::Adam(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
   if (options_.betas.size() != 2)
     throw ConfigError(cat("[optim.Adam] betas must be two numbers; got ", options_.betas.size(), "."));
 }
 
-std::vector<std::string> Adam::state_names() const {
+std::vector<std::string> Adam::state_names(const Tensor&) const {
   std::vector<std::string> names{"exp_avg", "exp_avg_sq"};
   if (options_.amsgrad) names.emplace_back("max_exp_avg_sq");
   return names;
@@ -31,14 +33,14 @@ std::vector<std::string> Adam::state_names() const {
 void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
   at::_fused_adam_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                   b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, /*maximize=*/false,
+                   b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, options_.maximize,
                    /*grad_scale=*/std::nullopt, found_inf);
 }
 
 void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
   at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                    b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, /*maximize=*/false,
+                    b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, options_.maximize,
                     /*grad_scale=*/std::nullopt, found_inf);
 }
 

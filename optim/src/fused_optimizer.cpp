@@ -3,13 +3,17 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
+
+bool FusedOptimizer::counts_steps(const Tensor&) const { return true; }
 
 void FusedOptimizer::on_attached() {
   states_.clear();
@@ -22,8 +26,8 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
   State& state = place->second;
   if (is_new) {
     // In the parameter's own dtype and memory format, as Python makes them.
-    if (counts_steps()) state.step = at::zeros({}, parameter.options().dtype(at::kFloat));
-    for (size_t i = 0; i < state_names().size(); ++i) state.tensors.push_back(at::zeros_like(parameter));
+    if (counts_steps(parameter)) state.step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
+    for (size_t i = 0; i < state_names(parameter).size(); ++i) state.tensors.push_back(at::full_like(parameter, initial_state()));
   }
   return state;
 }
@@ -31,8 +35,8 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
 // The kernels want lists of one device and dtype. Lists are kept between steps and only gradients are read anew.
 void FusedOptimizer::rebuild() {
   buckets_.clear();
-  const size_t state_count = state_names().size();
   for (const ParamGroup& group : groups()) {
+    const size_t state_count = state_names(group.params[0]).size();
     const size_t first = buckets_.size();
     for (size_t i = 0; i < group.params.size(); ++i) {
       const Tensor& parameter = group.params[i];
@@ -46,9 +50,11 @@ void FusedOptimizer::rebuild() {
         buckets_[b].group = &group;
         buckets_[b].state.resize(state_count);
       }
+      if (!parameter.is_non_overlapping_and_dense())
+        throw Error(cat("[optim.", name(), "] '", group.names[i], "' is a view with gaps or overlaps in memory, which the kernels cannot step. Make it contiguous."));
       State& state = state_of(parameter);
       buckets_[b].params.push_back(parameter);
-      if (counts_steps()) buckets_[b].steps.push_back(state.step);
+      if (state.step.defined()) buckets_[b].steps.push_back(state.step);
       buckets_[b].names.push_back(&group.names[i]);
       for (size_t s = 0; s < state_count; ++s) buckets_[b].state[s].push_back(state.tensors[s]);
     }
@@ -78,36 +84,48 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
       if (gradient.scalar_type() != bucket.params[i].scalar_type())
         throw Error(cat("[optim.", name(), "] the gradient of '", *bucket.names[i], "' is ", c10::toString(gradient.scalar_type()),
                         ", the parameter ", c10::toString(bucket.params[i].scalar_type()), ". They must have one dtype."));
-      bucket.grads.push_back(gradient);
+      // The kernels walk over memory: another layout would give each weight the gradient of another.
+      bucket.grads.push_back(gradient.strides() == bucket.params[i].strides() ? gradient : at::empty_like(bucket.params[i]).copy_(gradient));
     }
     if (!bucket.steps.empty()) at::_foreach_add_(bucket.steps, 1);
-    update(bucket, found_inf);
+    if (found_inf && !takes_found_inf()) update_unless(bucket, *found_inf);
+    else update(bucket, found_inf);
     // A step that the device skipped is not counted.
     if (found_inf && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found_inf));
     bucket.grads.clear();
   }
 }
 
+void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
+  std::vector<Tensor> all = bucket.params;
+  for (const auto& list : bucket.state) all.insert(all.end(), list.begin(), list.end());
+  std::vector<Tensor> before;
+  for (const Tensor& tensor : all) before.push_back(tensor.clone());
+  update(bucket, std::nullopt);
+  const Tensor keep = found_inf.ne(0);
+  for (size_t i = 0; i < all.size(); ++i) all[i].copy_(at::where(keep, before[i], all[i]));
+}
+
 StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {
   StateTree tree;
   const auto found = states_.find(parameter.unsafeGetTensorImpl());
   if (found == states_.end()) return tree;
-  if (counts_steps()) tree["step"] = found->second.step;
-  const auto names = state_names();
+  if (found->second.step.defined()) tree["step"] = found->second.step;
+  const auto names = state_names(parameter);
   for (size_t i = 0; i < names.size(); ++i) tree[names[i]] = found->second.tensors[i];
   return tree;
 }
 
 void FusedOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
   if (state.as_map().empty()) return;  // it had no gradient yet
-  auto expected = state_names();
-  if (counts_steps()) expected.emplace_back("step");
+  auto expected = state_names(value);
+  if (counts_steps(value)) expected.emplace_back("step");
   if (state.as_map().size() != expected.size())
     throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " keeps ", expected.size(),
                               ": ", join(expected)));
   for (const std::string& key : expected) {
     const Tensor& saved = state.at(key).tensor();
-    if (key != "step" && saved.sizes() != value.sizes())
+    if (key == "step" ? saved.numel() != 1 : saved.sizes() != value.sizes())
       throw CheckpointError(cat("shape of ", key, " of '", parameter, "': checkpoint ", shape_text(saved.sizes()), ", parameter ", shape_text(value.sizes())));
   }
 }
@@ -118,8 +136,8 @@ void FusedOptimizer::load_parameter_state(const Tensor& parameter, const StateTr
     states_.erase(parameter.unsafeGetTensorImpl());
   } else {
     State& mine = state_of(parameter);
-    if (counts_steps()) mine.step.copy_(state.at("step").tensor());
-    const auto names = state_names();
+    if (mine.step.defined()) mine.step.copy_(state.at("step").tensor().reshape({}));
+    const auto names = state_names(parameter);
     for (size_t i = 0; i < names.size(); ++i) mine.tensors[i].copy_(state.at(names[i]).tensor());
   }
   active_.clear();

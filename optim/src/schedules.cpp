@@ -4,18 +4,27 @@
 #include <cmath>
 #include <numbers>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "schedule_units.h"
 
 namespace fulgur {
 namespace {
 
-const std::vector<std::string> kUnits{"ep", "st", "sa", "dur"};
+constexpr const char* kLengthDoc = "A number of steps of the schedule, or an interval; auto: the whole run.";
+
+// s / length, at most 1.
+double part_of(int64_t steps, int64_t length) {
+  return length <= 0 ? 1.0 : std::min(static_cast<double>(steps) / static_cast<double>(length), 1.0);
+}
+
+double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part)) / 2; }
 
 }  // namespace
 
 void StepLR::Options::fields(Fields& f) {
-  f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.").at_least(1).units(kUnits);
+  f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
 
@@ -25,12 +34,13 @@ double StepLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void MultiStepLR::Options::fields(Fields& f) {
-  f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.").required().units(kUnits);
+  f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.").required().units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
 
 double MultiStepLR::lr_at(int64_t steps, double initial_lr) const {
-  const auto reached = std::count_if(options_.milestones.begin(), options_.milestones.end(), [&](const Length& m) { return steps_of(m, "MultiStepLR.milestones") <= steps; });
+  const auto reached = std::count_if(options_.milestones.begin(), options_.milestones.end(),
+                                     [&](const Length& m) { return steps_of(m, "MultiStepLR.milestones") <= steps; });
   return initial_lr * std::pow(options_.gamma, static_cast<double>(reached));
 }
 
@@ -40,45 +50,127 @@ double ExponentialLR::lr_at(int64_t steps, double initial_lr) const {
   return initial_lr * std::pow(options_.gamma, static_cast<double>(steps));
 }
 
+void ConstantLR::Options::fields(Fields& f) {
+  f(factor, "factor", "Factor of the rate.").at_least(0);
+  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+}
+
+int64_t ConstantLR::length() const {
+  constexpr auto kOption = "ConstantLR.total_iters";
+  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
+}
+
+double ConstantLR::lr_at(int64_t steps, double initial_lr) const {
+  return steps < length() ? initial_lr * options_.factor : initial_lr;
+}
+
+void LinearLR::Options::fields(Fields& f) {
+  f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
+  f(end_factor, "end_factor", "Factor at the end.").at_least(0);
+  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+}
+
+int64_t LinearLR::length() const {
+  constexpr auto kOption = "LinearLR.total_iters";
+  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
+}
+
+double LinearLR::lr_at(int64_t steps, double initial_lr) const {
+  const double part = part_of(steps, length());
+  return initial_lr * (options_.start_factor + (options_.end_factor - options_.start_factor) * part);
+}
+
+void PolynomialLR::Options::fields(Fields& f) {
+  f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
+  f(power, "power", "Power of the part that is left.").at_least(0);
+}
+
+int64_t PolynomialLR::length() const {
+  constexpr auto kOption = "PolynomialLR.total_iters";
+  return options_.total_iters.is_auto() ? total_steps(kOption) : steps_of(*options_.total_iters.value, kOption);
+}
+
+double PolynomialLR::lr_at(int64_t steps, double initial_lr) const {
+  return initial_lr * std::pow(1 - part_of(steps, length()), options_.power);
+}
+
+void InverseSquareRootLR::Options::fields(Fields& f) {
+  f(timescale, "timescale", "After as many steps the rate is divided by the root of 2: a number of steps, or an interval.").at_least(1).units(kScheduleUnits);
+}
+
+double InverseSquareRootLR::lr_at(int64_t steps, double initial_lr) const {
+  const auto scale = static_cast<double>(std::max<int64_t>(steps_of(options_.timescale, "InverseSquareRootLR.timescale"), 1));
+  return initial_lr * std::sqrt(scale / (static_cast<double>(steps) + scale));
+}
+
 void CosineAnnealingLR::Options::fields(Fields& f) {
-  f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kUnits);
+  f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kScheduleUnits);
   f(eta_min, "eta_min", "Lowest rate.").at_least(0);
 }
 
-double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
+int64_t CosineAnnealingLR::length() const {
   constexpr auto kOption = "CosineAnnealingLR.t_max";
-  const auto length = static_cast<double>(options_.t_max.is_auto() ? total_steps(kOption) : steps_of(*options_.t_max.value, kOption));
-  return options_.eta_min +
-         (initial_lr - options_.eta_min) * (1 + std::cos(std::numbers::pi * static_cast<double>(steps) / length)) / 2;
+  return options_.t_max.is_auto() ? total_steps(kOption) : steps_of(*options_.t_max.value, kOption);
 }
 
-void OneCycleLR::Options::fields(Fields& f) {
-  f(max_lr, "max_lr", "Highest rate.").greater_than(0);
-  f(total_steps, "total_steps", "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kUnits);
-  f(pct_start, "pct_start", "Part of the cycle in which the rate rises.").range(0, 1);
-  f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
-  f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
+double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
+  const auto end = static_cast<double>(std::max<int64_t>(length(), 1));
+  return options_.eta_min + (initial_lr - options_.eta_min) * half_cosine(static_cast<double>(steps) / end);
 }
 
-double OneCycleLR::lr_at(int64_t steps, double) const {
-  constexpr auto kOption = "OneCycleLR.total_steps";
-  const auto total = static_cast<double>(options_.total_steps.is_auto() ? total_steps(kOption) : steps_of(*options_.total_steps.value, kOption));
-  const double first = options_.max_lr / options_.div_factor;
-  const double last = first / options_.final_div_factor;
-  const auto between = [](double from, double to, double part) { return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part)); };
-  const double peak = options_.pct_start * total - 1;
-  const double end = total - 1;
-  const double now = std::min(static_cast<double>(steps), end);
-  if (now <= peak || peak >= end) return between(first, options_.max_lr, peak <= 0 ? 1.0 : now / peak);
-  return between(options_.max_lr, last, (now - peak) / (end - peak));
+void CosineAnnealingWarmRestarts::Options::fields(Fields& f) {
+  f(t_0, "t_0", "The first fall: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
+  f(t_mult, "t_mult", "Each fall takes this many times the one before.").at_least(1);
+  f(eta_min, "eta_min", "Lowest rate.").at_least(0);
+}
+
+double CosineAnnealingWarmRestarts::lr_at(int64_t steps, double initial_lr) const {
+  int64_t length = std::max<int64_t>(steps_of(options_.t_0, "CosineAnnealingWarmRestarts.t_0"), 1);
+  if (options_.t_mult == 1) steps %= length;
+  for (; steps >= length; length *= options_.t_mult) steps -= length;
+  return options_.eta_min + (initial_lr - options_.eta_min) * half_cosine(static_cast<double>(steps) / static_cast<double>(length));
+}
+
+void WarmupStableDecayLR::Options::fields(Fields& f) {
+  f(warmup, "warmup", "The rise from 0: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
+  f(decay, "decay", "The fall at the end: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
+  f(total_steps, "total_steps", kLengthDoc).at_least(1).units(kScheduleUnits);
+  f(decay_shape, "decay_shape", "How the rate falls.").one_of({"linear", "cosine", "sqrt"});
+  f(final_factor, "final_factor", "Factor at the end.").at_least(0);
+}
+
+int64_t WarmupStableDecayLR::total() const {
+  constexpr auto kOption = "WarmupStableDecayLR.total_steps";
+  return options_.total_steps.is_auto() ? total_steps(kOption) : steps_of(*options_.total_steps.value, kOption);
+}
+
+void WarmupStableDecayLR::on_attach(const Optimizer&) {
+  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"), decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
+  if (warmup + decay > total())
+    throw ConfigError(cat("[optim.WarmupStableDecayLR] warmup (", warmup, " steps) and decay (", decay, ") are longer than the ", total(), " steps in all. Shorten one."));
+}
+
+double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
+  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"), decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
+  if (steps < warmup) return initial_lr * part_of(steps, warmup);
+  const int64_t decayed = steps - (total() - decay);
+  if (decayed <= 0) return initial_lr;
+  const double x = part_of(decayed, decay);
+  const double shape = options_.decay_shape == "linear" ? 1 - x : options_.decay_shape == "cosine" ? half_cosine(x) : 1 - std::sqrt(x);
+  return initial_lr * (options_.final_factor + (1 - options_.final_factor) * shape);
 }
 
 [[maybe_unused]] static const bool registered[] = {
     Registry<LrScheduler>::add<StepLR>("StepLR", "Decays the rate by gamma every step_size steps."),
     Registry<LrScheduler>::add<MultiStepLR>("MultiStepLR", "Decays the rate by gamma at each milestone."),
     Registry<LrScheduler>::add<ExponentialLR>("ExponentialLR", "Multiplies the rate by gamma at each step."),
+    Registry<LrScheduler>::add<ConstantLR>("ConstantLR", "Multiplies the rate by a factor for the first steps."),
+    Registry<LrScheduler>::add<LinearLR>("LinearLR", "Moves the rate on a line from one factor to another."),
+    Registry<LrScheduler>::add<PolynomialLR>("PolynomialLR", "Lets the rate fall to 0 by a power of what is left."),
+    Registry<LrScheduler>::add<InverseSquareRootLR>("InverseSquareRootLR", "Lets the rate fall with the root of the steps."),
     Registry<LrScheduler>::add<CosineAnnealingLR>("CosineAnnealingLR", "Lets the rate fall along half a cosine."),
-    Registry<LrScheduler>::add<OneCycleLR>("OneCycleLR", "Lets the rate rise and fall once over the run."),
+    Registry<LrScheduler>::add<CosineAnnealingWarmRestarts>("CosineAnnealingWarmRestarts", "Lets the rate fall along half a cosine, again and again."),
+    Registry<LrScheduler>::add<WarmupStableDecayLR>("WarmupStableDecayLR", "Warm-up, a constant rate, and a fall at the end (WSD)."),
 };
 
 }  // namespace fulgur

@@ -11,25 +11,54 @@ void Sgd::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
   f(momentum, "momentum", "Decay rate of the velocity; 0 for none.").at_least(0).less_than(1);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
-  f(nesterov, "nesterov", "Look ahead along the velocity (needs momentum).");
+  f(nesterov, "nesterov", "Look ahead along the velocity (needs momentum, and no dampening).");
+  f(dampening, "dampening", "Part of the gradient that is kept from the velocity.").range(0, 1);
+  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  parameters.fields(f);
 }
 
-Sgd::Sgd(Options options) : options_(options) {
-  if (options_.nesterov && options_.momentum == 0)
-    throw ConfigError("[optim.SGD] nesterov needs momentum > 0. Set momentum, or leave nesterov off.");
+Sgd::Sgd(Options options)
+    : FusedOptimizer(options.parameters),
+      options_(std::move(options)),
+      has_momentum_(options_.momentum != 0),
+      is_dampened_(has_momentum_ && options_.dampening != 0) {
+  if (options_.nesterov && (!has_momentum_ || options_.dampening != 0))
+    throw ConfigError("[optim.SGD] nesterov needs momentum > 0 and dampening 0. Set momentum, or leave nesterov off.");
 }
 
-std::vector<std::string> Sgd::state_names() const {
-  if (options_.momentum == 0) return {};
+std::optional<double> Sgd::momentum() const { return has_momentum_ ? std::optional(options_.momentum) : std::nullopt; }
+
+void Sgd::set_momentum(double value) {
+  if (!has_momentum_) Optimizer::set_momentum(value);
+  options_.momentum = value;
+}
+
+std::vector<std::string> Sgd::state_names(const Tensor&) const {
+  if (!has_momentum_) return {};
   return {"momentum_buffer"};
 }
 
+bool Sgd::counts_steps(const Tensor&) const { return is_dampened_; }
+
 void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
+  if (is_dampened_) return update_dampened(b);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
-  const at::TensorList buffers = options_.momentum == 0 ? at::TensorList() : at::TensorList(b.state[0]);
+  const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();
   at::_fused_sgd_(b.params, b.grads, buffers, b.group->weight_decay.value_or(options_.weight_decay), options_.momentum, b.group->lr,
-                  /*dampening=*/0.0, options_.nesterov, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
+                  /*dampening=*/0.0, options_.nesterov, options_.maximize, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
                   found_inf);
+}
+
+// Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.
+void Sgd::update_dampened(Bucket& b) {
+  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  for (size_t i = 0; i < b.params.size(); ++i) {
+    Tensor gradient = options_.maximize ? b.grads[i].neg() : b.grads[i];
+    if (decay != 0) gradient = gradient.add(b.params[i], decay);
+    const Tensor part = b.steps[i].eq(1).to(gradient.scalar_type()).mul_(options_.dampening).add_(1 - options_.dampening);
+    b.state[0][i].mul_(options_.momentum).add_(gradient.mul(part));
+    b.params[i].add_(b.state[0][i], -b.group->lr);
+  }
 }
 
 [[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Sgd>("SGD", "Stochastic gradient descent on ATen's fused kernel.");

@@ -12,6 +12,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/optim/adam.h"
+#include "fulgur/optim/lion.h"
 #include "fulgur/optim/sgd.h"
 #include "regression.h"
 
@@ -164,4 +165,26 @@ TEST_CASE("weight decay of a group wins over the optimizer's") {
   const Tensor before = problem.w.detach().clone();
   optimizer.step();
   CHECK(problem.w.equal(before));
+}
+
+TEST_CASE("a gradient in another memory layout than its parameter's is read as what it is") {
+  Regression plain, strided;
+  AdamW a(AdamW::Options{}), b(AdamW::Options{});
+  a.attach(plain.groups());
+  b.attach(strided.groups());
+  plain.set_gradients(0);
+  strided.set_gradients(0);
+  strided.w.mutable_grad() = plain.w.grad().t().contiguous().t();
+  a.step();
+  b.step();
+  CHECK(strided.w.equal(plain.w));
+}
+
+TEST_CASE("a gradient of another dtype is named") {
+  Regression problem;
+  Lion optimizer(Lion::Options{});
+  optimizer.attach(problem.groups());
+  problem.set_gradients(0);
+  problem.w.mutable_grad() = problem.w.grad().to(at::kDouble);
+  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("gradient of 'w' is Double, the parameter Float"));
 }

@@ -1,5 +1,6 @@
 #include <ATen/ops/ones.h>
 
+#include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/schedules.h"
 
 #include <ATen/ops/zeros.h>
@@ -18,7 +19,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 std::vector<double> rates(LrScheduler& schedule, int64_t steps, double lr = 0.1) {
-  Sgd optimizer(Sgd::Options{.lr = lr});
+  Sgd optimizer(Sgd::Options{.lr = lr, .momentum = 0.9});
   optimizer.attach({ParamGroup{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
   schedule.attach(optimizer);
   std::vector<double> out{optimizer.groups()[0].lr};

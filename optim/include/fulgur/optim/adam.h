@@ -4,7 +4,8 @@
 
 namespace fulgur {
 
-/// Adam (Kingma and Ba 2015) on ATen's fused kernel; weight decay is added to the gradient.
+/// Adam (Kingma and Ba 2015, arXiv 1412.6980) on ATen's fused kernel; equals torch.optim.Adam.
+///     g ← g + λθ;  m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)g²;  θ ← θ − lr · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε)
 class FULGUR_API Adam : public FusedOptimizer {
  public:
   struct FULGUR_API Options {
@@ -13,19 +14,24 @@ class FULGUR_API Adam : public FusedOptimizer {
     double eps = 1e-8;
     double weight_decay = 0.0;
     bool amsgrad = false;
+    bool maximize = false;
+    ParameterRules parameters = {};
     void fields(Fields& f);
   };
   explicit Adam(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Adam"; }
+  std::optional<double> momentum() const override { return options_.betas[0]; }
+  void set_momentum(double momentum) override { options_.betas[0] = momentum; }
 
  protected:
-  std::vector<std::string> state_names() const override;
+  std::vector<std::string> state_names(const Tensor& parameter) const override;
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
   Options options_;
 };
 
-/// AdamW (Loshchilov and Hutter 2019): Adam with weight decay apart from the gradient.
+/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on ATen's fused kernel; equals torch.optim.AdamW. As Adam, but
+/// weight decay is apart from the gradient: θ ← θ − lr·λ·θ.
 class FULGUR_API AdamW final : public Adam {
  public:
   struct FULGUR_API Options : Adam::Options {

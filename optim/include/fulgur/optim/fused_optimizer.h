@@ -4,17 +4,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fulgur/core/optimizer.h"
+#include "fulgur/optim/parameter_rules.h"
 
 namespace fulgur {
 
-/// Base of the optimizers on ATen's fused multi-tensor kernels: keeps state per parameter under Python's names, hands
-/// the kernel lists of one device and dtype, and makes state at a parameter's first gradient.
+/// Base of the optimizers on ATen's multi-tensor kernels: keeps state per parameter under Python's names, hands the
+/// kernel lists of one device and dtype, and makes state at a parameter's first gradient.
 class FULGUR_API FusedOptimizer : public Optimizer {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
 
  protected:
+  FusedOptimizer() = default;
+  explicit FusedOptimizer(ParameterRules rules) : rules_(std::move(rules)) {}
+
   /// What one kernel call works on; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
@@ -24,16 +27,22 @@ class FULGUR_API FusedOptimizer : public Optimizer {
     std::vector<const std::string*> names;
   };
 
-  /// Names of the state tensors that have the parameter's shape (`exp_avg`, …); may depend on the options.
-  virtual std::vector<std::string> state_names() const = 0;
-  /// False where the kernel needs no count of updates; then none is kept.
-  virtual bool counts_steps() const { return true; }
-  /// One kernel call. With `found_inf`, the kernel leaves everything where it is not 0.
+  /// Names of the state tensors that have the parameter's shape (`exp_avg`, …); may depend on the options. All
+  /// parameters of a group have the same.
+  virtual std::vector<std::string> state_names(const Tensor& parameter) const = 0;
+  /// False where the update needs no count of updates; then none is kept.
+  virtual bool counts_steps(const Tensor& parameter) const;
+  /// The value that new state tensors are filled with.
+  virtual double initial_state() const { return 0; }
+  /// False where `update` cannot leave things as they are by `found_inf`; this class then does it, with a copy.
+  virtual bool takes_found_inf() const { return true; }
+  /// One call of the kernels. With `found_inf`, everything is left where it is not 0.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 
   StateTree parameter_state(const Tensor& parameter) const override;
   void load_parameter_state(const Tensor& parameter, const StateTree& state) override;
   void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const override;
+  std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) override { return rules_.apply(std::move(groups)); }
   void on_attached() override;
 
  private:
@@ -43,7 +52,9 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   };
   State& state_of(const Tensor& parameter);
   void rebuild();
+  void update_unless(Bucket& bucket, const Tensor& found_inf);
 
+  ParameterRules rules_;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
   std::vector<bool> active_;  ///< which parameters had a gradient when the buckets were built

@@ -1,14 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/optimizer.h"
 
+/// Schedules that are functions of the step: s steps are done, lr is the group's rate before any schedule. Lengths are
+/// counts of the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
 namespace fulgur {
 
-/// lr · gamma^(steps / step_size), whole steps.
+/// lr · gamma^(s / step_size), whole steps; torch.optim.lr_scheduler.StepLR.
 class FULGUR_API StepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -17,15 +21,13 @@ class FULGUR_API StepLR final : public LrScheduler {
     void fields(Fields& f);
   };
   explicit StepLR(Options options) : options_(options) {}
-
- protected:
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
 };
 
-/// lr · gamma^(number of milestones reached).
+/// lr · gamma^(number of milestones reached); torch's MultiStepLR.
 class FULGUR_API MultiStepLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -34,15 +36,13 @@ class FULGUR_API MultiStepLR final : public LrScheduler {
     void fields(Fields& f);
   };
   explicit MultiStepLR(Options options) : options_(std::move(options)) {}
-
- protected:
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
 };
 
-/// lr · gamma^steps.
+/// lr · gamma^s; torch's ExponentialLR.
 class FULGUR_API ExponentialLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -50,15 +50,78 @@ class FULGUR_API ExponentialLR final : public LrScheduler {
     void fields(Fields& f);
   };
   explicit ExponentialLR(Options options) : options_(options) {}
-
- protected:
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
 };
 
-/// eta_min + (lr − eta_min) · (1 + cos(π · steps / t_max)) / 2 (Loshchilov and Hutter 2017, without restarts).
+/// lr · factor before total_iters, lr from there on; torch's ConstantLR.
+class FULGUR_API ConstantLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    double factor = 1.0 / 3;
+    Auto<Length> total_iters{Length(5)};
+    void fields(Fields& f);
+  };
+  explicit ConstantLR(Options options) : options_(options) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+
+ private:
+  int64_t length() const;
+  Options options_;
+};
+
+/// lr · (start_factor + (end_factor − start_factor) · min(s / total_iters, 1)); torch's LinearLR.
+class FULGUR_API LinearLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    double start_factor = 1.0 / 3;
+    double end_factor = 1.0;
+    Auto<Length> total_iters{Length(5)};
+    void fields(Fields& f);
+  };
+  explicit LinearLR(Options options) : options_(options) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+
+ private:
+  int64_t length() const;
+  Options options_;
+};
+
+/// lr · (1 − min(s / total_iters, 1))^power; torch's PolynomialLR.
+class FULGUR_API PolynomialLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    Auto<Length> total_iters{Length(5)};
+    double power = 1.0;
+    void fields(Fields& f);
+  };
+  explicit PolynomialLR(Options options) : options_(options) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+
+ private:
+  int64_t length() const;
+  Options options_;
+};
+
+/// lr · √(timescale / (s + timescale)) (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, after its warm-up). Inside a
+/// WarmupLR of as many steps it is transformers' get_inverse_sqrt_schedule.
+class FULGUR_API InverseSquareRootLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    Length timescale = 1000;
+    void fields(Fields& f);
+  };
+  explicit InverseSquareRootLR(Options options) : options_(options) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+
+ private:
+  Options options_;
+};
+
+/// eta_min + (lr − eta_min) · (1 + cos(π · s / t_max)) / 2 (Loshchilov and Hutter 2017, arXiv 1608.03983, without
+/// restarts); torch's CosineAnnealingLR.
 class FULGUR_API CosineAnnealingLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -67,33 +130,63 @@ class FULGUR_API CosineAnnealingLR final : public LrScheduler {
     void fields(Fields& f);
   };
   explicit CosineAnnealingLR(Options options) : options_(options) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
 
- protected:
+ private:
+  int64_t length() const;
+  Options options_;
+};
+
+/// The same with restarts: the first fall takes t_0 steps, each next one t_mult times the one before; torch's
+/// CosineAnnealingWarmRestarts.
+class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    Length t_0 = 10;
+    int64_t t_mult = 1;
+    double eta_min = 0.0;
+    void fields(Fields& f);
+  };
+  explicit CosineAnnealingWarmRestarts(Options options) : options_(options) {}
   double lr_at(int64_t steps, double initial_lr) const override;
 
  private:
   Options options_;
 };
 
-/// Rises to max_lr and falls again (Smith and Topin 2018), cosine, two phases as torch.optim.lr_scheduler.OneCycleLR.
-/// Momentum is left alone.
-class FULGUR_API OneCycleLR final : public LrScheduler {
+/// Warm-up, stable, decay (Hu et al. 2024, arXiv 2404.06395; shapes: Hägele et al. 2024, arXiv 2405.18392): lr · s / warmup,
+/// then lr, and in the last `decay` steps lr · (f + (1 − f) · shape(x)) with x from 0 to 1, f = final_factor, and shape
+/// 1 − x, (1 + cos πx) / 2 or 1 − √x.
+class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
-    double max_lr = 1e-2;
-    Auto<Length> total_steps;
-    double pct_start = 0.3;
-    double div_factor = 25.0;
-    double final_div_factor = 1e4;
+    Length warmup = 0;
+    Length decay = Interval{0.1, Interval::Unit::run};
+    Auto<Length> total_steps = {};
+    std::string decay_shape = "linear";
+    double final_factor = 0.0;
     void fields(Fields& f);
   };
-  explicit OneCycleLR(Options options) : options_(options) {}
-
- protected:
+  explicit WarmupStableDecayLR(Options options) : options_(std::move(options)) {}
   double lr_at(int64_t steps, double initial_lr) const override;
 
+ protected:
+  /// Throws a ConfigError where warm-up and decay are longer than the whole.
+  void on_attach(const Optimizer& optimizer) override;
+
  private:
+  int64_t total() const;
   Options options_;
+};
+
+/// lr · function(s); for C++ only. torch's LambdaLR.
+class FULGUR_API LambdaLR final : public LrScheduler {
+ public:
+  explicit LambdaLR(std::function<double(int64_t)> function) : function_(std::move(function)) {}
+  double lr_at(int64_t steps, double initial_lr) const override { return initial_lr * function_(steps); }
+
+ private:
+  std::function<double(int64_t)> function_;
 };
 
 }  // namespace fulgur

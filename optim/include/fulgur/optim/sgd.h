@@ -4,7 +4,9 @@
 
 namespace fulgur {
 
-/// Stochastic gradient descent with momentum on ATen's fused kernel.
+/// Stochastic gradient descent with momentum on ATen's fused kernel; equals torch.optim.SGD.
+///     g ← g + λθ;  b ← μb + (1−τ)g (the first time b ← g);  θ ← θ − lr·b, with Nesterov θ ← θ − lr·(g + μb)
+/// With dampening τ it steps each parameter apart and keeps a count of updates beside Python's state.
 class FULGUR_API Sgd final : public FusedOptimizer {
  public:
   struct FULGUR_API Options {
@@ -12,19 +14,27 @@ class FULGUR_API Sgd final : public FusedOptimizer {
     double momentum = 0.0;
     double weight_decay = 0.0;
     bool nesterov = false;
+    double dampening = 0.0;
+    bool maximize = false;
+    ParameterRules parameters = {};
     void fields(Fields& f);
   };
   explicit Sgd(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "SGD"; }
+  std::optional<double> momentum() const override;
+  void set_momentum(double momentum) override;
 
  protected:
-  std::vector<std::string> state_names() const override;
-  bool counts_steps() const override { return false; }
+  std::vector<std::string> state_names(const Tensor& parameter) const override;
+  bool counts_steps(const Tensor& parameter) const override;
+  bool takes_found_inf() const override { return !is_dampened_; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
 
  private:
+  void update_dampened(Bucket& bucket);
   Options options_;
+  bool has_momentum_, is_dampened_;
 };
 
 }  // namespace fulgur

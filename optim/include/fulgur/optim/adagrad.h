@@ -1,0 +1,34 @@
+#pragma once
+
+#include "fulgur/optim/fused_optimizer.h"
+
+namespace fulgur {
+
+/// Adagrad (Duchi, Hazan and Singer 2011) on ATen's fused kernel; equals torch.optim.Adagrad.
+///     g ← g + λθ;  s ← s + g²;  θ ← θ − lr/(1 + (t−1)·lr_decay) · g / (√s + ε)
+class FULGUR_API Adagrad final : public FusedOptimizer {
+ public:
+  struct FULGUR_API Options {
+    double lr = 1e-2;
+    double lr_decay = 0.0;
+    double weight_decay = 0.0;
+    double initial_accumulator_value = 0.0;
+    double eps = 1e-10;
+    bool maximize = false;
+    ParameterRules parameters = {};
+    void fields(Fields& f);
+  };
+  explicit Adagrad(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {}
+  double default_lr() const override { return options_.lr; }
+  std::string name() const override { return "Adagrad"; }
+
+ protected:
+  std::vector<std::string> state_names(const Tensor&) const override { return {"sum"}; }
+  double initial_state() const override { return options_.initial_accumulator_value; }
+  void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
+
+ private:
+  Options options_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/registry.h"
+
+/// Schedules made of others. A part counts from its own first step, and `auto` in it is the length of its part of the
+/// run. Metric, momentum and state of the parts go through.
+namespace fulgur {
+
+/// A rise to the first rate of `after`, then `after`; without `after` the rate stays. Before the end of the warm-up the
+/// rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f = start_factor.
+class FULGUR_API WarmupLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    Length length = 0;
+    double start_factor = 0.01;
+    std::string kind = "linear";
+    Spec<LrScheduler> after = {};
+    void fields(Fields& f);
+  };
+  explicit WarmupLR(Options options);
+  /// With a schedule that was made already; it must be in no other.
+  WarmupLR(Options options, std::shared_ptr<LrScheduler> after);
+  bool wants_metric() const override { return after_ && after_->wants_metric(); }
+  double lr_at(int64_t steps, double initial_lr) const override;
+  std::optional<double> momentum_at(int64_t steps) const override;
+  void observe(int64_t steps, std::optional<double> metric) override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ protected:
+  void on_attach(const Optimizer& optimizer) override;
+
+ private:
+  int64_t length() const;
+  Options options_;
+  std::shared_ptr<LrScheduler> after_;
+};
+
+/// One schedule after another: the next begins at each milestone; torch's SequentialLR.
+class FULGUR_API SequentialLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    std::vector<Spec<LrScheduler>> schedulers = {};
+    std::vector<Length> milestones = {};
+    void fields(Fields& f);
+  };
+  explicit SequentialLR(Options options);
+  SequentialLR(std::vector<std::shared_ptr<LrScheduler>> parts, std::vector<Length> milestones);
+  bool wants_metric() const override;
+  double lr_at(int64_t steps, double initial_lr) const override;
+  std::optional<double> momentum_at(int64_t steps) const override;
+  void observe(int64_t steps, std::optional<double> metric) override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ protected:
+  /// Throws a ConfigError where the milestones do not rise.
+  void on_attach(const Optimizer& optimizer) override;
+
+ private:
+  struct Place;
+  Place place(int64_t steps) const;
+  void check() const;
+  std::vector<std::shared_ptr<LrScheduler>> parts_;
+  std::vector<Length> milestones_;
+};
+
+/// All schedules at once: each acts on the rate that the one before it gives. Equal to torch's ChainedScheduler for
+/// schedules that multiply (all but those with a lowest rate, CyclicLR and OneCycleLR).
+class FULGUR_API ChainedScheduler final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    std::vector<Spec<LrScheduler>> schedulers = {};
+    void fields(Fields& f);
+  };
+  explicit ChainedScheduler(Options options);
+  explicit ChainedScheduler(std::vector<std::shared_ptr<LrScheduler>> parts);
+  bool wants_metric() const override;
+  double lr_at(int64_t steps, double initial_lr) const override;
+  /// That of the last part that moves it.
+  std::optional<double> momentum_at(int64_t steps) const override;
+  void observe(int64_t steps, std::optional<double> metric) override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ protected:
+  void on_attach(const Optimizer& optimizer) override;
+
+ private:
+  std::vector<std::shared_ptr<LrScheduler>> parts_;
+};
+
+}  // namespace fulgur

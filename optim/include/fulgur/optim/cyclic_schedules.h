@@ -1,0 +1,66 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "fulgur/core/optimizer.h"
+
+namespace fulgur {
+
+/// The rate goes up and down between base_lr and max_lr, momentum the other way (Smith 2017, arXiv 1506.01186); torch's
+/// CyclicLR. `triangular2` halves the height with each cycle, `exp_range` multiplies it by gamma^s. The optimizer's own
+/// rate does not count.
+class FULGUR_API CyclicLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    double base_lr = 1e-3;
+    double max_lr = 1e-2;
+    Length step_size_up = 2000;
+    std::optional<Length> step_size_down = {};
+    std::string mode = "triangular";
+    double gamma = 1.0;
+    bool cycle_momentum = true;
+    double base_momentum = 0.8;
+    double max_momentum = 0.9;
+    void fields(Fields& f);
+  };
+  explicit CyclicLR(Options options) : options_(std::move(options)) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+  std::optional<double> momentum_at(int64_t steps) const override;
+
+ private:
+  double height(int64_t steps) const;
+  Options options_;
+};
+
+/// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, momentum the other
+/// way (Smith and Topin 2018, arXiv 1708.07120); torch's OneCycleLR, of which it also has the three phases: up, down to
+/// the first rate, down to the last. It stays at the end where torch throws. The optimizer's own rate does not count.
+class FULGUR_API OneCycleLR final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    double max_lr = 1e-2;
+    Auto<Length> total_steps = {};
+    double pct_start = 0.3;
+    double div_factor = 25.0;
+    double final_div_factor = 1e4;
+    std::string anneal_strategy = "cos";
+    bool three_phase = false;
+    bool cycle_momentum = true;
+    double base_momentum = 0.85;
+    double max_momentum = 0.95;
+    void fields(Fields& f);
+  };
+  explicit OneCycleLR(Options options) : options_(std::move(options)) {}
+  double lr_at(int64_t steps, double initial_lr) const override;
+  std::optional<double> momentum_at(int64_t steps) const override;
+
+ private:
+  struct Place;
+  Place place(int64_t steps) const;
+  double between(double from, double to, double part) const;
+  Options options_;
+};
+
+}  // namespace fulgur

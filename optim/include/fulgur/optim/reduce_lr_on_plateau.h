@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "fulgur/core/optimizer.h"
+
+namespace fulgur {
+
+/// Multiplies the rates by `factor` where the monitored metric got no better for more than `patience` steps of the
+/// schedule; torch.optim.lr_scheduler.ReduceLROnPlateau. A step without a metric is not counted.
+class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
+ public:
+  struct FULGUR_API Options {
+    std::string mode = "min";
+    double factor = 0.1;
+    int64_t patience = 10;
+    double threshold = 1e-4;
+    std::string threshold_mode = "rel";
+    int64_t cooldown = 0;
+    double min_lr = 0.0;
+    double eps = 1e-8;
+    void fields(Fields& f);
+  };
+  explicit ReduceLROnPlateau(Options options);
+  bool wants_metric() const override { return true; }
+  /// By the reductions so far, not by the steps.
+  double lr_at(int64_t steps, double initial_lr) const override;
+  void observe(int64_t steps, std::optional<double> metric) override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ private:
+  bool is_better(double metric) const;
+  Options options_;
+  double best_;
+  int64_t num_bad_epochs_ = 0;  // Python's names
+  int64_t cooldown_counter_ = 0;
+  int64_t reductions_ = 0;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,26 @@
+#include "fulgur/optim/adagrad.h"
+
+#include <ATen/ops/_fused_adagrad.h>
+
+#include "fulgur/core/registry.h"
+
+namespace fulgur {
+
+void Adagrad::Options::fields(Fields& f) {
+  f(lr, "lr", "Learning rate.").at_least(0);
+  f(lr_decay, "lr_decay", "The rate of update t is lr / (1 + (t - 1) * lr_decay).").at_least(0);
+  f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
+  f(initial_accumulator_value, "initial_accumulator_value", "Where the sums of squared gradients begin.").at_least(0);
+  f(eps, "eps", "Added to the denominator.").at_least(0);
+  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  parameters.fields(f);
+}
+
+void Adagrad::update(Bucket& b, const std::optional<Tensor>& found_inf) {
+  at::_fused_adagrad_(b.params, b.grads, b.state[0], b.steps, b.group->lr, options_.lr_decay, b.group->weight_decay.value_or(options_.weight_decay),
+                      options_.eps, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
+}
+
+[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Adagrad>("Adagrad", "Adagrad on ATen's fused kernel (Duchi, Hazan and Singer 2011).");
+
+}  // namespace fulgur

@@ -1,0 +1,39 @@
+#include "fulgur/optim/lion.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_neg.h>
+#include <ATen/ops/_foreach_sign.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+
+void Lion::Options::fields(Fields& f) {
+  f(lr, "lr", "Learning rate.").at_least(0);
+  f(betas, "betas", "Decay rates of the average: in the update, and as it is kept.").at_least(0).less_than(1);
+  f(weight_decay, "weight_decay", "Weight decay, apart from the gradient.").at_least(0);
+  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  parameters.fields(f);
+}
+
+Lion::Lion(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
+  if (options_.betas.size() != 2) throw ConfigError(cat("[optim.Lion] betas must be two numbers; got ", options_.betas.size(), "."));
+}
+
+void Lion::update(Bucket& b, const std::optional<Tensor>&) {
+  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  const std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
+  const std::vector<Tensor> directions = at::_foreach_lerp(b.state[0], gradients, 1 - options_.betas[0]);
+  at::_foreach_sign_(directions);
+  if (decay != 0) at::_foreach_mul_(b.params, 1 - b.group->lr * decay);
+  at::_foreach_add_(b.params, directions, -b.group->lr);
+  at::_foreach_lerp_(b.state[0], gradients, 1 - options_.betas[1]);
+}
+
+[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Lion>("Lion", "Lion: steps by the sign of the momentum (Chen et al. 2023).");
+
+}  // namespace fulgur

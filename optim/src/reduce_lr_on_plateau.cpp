@@ -1,0 +1,81 @@
+#include "fulgur/optim/reduce_lr_on_plateau.h"
+
+#include <algorithm>
+
+#include "fulgur/core/registry.h"
+
+namespace fulgur {
+
+void ReduceLROnPlateau::Options::fields(Fields& f) {
+  f(mode, "mode", "Whether a lower or a higher metric is better.").one_of({"min", "max"});
+  f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
+  f(patience, "patience", "Steps of the schedule without a better metric that are let pass.").at_least(0);
+  f(threshold, "threshold", "How much better counts.").at_least(0);
+  f(threshold_mode, "threshold_mode", "The threshold as a part of the best metric, or as a difference.").one_of({"rel", "abs"});
+  f(cooldown, "cooldown", "Steps of the schedule after a reduction that do not count.").at_least(0);
+  f(min_lr, "min_lr", "Lowest rate.").at_least(0);
+  f(eps, "eps", "A smaller change of the rate is not made.").at_least(0);
+}
+
+ReduceLROnPlateau::ReduceLROnPlateau(Options options)
+    : options_(std::move(options)), best_(options_.mode == "min" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity()) {}
+
+bool ReduceLROnPlateau::is_better(double metric) const {
+  const bool relative = options_.threshold_mode == "rel";
+  if (options_.mode == "min") return metric < (relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
+  return metric > (relative ? best_ * (options_.threshold + 1) : best_ + options_.threshold);
+}
+
+void ReduceLROnPlateau::observe(int64_t, std::optional<double> metric) {
+  if (!metric) return;
+  if (is_better(*metric)) {
+    best_ = *metric;
+    num_bad_epochs_ = 0;
+  } else {
+    ++num_bad_epochs_;
+  }
+  if (cooldown_counter_ > 0) {
+    --cooldown_counter_;
+    num_bad_epochs_ = 0;
+  }
+  if (num_bad_epochs_ > options_.patience) {
+    ++reductions_;
+    cooldown_counter_ = options_.cooldown;
+    num_bad_epochs_ = 0;
+  }
+}
+
+double ReduceLROnPlateau::lr_at(int64_t, double initial_lr) const {
+  double lr = initial_lr;
+  for (int64_t i = 0; i < reductions_; ++i) {
+    const double lower = std::max(lr * options_.factor, options_.min_lr);
+    if (lr - lower <= options_.eps) break;  // so it stays
+    lr = lower;
+  }
+  return lr;
+}
+
+StateTree ReduceLROnPlateau::state() const {
+  StateTree state = LrScheduler::state();
+  state["best"] = best_;
+  state["num_bad_epochs"] = num_bad_epochs_;
+  state["cooldown_counter"] = cooldown_counter_;
+  state["reductions"] = reductions_;
+  return state;
+}
+
+void ReduceLROnPlateau::load_state(const StateTree& state) {
+  state.at("steps").as_int();
+  const double best = state.at("best").as_double();
+  const int64_t bad = state.at("num_bad_epochs").as_int(), cooldown = state.at("cooldown_counter").as_int(), reductions = state.at("reductions").as_int();
+  best_ = best;
+  num_bad_epochs_ = bad;
+  cooldown_counter_ = cooldown;
+  reductions_ = reductions;
+  LrScheduler::load_state(state);
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<LrScheduler>::add<ReduceLROnPlateau>("ReduceLROnPlateau", "Reduces the rate where a metric gets no better.");
+
+}  // namespace fulgur

@@ -1,0 +1,68 @@
+#include "fulgur/optim/rmsprop.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_neg.h>
+#include <ATen/ops/_foreach_sqrt.h>
+
+#include "fulgur/core/registry.h"
+
+namespace fulgur {
+
+void RmsProp::Options::fields(Fields& f) {
+  f(lr, "lr", "Learning rate.").at_least(0);
+  f(alpha, "alpha", "Decay rate of the average of squared gradients.").range(0, 1);
+  f(eps, "eps", "Added to the denominator.").at_least(0);
+  f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
+  f(momentum, "momentum", "Decay rate of the velocity; 0 for none.").at_least(0).less_than(1);
+  f(centered, "centered", "Divide by the deviation of the gradient instead of its size.");
+  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  parameters.fields(f);
+}
+
+std::optional<double> RmsProp::momentum() const { return has_momentum_ ? std::optional(options_.momentum) : std::nullopt; }
+
+void RmsProp::set_momentum(double value) {
+  if (!has_momentum_) Optimizer::set_momentum(value);
+  options_.momentum = value;
+}
+
+std::vector<std::string> RmsProp::state_names(const Tensor&) const {
+  std::vector<std::string> names{"square_avg"};
+  if (options_.centered) names.emplace_back("grad_avg");
+  if (has_momentum_) names.emplace_back("momentum_buffer");
+  return names;
+}
+
+void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
+  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
+  if (decay != 0) gradients = at::_foreach_add(gradients, b.params, decay);
+  const std::vector<Tensor>& squares = b.state[0];
+  at::_foreach_mul_(squares, options_.alpha);
+  at::_foreach_addcmul_(squares, gradients, gradients, 1 - options_.alpha);
+  std::vector<Tensor> denominators;
+  if (options_.centered) {
+    at::_foreach_lerp_(b.state[1], gradients, 1 - options_.alpha);
+    denominators = at::_foreach_addcmul(squares, b.state[1], b.state[1], -1);
+    at::_foreach_sqrt_(denominators);
+  } else {
+    denominators = at::_foreach_sqrt(squares);
+  }
+  at::_foreach_add_(denominators, options_.eps);
+  if (has_momentum_) {
+    const std::vector<Tensor>& velocities = b.state.back();
+    at::_foreach_mul_(velocities, options_.momentum);
+    at::_foreach_addcdiv_(velocities, gradients, denominators);
+    at::_foreach_add_(b.params, velocities, -b.group->lr);
+  } else {
+    at::_foreach_addcdiv_(b.params, gradients, denominators, -b.group->lr);
+  }
+}
+
+[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<RmsProp>("RMSprop", "RMSprop on ATen's foreach operations.");
+
+}  // namespace fulgur

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <cmath>
+#include <vector>
+
+#include "fulgur/core/optimizer.h"
+
+namespace fulgur::test {
+
+/// Two linear layers fitted to targets that move with the step; twin of the one in make_baselines.py.
+class BaselineProblem {
+ public:
+  explicit BaselineProblem(at::ScalarType dtype = at::kDouble) {
+    x_ = table(8, 4, 1).to(dtype);
+    y_ = table(8, 5, 2).to(dtype);
+    w = table(4, 3, 3).to(dtype).requires_grad_();
+    v = table(3, 5, 4).to(dtype).requires_grad_();
+    b = table(1, 5, 5)[0].to(dtype).clone().requires_grad_();
+  }
+  Tensor w, v, b;
+
+  Tensor set_gradients(int64_t step) {
+    const at::NoGradGuard no_grad;
+    const Tensor h = at::mm(x_, w);
+    const Tensor r = at::mm(h, v) + b - y_ * std::cos(0.01 * static_cast<double>(step));
+    v.mutable_grad() = at::mm(h.t(), r) / 8;
+    w.mutable_grad() = at::mm(x_.t(), at::mm(r, v.t())) / 8;
+    b.mutable_grad() = r.mean(0);
+    return 0.5 * (r * r).sum() / 8;
+  }
+  std::vector<ParamGroup> groups() { return {{.name = "", .params = {w, v, b}, .names = {"w", "v", "b"}}}; }
+  std::vector<double> weights() const {
+    std::vector<double> all;
+    for (const Tensor& p : {w, v, b}) {
+      const Tensor flat = p.detach().to(at::kDouble).contiguous().view(-1);
+      all.insert(all.end(), flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel());
+    }
+    return all;
+  }
+  void take(const BaselineProblem& other) {
+    const at::NoGradGuard no_grad;
+    w.copy_(other.w);
+    v.copy_(other.v);
+    b.copy_(other.b);
+  }
+  void step(Optimizer& optimizer, int64_t at) {
+    if (optimizer.needs_closure()) {
+      optimizer.step_closure([&] { return set_gradients(at); });
+    } else {
+      set_gradients(at);
+      optimizer.step();
+    }
+  }
+
+ private:
+  static Tensor table(int64_t rows, int64_t columns, int64_t seed) {
+    Tensor out = at::empty({rows, columns}, at::kDouble);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) out.mutable_data_ptr<double>()[i * columns + j] = std::sin(static_cast<double>(seed + 3 * i + 7 * j));
+    return out;
+  }
+  Tensor x_, y_;
+};
+
+}  // namespace fulgur::test
