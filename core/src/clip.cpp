@@ -32,20 +32,27 @@ std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& 
 
 }  // namespace
 
-Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
+Tensor grad_norm(const std::vector<Tensor>& gradients) {
   at::NoGradGuard no_grad;
   if (gradients.empty()) return at::zeros({});
-  const auto groups = by_device_and_dtype(gradients);
   const at::Device home = gradients.front().device();
   std::vector<Tensor> norms;
-  for (const auto& group : groups)
-    for (Tensor& norm : at::_foreach_norm(group, 2)) norms.push_back(norm.device() == home ? norm : norm.to(home));
+  for (const auto& group : by_device_and_dtype(gradients)) {
+    // A norm in float16 is infinite above 65,504.
+    const bool is_half = group.front().scalar_type() == at::kHalf || group.front().scalar_type() == at::kBFloat16;
+    for (Tensor& norm : at::_foreach_norm(group, 2, is_half ? std::optional(at::kFloat) : std::nullopt)) norms.push_back(norm.device() == home ? norm : norm.to(home));
+  }
   const at::ScalarType wide = norms.front().scalar_type();
   for (Tensor& norm : norms)
     if (norm.scalar_type() != wide) norm = norm.to(wide);
-  const Tensor total = at::linalg_vector_norm(at::stack(norms), 2);
+  return at::linalg_vector_norm(at::stack(norms), 2);
+}
+
+Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
+  at::NoGradGuard no_grad;
+  const Tensor total = grad_norm(gradients);
   const Tensor coefficient = at::full_like(total, max_norm).div_(total.add(1e-6)).clamp_max_(1.0);
-  for (const auto& group : groups) {
+  for (const auto& group : by_device_and_dtype(gradients)) {
     const Tensor& first = group.front();
     at::_foreach_mul_(group, coefficient.to(first.options().dtype(first.scalar_type())));
   }

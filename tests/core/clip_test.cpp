@@ -1,6 +1,7 @@
 #include "fulgur/core/clip.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <torch/nn/utils/clip_grad.h>
 
@@ -42,6 +43,15 @@ TEST_CASE("clip_grad_value clamps") {
   for (const Tensor& p : parameters) gradients.push_back(p.grad());
   clip_grad_value(gradients, 0.25);
   for (const Tensor& g : gradients) CHECK(g.abs().max().item<double>() == 0.25);
+}
+
+TEST_CASE("norms of half-precision gradients are summed in float32") {
+  // The sum of squares, and the norm itself, are no numbers of float16.
+  const std::vector<Tensor> gradients{at::full({100, 100}, 1000.0, at::kHalf), at::full({3}, 4.0, at::kBFloat16)};
+  CHECK(grad_norm(gradients).scalar_type() == at::kFloat);
+  CHECK(std::abs(grad_norm(gradients).item<double>() - 100000.0) < 1.0);
+  CHECK(clip_grad_norm(gradients, 1.0).item<double>() == grad_norm({at::full({100, 100}, 1000.0)}).item<double>());
+  CHECK(std::abs(grad_norm(gradients).item<double>() - 1.0) < 1e-2);
 }
 
 TEST_CASE("clipping no gradients gives 0") { CHECK(clip_grad_norm({}, 1.0).item<double>() == 0.0); }

@@ -7,8 +7,12 @@
 
 namespace fulgur {
 
+/// Joint 2-norm of the gradients, on the device of the first; nothing waits for it. Half-precision gradients are summed
+/// in float32. 0 for no gradient.
+FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);
+
 /// Scales the gradients so that their joint 2-norm is at most `max_norm`; the coefficient stays on the device, nothing
-/// waits for it. Returns the norm before (float scalar on the device of the first gradient; 0 for no gradient).
+/// waits for it. Returns the norm before, as `grad_norm`.
 /// g ← g · min(1, max_norm / (‖g‖₂ + 1e-6)), as torch.nn.utils.clip_grad_norm_.
 FULGUR_API Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm);
 
