@@ -18,7 +18,7 @@ double IntervalTrigger::position(RunContext& run) const {
     case Interval::Unit::epochs: {
       // Inside an epoch a part of it counts, where its length is known.
       const auto batches = run.num_batches(Stage::train);
-      const double part = batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
+      const double part = batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
       // At the end of an epoch it counts as done, also where the number of its batches is not known.
       return std::max(static_cast<double>(progress.epoch) + part, static_cast<double>(progress.epochs.processed));
     }

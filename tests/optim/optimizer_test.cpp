@@ -180,6 +180,18 @@ TEST_CASE("a gradient in another memory layout than its parameter's is read as w
   CHECK(strided.w.equal(plain.w));
 }
 
+TEST_CASE("a group may be empty") {
+  Regression problem;
+  AdamW optimizer(AdamW::Options{});
+  auto groups = problem.groups();
+  groups.insert(groups.begin(), ParamGroup{.name = "none", .params = {}, .names = {}});
+  optimizer.attach(groups);
+  problem.set_gradients(0);
+  const Tensor before = problem.w.detach().clone();
+  optimizer.step();
+  CHECK_FALSE(problem.w.equal(before));
+}
+
 TEST_CASE("a gradient of another dtype is named") {
   Regression problem;
   Lion optimizer(Lion::Options{});

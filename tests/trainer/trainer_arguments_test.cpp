@@ -129,6 +129,9 @@ TEST_CASE("val_check_interval as an interval of the run: steps, epochs, samples,
   CHECK(at("24sa") == std::vector<int64_t>{6, 12, 18});
   CHECK(at("0.25dur") == std::vector<int64_t>{5, 10, 15, 20});
   CHECK_THROWS_WITH(at("10tok"), ContainsSubstring("num_tokens"));
+  // Also where the class is hidden behind its base, so that only the first batch can tell.
+  std::shared_ptr<LightningModule> hidden = std::make_shared<SelfPlanned>();
+  CHECK_THROWS_WITH(Trainer(options).fit(hidden, regression_data()), ContainsSubstring("num_tokens"));
   options.val_check_interval = Interval{0.05, kSeconds};
   const auto timed = fit(options, regression_data(), nullptr, {}, {}, 10)->validated_at;
   CHECK(timed.size() >= 2);

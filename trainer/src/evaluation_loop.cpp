@@ -101,14 +101,11 @@ class ModeGuard {
 // No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
 class NoGradients {
  public:
-  explicit NoGradients(const Run& run) {
-    if (run.verb() != Verb::fit && run.options.inference_mode) inference_.emplace();
-    else no_grad_.emplace();
-  }
+  explicit NoGradients(const Run& run) : inference_(run.verb() != Verb::fit && run.options.inference_mode) {}
 
  private:
-  std::optional<c10::InferenceMode> inference_;
-  std::optional<at::NoGradGuard> no_grad_;
+  c10::InferenceMode inference_;
+  at::NoGradGuard no_grad_;  // behind the other, which switches gradients on where it is off
 };
 
 // Runs the loop; `on_outputs` receives what each step returned.

@@ -36,6 +36,15 @@ void check_scalar(std::string_view name, const Tensor& value) {
                     " elements. Reduce it first, for example with .mean()."));
 }
 
+// The value of a scalar on the CPU. item() goes through the dispatcher, which costs more than all the rest of log().
+double read_cpu(const Tensor& value) {
+  if (value.layout() == at::kStrided && !value.is_neg()) {
+    if (value.scalar_type() == at::kFloat) return static_cast<double>(*value.const_data_ptr<float>());
+    if (value.scalar_type() == at::kDouble) return *value.const_data_ptr<double>();
+  }
+  return value.item<double>();
+}
+
 }  // namespace
 
 LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options) {
@@ -133,7 +142,7 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, double va
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options) {
   check_scalar(name, value);
-  if (value.is_cpu()) return log(name, scope, stage, value.item<double>(), weight, options);
+  if (value.is_cpu()) return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
   if (s.on_step) add(s.step, value, weight, options.reduce_fx);
   if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);

@@ -31,6 +31,11 @@ Run::~Run() {
 std::optional<int64_t> Run::num_batches(Stage stage) const {
   const auto found = stages.find(stage);
   if (found == stages.end()) return 0;
+  if (sanity_checking_ && stage == Stage::validate && options.num_sanity_val_steps >= 0) {
+    int64_t sum = 0;
+    for (const auto& count : found->second.batches) sum += std::min(count.value_or(options.num_sanity_val_steps), options.num_sanity_val_steps);
+    return sum;
+  }
   return found->second.total();
 }
 
@@ -40,6 +45,11 @@ std::optional<int64_t> Run::estimated_steps() const {
   if (batches && epoch_limit) steps = (*batches + accumulation_ - 1) / accumulation_ * *epoch_limit;
   if (step_limit >= 0) steps = steps ? std::min(*steps, step_limit) : step_limit;
   return steps;
+}
+
+int64_t Run::num_loaders(Stage stage) const {
+  const auto found = stages.find(stage);
+  return found == stages.end() ? 0 : static_cast<int64_t>(found->second.loaders.size());
 }
 
 std::vector<Optimizer*> Run::optimizers() {
@@ -189,7 +199,11 @@ uint64_t Run::request_checkpoint(CheckpointRequest request) {
 
 void Run::release_checkpoint(const fs::path& path, std::string_view owner) {
   const auto found = keepers_.find(path);
+  std::error_code error;
   if (found != keepers_.end()) found->second.erase(std::string(owner));
+  // Of an earlier part of the run, or another run: known by what a checkpoint must have.
+  else if (fs::exists(path / "state.json", error)) keepers_[path];
+  released_ = true;
 }
 
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
@@ -248,7 +262,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
 }
 
 void Run::act_on_checkpoint_requests() {
-  if (requests_.empty()) return;
+  if (requests_.empty() && !released_) return;
+  released_ = false;
   auto pending = std::move(requests_);
   requests_.clear();
   for (const auto& [ticket, request] : pending)

@@ -42,12 +42,13 @@ class Run final : public RunContext {
   bool sanity_checking() const override { return sanity_checking_; }
   bool fast_dev_run() const override { return options.fast_dev_run.batches > 0; }
   std::optional<int64_t> num_batches(Stage stage) const override;
+  int64_t num_loaders(Stage stage) const override;
   std::optional<int64_t> estimated_steps() const override;
   std::optional<int64_t> max_epochs() const override { return epoch_limit; }
   bool has_validation() const override { return validation_runs; }
   std::optional<int64_t> max_steps() const override { return step_limit >= 0 ? std::optional(step_limit) : std::nullopt; }
   std::optional<double> part_done() const override;
-  bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens); }
+  bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens) && !tokens_not_told; }
   bool validates_each_epoch_end() const override {
     return options.check_val_every_n_epoch == 1 && options.val_check_interval.at_epoch_end();
   }
@@ -153,6 +154,7 @@ class Run final : public RunContext {
   int64_t window_length = 0, window_done = 0, window_losses = 0;
   bool manual = false;            ///< manual optimization
   bool in_training_step = false;  ///< where manual backward and step may be called
+  bool tokens_not_told = false;   ///< num_tokens gave nothing: the module's class was not known before
   bool stepped = false;           ///< an optimizer made a step in this batch
   bool muted = false;             ///< log() does nothing: a closure is evaluated again
   bool validation_pending = false;  ///< a validation is due or under way
@@ -189,6 +191,7 @@ class Run final : public RunContext {
   std::vector<std::vector<Callback*>> overriding_;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
   uint64_t next_ticket_ = 1;
+  bool released_ = false;
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
   std::optional<std::string> best_owner_;
 };

@@ -193,6 +193,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     run.flush_step_metrics(Stage::train, true);
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
     run.model->on_fit_end();
+    run.act_on_checkpoint_requests();
     fill(run, started);
   });
   report.exit_code = exit_code_of(signal, report.last_checkpoint.has_value());

@@ -63,7 +63,12 @@ bool TrainingStep::run_batch(Batch from_loader, int64_t batch_idx, std::optional
     ++progress.batches_total.started;
     const StepOutput output = run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
     progress.samples_seen += samples;
-    if (counts_tokens_) progress.tokens_seen += module.num_tokens(batch).value_or(0);
+    if (counts_tokens_) {
+      const auto tokens = module.num_tokens(batch);
+      progress.tokens_seen += tokens.value_or(0);
+      counts_tokens_ = tokens.has_value();
+      run.tokens_not_told = !tokens;
+    }
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
 
@@ -102,7 +107,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
     run.in_training_step = false;
   }
   output.extra = output.extra.detach();
-  if (output.loss.defined()) output.loss = output.loss.detach();
+  if (output.loss.defined()) output.loss = output.loss.variable_data();
   // However many optimizers stepped: one training step. Their schedules are the module's to step.
   if (run.stepped || run.handles.empty()) ++run.progress_.global_step;
   return output;
@@ -141,8 +146,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
   ++run.window_losses;
-  // The graph is freed now, not when the callbacks are done with the output.
-  output.loss = output.loss.detach();
+  // The graph is freed now, not when the callbacks are done with the output. Cheaper than detach(), which makes a view.
+  output.loss = output.loss.variable_data();
   return output;
 }
 

@@ -46,6 +46,9 @@ class FULGUR_API Optimizer : public Stateful {
   /// Sets it for all groups. Throws a ConfigError where there is none.
   virtual void set_momentum(double momentum);
 
+  /// Weight decay of a group; nothing where the optimizer has none.
+  virtual std::optional<double> weight_decay(const ParamGroup& group) const { return group.weight_decay; }
+
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
   /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;

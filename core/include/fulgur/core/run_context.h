@@ -62,6 +62,7 @@ class FULGUR_API RunContext {
   virtual bool fast_dev_run() const = 0;
   /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
   virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
+  virtual int64_t num_loaders(Stage stage) const = 0;
   /// Optimizer steps of the whole fit; nothing where unknown.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nothing where there is none.
