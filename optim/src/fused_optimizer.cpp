@@ -36,6 +36,7 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
 void FusedOptimizer::rebuild() {
   buckets_.clear();
   for (const ParamGroup& group : groups()) {
+    if (group.params.empty()) continue;
     const size_t state_count = state_names(group.params[0]).size();
     const size_t first = buckets_.size();
     for (size_t i = 0; i < group.params.size(); ++i) {
