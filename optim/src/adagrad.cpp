@@ -17,7 +17,7 @@ void Adagrad::Options::fields(Fields& f) {
 }
 
 void Adagrad::update(Bucket& b, const std::optional<Tensor>& found_inf) {
-  at::_fused_adagrad_(b.params, b.grads, b.state[0], b.steps, b.group->lr, options_.lr_decay, b.group->weight_decay.value_or(options_.weight_decay),
+  at::_fused_adagrad_(b.params, b.grads, b.state[0], b.steps, b.group->lr, options_.lr_decay, *weight_decay(*b.group),
                       options_.eps, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
 }
 

@@ -33,14 +33,14 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
 void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
   at::_fused_adam_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                   b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, options_.maximize,
+                   *weight_decay(*b.group), options_.eps, options_.amsgrad, options_.maximize,
                    /*grad_scale=*/std::nullopt, found_inf);
 }
 
 void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
   at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                    b.group->weight_decay.value_or(options_.weight_decay), options_.eps, options_.amsgrad, options_.maximize,
+                    *weight_decay(*b.group), options_.eps, options_.amsgrad, options_.maximize,
                     /*grad_scale=*/std::nullopt, found_inf);
 }
 

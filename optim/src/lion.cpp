@@ -25,7 +25,7 @@ Lion::Lion(Options options) : FusedOptimizer(options.parameters), options_(std::
 }
 
 void Lion::update(Bucket& b, const std::optional<Tensor>&) {
-  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  const double decay = *weight_decay(*b.group);
   const std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
   const std::vector<Tensor> directions = at::_foreach_lerp(b.state[0], gradients, 1 - options_.betas[0]);
   at::_foreach_sign_(directions);

@@ -77,6 +77,11 @@ std::vector<std::string> Muon::state_names(const Tensor& parameter) const {
   return {"exp_avg", "exp_avg_sq"};
 }
 
+std::optional<double> Muon::weight_decay(const ParamGroup& group) const {
+  const bool matrices = !group.params.empty() && is_matrix(group.params[0]);
+  return group.weight_decay.value_or(matrices ? options_.weight_decay : options_.adamw.weight_decay);
+}
+
 bool Muon::counts_steps(const Tensor& parameter) const { return !is_matrix(parameter); }
 
 Tensor Muon::orthogonalized(const Tensor& update) const {
@@ -93,14 +98,13 @@ Tensor Muon::orthogonalized(const Tensor& update) const {
 }
 
 void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
-  const double lr = b.group->lr;
+  const double lr = b.group->lr, decay = *weight_decay(*b.group);
   if (!is_matrix(b.params[0])) {
     const AdamwOptions& o = options_.adamw;
-    at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], {}, b.steps, lr, o.betas[0], o.betas[1], b.group->weight_decay.value_or(o.weight_decay), o.eps,
+    at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], {}, b.steps, lr, o.betas[0], o.betas[1], decay, o.eps,
                       /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
     return;
   }
-  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
   for (size_t i = 0; i < b.params.size(); ++i) {
     const Tensor& velocity = b.state[0][i].lerp_(b.grads[i], 1 - options_.momentum);
     const Tensor direction = orthogonalized(options_.nesterov ? at::lerp(b.grads[i], velocity, options_.momentum) : velocity);

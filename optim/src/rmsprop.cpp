@@ -38,7 +38,7 @@ std::vector<std::string> RmsProp::state_names(const Tensor&) const {
 }
 
 void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
-  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  const double decay = *weight_decay(*b.group);
   std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
   if (decay != 0) gradients = at::_foreach_add(gradients, b.params, decay);
   const std::vector<Tensor>& squares = b.state[0];

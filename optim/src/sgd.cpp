@@ -44,14 +44,14 @@ void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (is_dampened_) return update_dampened(b);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
   const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();
-  at::_fused_sgd_(b.params, b.grads, buffers, b.group->weight_decay.value_or(options_.weight_decay), options_.momentum, b.group->lr,
+  at::_fused_sgd_(b.params, b.grads, buffers, *weight_decay(*b.group), options_.momentum, b.group->lr,
                   /*dampening=*/0.0, options_.nesterov, options_.maximize, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
                   found_inf);
 }
 
 // Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.
 void Sgd::update_dampened(Bucket& b) {
-  const double decay = b.group->weight_decay.value_or(options_.weight_decay);
+  const double decay = *weight_decay(*b.group);
   for (size_t i = 0; i < b.params.size(); ++i) {
     Tensor gradient = options_.maximize ? b.grads[i].neg() : b.grads[i];
     if (decay != 0) gradient = gradient.add(b.params[i], decay);

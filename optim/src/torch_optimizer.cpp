@@ -191,6 +191,13 @@ void TorchOptimizer::set_momentum(double value) {
   });
 }
 
+std::optional<double> TorchOptimizer::weight_decay(const ParamGroup& group) const {
+  std::optional<double> value = group.weight_decay;
+  if (value || !torch_) return value;
+  with_types(*torch_, [&]<class T>(T) { value = static_cast<const typename T::OptionsType&>(torch_->defaults()).weight_decay(); });
+  return value;
+}
+
 void TorchOptimizer::step(const std::optional<Tensor>& found_inf) {
   to::Optimizer& optimizer = wrapped();
   if (found_inf && found_inf->item<double>() != 0) return;

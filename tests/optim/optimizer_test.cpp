@@ -165,6 +165,8 @@ TEST_CASE("weight decay of a group wins over the optimizer's") {
   const Tensor before = problem.w.detach().clone();
   optimizer.step();
   CHECK(problem.w.equal(before));
+  CHECK(optimizer.weight_decay(optimizer.groups()[0]) == 0.0);
+  CHECK(optimizer.weight_decay(ParamGroup{}) == 0.5);
 }
 
 TEST_CASE("a gradient in another memory layout than its parameter's is read as what it is") {

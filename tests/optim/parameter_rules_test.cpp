@@ -98,6 +98,8 @@ TEST_CASE("Muon steps matrices, AdamW what is none or is named") {
   CHECK(groups[1].name == "adamw");
   CHECK(groups[1].names == Names{"embed.weight", "head.weight"});
   CHECK(groups[1].lr == 0.003);
+  CHECK(optimizer.weight_decay(groups[0]) == 0.1);
+  CHECK(optimizer.weight_decay(groups[1]) == 0.01);
   CHECK(groups[2].name == "no_decay_adamw");
   CHECK(groups[2].weight_decay == 0.0);
   options.adamw_parameters = {"hed.*"};

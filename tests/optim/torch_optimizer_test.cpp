@@ -41,6 +41,8 @@ void check_class(const TorchOptions& options) {
   CHECK(a->groups()[0].lr == 0.02);
   CHECK(a->groups()[1].lr == 0.01);
   CHECK(a->groups()[1].initial_lr == 0.01);
+  CHECK(a->weight_decay(a->groups()[0]) == options.weight_decay());
+  CHECK(a->weight_decay(a->groups()[1]) == 0.3);
   for (int64_t step = 0; step < 20; ++step) {
     for (Regression* p : {&plain, &whole, &first}) p->set_gradients(step);
     twin.step();

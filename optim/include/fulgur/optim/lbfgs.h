@@ -26,6 +26,7 @@ class FULGUR_API Lbfgs final : public Optimizer {
   ~Lbfgs() override;
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "LBFGS"; }
+  std::optional<double> weight_decay(const ParamGroup&) const override { return std::nullopt; }
 
   bool needs_closure() const override { return true; }
   /// `closure` computes the loss and its gradients from gradients of none.

@@ -38,6 +38,7 @@ class FULGUR_API Muon final : public FusedOptimizer {
   explicit Muon(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Muon"; }
+  std::optional<double> weight_decay(const ParamGroup& group) const override;
   /// Of the matrices; AdamW's beta stays.
   std::optional<double> momentum() const override { return options_.momentum; }
   void set_momentum(double momentum) override { options_.momentum = momentum; }

@@ -29,6 +29,7 @@ class FULGUR_API TorchOptimizer final : public Optimizer {
   std::string name() const override;
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;
+  std::optional<double> weight_decay(const ParamGroup& group) const override;
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
   /// The optimizer itself; throws an Error before `attach`.
   torch::optim::Optimizer& wrapped() const;
