@@ -12,6 +12,7 @@ namespace fulgur {
 void LearningRateMonitor::Options::fields(Fields& f) {
   f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.").one_of({"step", "epoch"});
   f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
+  f(log_weight_decay, "log_weight_decay", "Also log the weight decay of optimizers that have one.");
   f(log_key_prefix, "log_key_prefix", "Put in front of each key.");
 }
 
@@ -39,8 +40,8 @@ void LearningRateMonitor::on_train_start(RunContext& run) {
       if (!taken.insert(key).second)
         throw ConfigError(cat("[callbacks.LearningRateMonitor] two parameter groups have the key '", key,
                               "'. Give groups, and schedules with a name, different names."));
-      std::string momentum_key = cat(key, "-momentum");
-      groups_.push_back({std::move(key), std::move(momentum_key), &optimizer, i, each_step});
+      std::string momentum_key = cat(key, "-momentum"), decay_key = cat(key, "-weight_decay");
+      groups_.push_back({std::move(key), std::move(momentum_key), std::move(decay_key), &optimizer, i, each_step});
     }
   }
 }
@@ -53,8 +54,10 @@ void LearningRateMonitor::log(RunContext& run, bool at_step) const {
   for (const Group& group : groups_) {
     if (group.each_step != at_step) continue;
     run.log(group.key, group.optimizer->groups()[group.index].lr, {.reduce_fx = Reduce::last});
-    if (!options_.log_momentum) continue;
-    if (const auto momentum = group.optimizer->momentum()) run.log(group.momentum_key, *momentum, {.reduce_fx = Reduce::last});
+    const auto momentum = options_.log_momentum ? group.optimizer->momentum() : std::nullopt;
+    if (momentum) run.log(group.momentum_key, *momentum, {.reduce_fx = Reduce::last});
+    const auto decay = options_.log_weight_decay ? group.optimizer->weight_decay(group.optimizer->groups()[group.index]) : std::nullopt;
+    if (decay) run.log(group.decay_key, *decay, {.reduce_fx = Reduce::last});
   }
 }
 

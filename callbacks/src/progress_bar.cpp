@@ -93,8 +93,8 @@ void put(const std::string& text) {
 }  // namespace
 
 void ProgressBar::Options::fields(Fields& f) {
-  f(refresh_s, "refresh_s", "Seconds between two drawings on a terminal.").at_least(0.01);
-  f(line_every_s, "line_every_s", "Seconds between two lines where stderr is no terminal.").at_least(0.01);
+  f(refresh, "refresh", "Between two drawings on a terminal.").units({"s", "min", "h"});
+  f(line_every, "line_every", "Between two lines where stderr is no terminal.").units({"s", "min", "h"});
 }
 
 ProgressBar::ProgressBar(Options options) : options_(options) {}
@@ -154,7 +154,7 @@ void ProgressBar::advance(RunContext& run, int64_t done) {
   bar_.done = done;
   if (!active_) return;
   const double since = std::chrono::duration<double>(Clock::now() - drawn_).count();
-  if (since >= (terminal_ ? options_.refresh_s : options_.line_every_s)) draw(run, false);
+  if (since >= (terminal_ ? options_.refresh.value : options_.line_every.value)) draw(run, false);
 }
 
 void ProgressBar::draw(RunContext& run, bool last) {

@@ -140,6 +140,16 @@ TEST_CASE("LearningRateMonitor: keys of groups, optimizers and schedules") {
   CHECK(train({}, two("head"), true).monitor->keys() == Keys{"lr-SGD", "head", "lr-AdamW"});
 }
 
+TEST_CASE("LearningRateMonitor: log_weight_decay logs that of each group") {
+  const auto planned = [](Planned&) {
+    AdamW::Options options;
+    options.weight_decay = 0.25;
+    return OptimizerPlan(std::make_shared<AdamW>(options));
+  };
+  CHECK(train({}, planned).logger->values("lr-AdamW-weight_decay").empty());
+  check(train({.logging_interval = "epoch", .log_weight_decay = true}, planned).logger->values("lr-AdamW-weight_decay"), {{4, 0.25}, {8, 0.25}});
+}
+
 TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optimizers that have one") {
   struct Plain final : Optimizer {
     double default_lr() const override { return 0.1; }

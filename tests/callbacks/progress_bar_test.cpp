@@ -27,7 +27,7 @@ struct SlowValidation : SelfPlanned {
 // 20 batches an epoch.
 template <class Module>
 void run(std::shared_ptr<Module> module, const std::function<void(TrainerOptions&)>& change = {}, DataSource data = regression_data(80, 8, 4),
-         ProgressBar::Options options = {.refresh_s = 0.01}) {
+         ProgressBar::Options options = {.refresh = {0.01, Interval::Unit::seconds}}) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   if (change) change(trainer_options);
@@ -133,7 +133,7 @@ TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide
   };
   for (const unsigned short columns : {1, 2, 3, 8, 15, 40, 47, 48, 49, 50, 60, 70}) {
     CAPTURE(columns);
-    const std::string text = on_terminal(columns, [] { run(std::make_shared<Wide>(), {}, regression_data(80, 8, 4), {.refresh_s = 0.001}); });
+    const std::string text = on_terminal(columns, [] { run(std::make_shared<Wide>(), {}, regression_data(80, 8, 4), {.refresh = {0.001, Interval::Unit::seconds}}); });
     CHECK(count(text, "\r\x1b[2K") >= 3);
     for (const std::string& line : drawings(text)) CHECK(width(line) < columns);
   }
@@ -196,7 +196,7 @@ TEST_CASE("ProgressBar: a fit that goes on inside an epoch shows it from there")
   const FitReport first = Trainer(options).fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4));
   options.max_steps = -1;
   Parts parts;
-  parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh_s = 0.01}));
+  parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {0.01, Interval::Unit::seconds}}));
   const auto lines = drawings(on_terminal(100, [&] {
     Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4), first.last_checkpoint->string());
   }));

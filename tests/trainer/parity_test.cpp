@@ -7,12 +7,14 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
 #include "fulgur/data/samplers.h"
+#include "fulgur/optim/lbfgs.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -120,4 +122,59 @@ TEST_CASE("the Trainer with SGD follows torch::optim::SGD over shuffled epochs")
   Trainer(options, parts).fit(by_trainer, DataSource(loader));
   const auto a = weights(by_hand), b = weights(*by_trainer);
   for (const auto& [name, value] : a) CHECK((value - b.at(name)).abs().max().item<double>() < 1e-6);
+}
+
+TEST_CASE("LBFGS through its closure equals torch::optim::LBFGS; hooks repeat, logs count once, global_step counts steps") {
+  struct Closed : BoringModule {
+    int64_t steps = 0, backwards = 0, evaluations = 0;
+    OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.5, .max_iter = 4}); }
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      ++evaluations;
+      return BoringModule::training_step(b, i);
+    }
+    void on_after_backward() override { ++backwards; }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override { ++steps; }
+  };
+  const Batch data = regression(16);
+  at::manual_seed(7);
+  BoringModule by_hand;
+  at::manual_seed(7);
+  auto by_trainer = std::make_shared<Closed>();
+  torch::optim::LBFGS optimizer(by_hand.parameters(), torch::optim::LBFGSOptions(0.5).max_iter(4));
+  std::vector<double> first_losses;
+  for (int64_t i = 0; i < 4; ++i) {
+    const Batch batch = data.narrow(i * 4, 4);
+    bool first = true;
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const Tensor loss = at::mse_loss(by_hand.forward(batch[0]), batch[1]);
+      loss.backward();
+      if (first) first_losses.push_back(loss.item<double>());
+      first = false;
+      return loss;
+    });
+  }
+  TemporaryFolder folder;
+  auto logger = std::make_shared<MemoryLogger>();
+  Parts parts;
+  parts.loggers = {logger};
+  auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(data), DataLoaderOptions{.batch_size = 4});
+  TrainerOptions options = quiet(folder);
+  const FitReport report = Trainer(options, parts).fit(by_trainer, DataSource(loader));
+  CHECK(report.global_step == 4);
+  CHECK(by_trainer->evaluations > 4);
+  CHECK(by_trainer->backwards == by_trainer->evaluations);
+  CHECK(same_weights(weights(by_hand), weights(*by_trainer)));
+  const auto logged = logger->values("train_loss");
+  REQUIRE(logged.size() == 4);
+  for (size_t i = 0; i < 4; ++i) CHECK(logged[i].second == first_losses[i]);
+
+  // What happens once per batch elsewhere cannot go with it.
+  options.accumulate_grad_batches = 2;
+  try {
+    Trainer(options).fit(std::make_shared<Closed>(), DataSource(loader));
+    FAIL("accumulation went with a closure");
+  } catch (const ConfigError& error) {
+    CHECK(std::string(error.what()).find("accumulate_grad_batches") != std::string::npos);
+  }
 }

@@ -34,9 +34,9 @@ void run(ProgressBar::Options options, bool enable = true) {
 
 }  // namespace
 
-TEST_CASE("ProgressBar where stderr is no terminal: plain lines, as often as line_every_s says") {
-  const std::string often = in_file([] { run({.line_every_s = 0.01}); });
-  const std::string rarely = in_file([] { run({.line_every_s = 1000}); });
+TEST_CASE("ProgressBar where stderr is no terminal: plain lines, as often as line_every says") {
+  const std::string often = in_file([] { run({.line_every = {0.01, Interval::Unit::seconds}}); });
+  const std::string rarely = in_file([] { run({.line_every = {1000, Interval::Unit::seconds}}); });
   CHECK(count(often, "Epoch 0: ") >= 3);
   CHECK(count(rarely, "Epoch 0: ") == 1);  // the epoch's end is always told
   CHECK(count(rarely, "20/20") == 1);
@@ -46,9 +46,9 @@ TEST_CASE("ProgressBar where stderr is no terminal: plain lines, as often as lin
   CHECK(count(in_file([] { run({}, false); }), "Epoch 0") == 0);
 }
 
-TEST_CASE("ProgressBar on a terminal: one line that is redrawn as refresh_s says, and log lines stay whole") {
-  const std::string often = on_terminal(100, [] { run({.refresh_s = 0.01}); });
-  const std::string rarely = on_terminal(100, [] { run({.refresh_s = 1000}); });
+TEST_CASE("ProgressBar on a terminal: one line that is redrawn as refresh says, and log lines stay whole") {
+  const std::string often = on_terminal(100, [] { run({.refresh = {0.01, Interval::Unit::seconds}}); });
+  const std::string rarely = on_terminal(100, [] { run({.refresh = {1000, Interval::Unit::seconds}}); });
   CHECK(count(often, "\r\x1b[2KEpoch 0:") >= 3);
   CHECK(count(rarely, "\r\x1b[2KEpoch 0:") <= 3);
   CHECK(count(often, "█") > 0);
@@ -57,7 +57,7 @@ TEST_CASE("ProgressBar on a terminal: one line that is redrawn as refresh_s says
 }
 
 TEST_CASE("ProgressBar never fills a narrow terminal's line") {
-  const auto lines = drawings(on_terminal(30, [] { run({.refresh_s = 0.01}); }));
+  const auto lines = drawings(on_terminal(30, [] { run({.refresh = {0.01, Interval::Unit::seconds}}); }));
   CHECK(lines.size() >= 3);
   for (const std::string& line : lines) CHECK(width(line) < 30);
 }

@@ -10,15 +10,16 @@ namespace fulgur {
 
 /// Logs the learning rates of all parameter groups: `lr-AdamW`, `lr-AdamW/pg1` or `lr-AdamW/<name of the group>` where
 /// there are several groups, `lr-AdamW-1` for a second optimizer of one class, and the schedule's name in place of
-/// `lr-AdamW` where it has one; with `log_momentum` also `lr-AdamW-momentum`. A row holds the values of its last step, or
+/// `lr-AdamW` where it has one; with `log_momentum` and `log_weight_decay` also `lr-AdamW-momentum` and
+/// `lr-AdamW-weight_decay`. A row holds the values of its last step, or
 /// those with which its epoch began. Deviations from Lightning: rates can be monitored without a logger, so a run without
-/// one is no error; an optimizer without momentum has no such key, where Lightning logs 0; weight decay is not logged, since
-/// optimizers do not tell it.
+/// one is no error; an optimizer without momentum or weight decay has no such key, where Lightning logs 0.
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {
     std::optional<std::string> logging_interval = {};
     bool log_momentum = false;
+    bool log_weight_decay = false;
     std::string log_key_prefix = {};
     void fields(Fields& f);
   };
@@ -34,7 +35,7 @@ class FULGUR_API LearningRateMonitor final : public Callback {
 
  private:
   struct Group {
-    std::string key, momentum_key;
+    std::string key, momentum_key, decay_key;
     const Optimizer* optimizer;
     size_t index;    // among the optimizer's groups
     bool each_step;  // else each epoch

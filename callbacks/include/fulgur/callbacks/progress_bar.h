@@ -17,8 +17,8 @@ namespace fulgur {
 class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
  public:
   struct FULGUR_API Options {
-    double refresh_s = 0.1;
-    double line_every_s = 10.0;
+    Interval refresh{0.1, Interval::Unit::seconds};
+    Interval line_every{10, Interval::Unit::seconds};
     void fields(Fields& f);
   };
   explicit ProgressBar(Options options);
