@@ -50,8 +50,9 @@ TEST_CASE("optimizers equal Python's over 1,000 steps") {
 }
 
 TEST_CASE("every optimizer goes on from its state to the last bit, whatever the dtype") {
+  const auto baseline = read_baseline("optimizers.json");
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    for (const auto& entry : read_baseline("optimizers.json").at("cases")) {
+    for (const auto& entry : baseline.at("cases")) {
       INFO(text_of(entry));
       BaselineProblem whole(dtype), first(dtype), second(dtype);
       const auto a = make_from<Optimizer>(entry), b = make_from<Optimizer>(entry), c = make_from<Optimizer>(entry);
@@ -71,7 +72,8 @@ TEST_CASE("every optimizer goes on from its state to the last bit, whatever the 
 }
 
 TEST_CASE("a found infinity leaves parameters, state and counts of every optimizer as they were") {
-  for (const auto& entry : read_baseline("optimizers.json").at("cases")) {
+  const auto baseline = read_baseline("optimizers.json");
+  for (const auto& entry : baseline.at("cases")) {
     INFO(text_of(entry));
     BaselineProblem plain, skipped;
     const auto a = make_from<Optimizer>(entry), b = make_from<Optimizer>(entry);
