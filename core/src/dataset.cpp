@@ -1,5 +1,7 @@
 #include "fulgur/core/dataset.h"
 
+#include <algorithm>
+
 #include "fulgur/core/errors.h"
 #include "fulgur/core/sampler.h"
 #include "fulgur/core/text.h"
@@ -8,8 +10,28 @@ namespace fulgur {
 
 Dataset::~Dataset() = default;
 Sampler::~Sampler() = default;
+BatchSampler::~BatchSampler() = default;
+
+SplitMix64 SampleContext::random(int64_t index) const {
+  // Mixed one after the other: sums of the three would meet for other (seed, epoch, index).
+  const uint64_t epoch_seed = mix_bits(mix_bits(seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(epoch));
+  return SplitMix64(mix_bits(epoch_seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(index));
+}
 
 std::optional<Batch> Dataset::view(int64_t, int64_t) const { return std::nullopt; }
+
+namespace {
+
+template <class Item>
+void copy_list(const std::vector<Item>& from, std::vector<Item>& to, int64_t first_row, int64_t rows, const std::string& name) {
+  if (static_cast<int64_t>(from.size()) != rows)
+    throw DataError(cat("[core.BatchDataset] get() must return an item for each index; entry '", name, "' has ", from.size(), " for ", rows, "."));
+  // No resize where the place is there: other threads write other rows.
+  if (to.size() < static_cast<size_t>(first_row + rows)) to.resize(static_cast<size_t>(first_row + rows));
+  std::copy(from.begin(), from.end(), to.begin() + first_row);
+}
+
+}  // namespace
 
 Batch BatchDataset::prototype() const {
   if (size() == 0) return {};
@@ -27,20 +49,18 @@ void BatchDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch
   for (size_t i = 0; i < part.entries(); ++i) {
     const auto& [name, value] = part.entry(i);
     auto& target = out.entry(i).second;
-    if (const auto* tensor = std::get_if<Tensor>(&value)) {
-      Tensor rows_out = std::get<Tensor>(target).narrow(0, first_row, rows);
-      if (tensor->sizes() != rows_out.sizes())
-        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have one shape; ragged samples belong in a list."));
-      rows_out.copy_(*tensor);
-    } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value)) {
-      auto& list = std::get<std::vector<Tensor>>(target);
-      list.resize(std::max(list.size(), static_cast<size_t>(first_row + rows)));
-      for (size_t r = 0; r < tensors->size(); ++r) list[static_cast<size_t>(first_row) + r] = (*tensors)[r];
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+      copy_list(*texts, std::get<std::vector<std::string>>(target), first_row, rows, name);
+    } else if (auto* list = std::get_if<std::vector<Tensor>>(&target)) {
+      if (const auto* tensor = std::get_if<Tensor>(&value)) copy_list(tensor->unbind(0), *list, first_row, rows, name);
+      else copy_list(std::get<std::vector<Tensor>>(value), *list, first_row, rows, name);
     } else {
-      auto& list = std::get<std::vector<std::string>>(target);
-      const auto& texts = std::get<std::vector<std::string>>(value);
-      list.resize(std::max(list.size(), static_cast<size_t>(first_row + rows)));
-      for (size_t r = 0; r < texts.size(); ++r) list[static_cast<size_t>(first_row) + r] = texts[r];
+      const Tensor& tensor = std::get<Tensor>(value);
+      Tensor rows_out = std::get<Tensor>(target).narrow(0, first_row, rows);
+      if (tensor.sizes() != rows_out.sizes())
+        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have one shape; got ", shape_text(tensor.sizes()), " for ", rows,
+                            " samples, the first one had ", shape_text(rows_out.sizes().slice(1)), ". Ragged samples belong in a list."));
+      rows_out.copy_(tensor);
     }
   }
 }

@@ -1,15 +1,25 @@
 #include "fulgur/data/data_loader.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/Context.h>
 
 #include <algorithm>
+#include <thread>
 
+#include "batch_buffers.h"
+#include "batch_task.h"
+#include "epoch_plan.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/samplers.h"
+#include "one_thread.h"
+#include "read_ahead.h"
+#include "worker_tuner.h"
 
 namespace fulgur {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 bool is_range(c10::ArrayRef<int64_t> indices) {
   for (size_t i = 1; i < indices.size(); ++i)
@@ -17,129 +27,357 @@ bool is_range(c10::ArrayRef<int64_t> indices) {
   return true;
 }
 
+/// Cores that this process may use.
+int64_t cores() { return std::max<int64_t>(std::thread::hardware_concurrency(), 1); }
+
 }  // namespace
 
-DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
-    : dataset_(std::move(dataset)), options_(std::move(options)) {
-  if (!dataset_) throw ConfigError(cat("[data.DataLoader] a dataset is needed for the ", options_.name, " set; got none."));
-  if (options_.batch_size < 1)
-    throw ConfigError(cat("[data.DataLoader] batch_size must be at least 1; got ", options_.batch_size, " for the ", options_.name, " set."));
-  if (options_.shuffle && options_.sampler)
-    throw ConfigError(cat("[data.DataLoader] shuffle and sampler exclude each other; both are set for the ", options_.name,
-                          " set. Leave out shuffle: the sampler gives the order."));
-  if (options_.sampler) sampler_ = options_.sampler;
-  else if (options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size());
-  else sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
-  check_not_empty();
+struct DataLoader::Impl {
+  std::shared_ptr<const Dataset> dataset;
+  DataLoaderOptions options;
+  std::shared_ptr<const Sampler> sampler;
+  SamplerContext context;
+
+  EpochPlan plan;
+  EpochPosition position;   ///< consumed
+  EpochPosition scheduled;  ///< given to the workers
+  std::optional<EpochPosition> before_last, loaded;
+  bool started = false;
+  bool stale = false;  ///< what was read ahead lies behind `position` no more
+
+  std::shared_ptr<const BatchRecipe> recipe;
+  std::optional<BatchBuffers> buffers;
+  std::unique_ptr<ReadAhead> ahead;
+  std::optional<WorkerTuner> tuner;
+  int64_t workers = 0;
+  bool cuda = false;  ///< where the run computes
+
+  // For the advice that workers do not pay.
+  int64_t counted = 0;
+  double waited_s = 0, read_s = 0;
+
+  void check_options();
+  void check_not_empty() const;
+  int64_t usable_samples() const;
+  EpochPlan make_plan() const;
+  bool pins() const;
+  void make_recipe();
+  void set_workers(int64_t count);
+  void forget_ahead();
+  std::shared_ptr<BatchTask> make_task(const EpochPosition& at, int64_t rows);
+  void schedule();
+  Batch read_next(int64_t rows);
+  void measured();
+  void advise(double waited);
+  void tell_workers() const;
+};
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->dataset = std::move(dataset);
+  impl_->options = std::move(options);
+  impl_->check_options();
+  const DataLoaderOptions& o = impl_->options;
+  if (o.sampler) impl_->sampler = o.sampler;
+  else if (o.shuffle) impl_->sampler = std::make_shared<RandomSampler>(impl_->dataset->size());
+  else impl_->sampler = std::make_shared<SequentialSampler>(impl_->dataset->size());
+  impl_->check_not_empty();
+  if (o.num_workers.is_auto()) impl_->tuner.emplace(cores(), o.prefetch_factor);
+  else impl_->workers = *o.num_workers.value;
+  if (impl_->workers > cores())
+    log::warn("data.more_workers_than_cores", cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", cores(),
+                                                  " cores: workers wait for each other and take time from the run"));
 }
 
-void DataLoader::check_not_empty() const {
-  const int64_t here = sampler_->size(context_.rank, context_.world_size);
-  const std::string share = context_.world_size == 1 ? "" : cat(" on rank ", context_.rank, " of ", context_.world_size);
+DataLoader::~DataLoader() = default;
+
+void DataLoader::Impl::check_options() {
+  const DataLoaderOptions& o = options;
+  if (!dataset) throw ConfigError(cat("[data.DataLoader] a dataset is needed for the ", o.name, " set; got none."));
+  const auto least = [&](const char* option, int64_t value, int64_t minimum) {
+    if (value < minimum)
+      throw ConfigError(cat("[data.DataLoader] ", option, " must be at least ", minimum, "; got ", value, " for the ", o.name, " set."));
+  };
+  least("batch_size", o.batch_size, 1);
+  least("num_workers", o.num_workers.value.value_or(0), 0);
+  least("prefetch_factor", o.prefetch_factor, 1);
+  if (!(o.timeout_s >= 0)) throw ConfigError(cat("[data.DataLoader] timeout_s must not be negative; got ", o.timeout_s, " for the ", o.name, " set."));
+  if (o.shuffle && o.sampler)
+    throw ConfigError(cat("[data.DataLoader] shuffle and sampler exclude each other; both are set for the ", o.name,
+                          " set. Leave out shuffle: the sampler gives the order."));
+  if (o.batch_sampler && (o.sampler || o.shuffle || o.drop_last || o.batch_size != 1))
+    throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ", o.name,
+                          " set has one of them too. The batch sampler decides all four."));
+}
+
+void DataLoader::Impl::check_not_empty() const {
+  const int64_t here = options.batch_sampler ? options.batch_sampler->size(context.rank, context.world_size)
+                                             : sampler->size(context.rank, context.world_size);
+  const std::string share = context.world_size == 1 ? "" : cat(" on rank ", context.rank, " of ", context.world_size);
   if (here == 0)
-    throw DataError(cat("[data.DataLoader] ", options_.name, " set has 0 batches", share, "; it has ", dataset_->size(),
-                        " samples. Check the data, the size of its split", context_.world_size == 1 ? "" : ", the number of processes",
+    throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; it has ", dataset->size(),
+                        " samples. Check the data, the size of its split", context.world_size == 1 ? "" : ", the number of processes",
                         " and the sampler."));
-  if (options_.drop_last && here < options_.batch_size)
-    throw DataError(cat("[data.DataLoader] ", options_.name, " set has 0 batches", share, "; its ", here,
-                        " samples do not fill a batch of ", options_.batch_size,
+  if (options.drop_last && here < options.batch_size)
+    throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; its ", here,
+                        " samples do not fill a batch of ", options.batch_size,
                         " and drop_last leaves out what is not full. Lower batch_size or set drop_last to false."));
 }
 
-int64_t DataLoader::usable_samples() const {
-  const int64_t all = sampler_->size(context_.rank, context_.world_size);
-  return options_.drop_last ? all - all % options_.batch_size : all;
+int64_t DataLoader::Impl::usable_samples() const {
+  if (options.batch_sampler) return options.batch_sampler->samples(context.rank, context.world_size);
+  const int64_t all = sampler->size(context.rank, context.world_size);
+  return options.drop_last ? all - all % options.batch_size : all;
 }
 
-std::optional<int64_t> DataLoader::size() const { return (usable_samples() + options_.batch_size - 1) / options_.batch_size; }
+EpochPlan DataLoader::Impl::make_plan() const {
+  const auto check = [&](size_t got, int64_t expected, const char* what) {
+    if (static_cast<int64_t>(got) != expected)
+      throw Error(cat("[data.DataLoader] ", what, " as its size() says; got ", static_cast<int64_t>(got), " instead of ", expected, "."));
+  };
+  if (options.batch_sampler) {
+    const auto batches = options.batch_sampler->batches(context);
+    check(batches.size(), options.batch_sampler->size(context.rank, context.world_size), "batches() of the batch sampler must give as many");
+    return EpochPlan(batches);
+  }
+  std::vector<int64_t> order = sampler->order(context);
+  check(order.size(), sampler->size(context.rank, context.world_size), "order() of the sampler must give as many indices");
+  order.resize(static_cast<size_t>(usable_samples()));
+  return EpochPlan(std::move(order), options.batch_size);
+}
 
-std::optional<int64_t> DataLoader::samples() const { return usable_samples(); }
+bool DataLoader::Impl::pins() const {
+  const bool wanted = options.pin_memory.value.value_or(cuda);
+  if (wanted && !at::globalContext().hasCUDA()) {
+    if (options.pin_memory.value)
+      log::warn("data.pin_memory_without_cuda", "pin_memory is true, but there is no CUDA device: batches stay in ordinary memory");
+    return false;
+  }
+  return wanted;
+}
+
+void DataLoader::Impl::make_recipe() {
+  const bool pinned = pins();
+  const int64_t rows = plan.largest_batch();
+  if (recipe && buffers && buffers->rows() == rows && buffers->pinned() == (pinned && !options.collate)) return;
+  Batch prototype;
+  if (buffers) {
+    prototype = buffers->prototype();
+  } else {
+    const OneThread one_thread;
+    prototype = dataset->prototype();
+    if (options.collate) {
+      // The shapes of samples are not known, so each keeps a tensor of its own until they are collated.
+      for (auto& [name, value] : prototype)
+        if (std::holds_alternative<Tensor>(value)) value = std::vector<Tensor>(1);
+    }
+  }
+  recipe = std::make_shared<const BatchRecipe>(
+      BatchRecipe{.dataset = dataset, .collate = options.collate, .pin_collated = pinned, .name = options.name});
+  // What is read ahead, what the consumer has, and what it had a moment ago.
+  const int64_t most_workers = tuner ? cores() : workers;
+  buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3), pinned && !options.collate);
+}
+
+void DataLoader::Impl::set_workers(int64_t count) {
+  forget_ahead();
+  ahead.reset();
+  workers = count;
+}
+
+void DataLoader::Impl::forget_ahead() {
+  if (ahead) ahead->drop();
+  scheduled = position;
+  stale = false;
+}
+
+std::shared_ptr<BatchTask> DataLoader::Impl::make_task(const EpochPosition& at, int64_t rows) {
+  auto task = std::make_shared<BatchTask>();
+  task->recipe = recipe;
+  task->order = plan.order();
+  task->begin = at.samples;
+  task->rows = rows;
+  task->context = {.seed = context.seed, .epoch = context.epoch};
+  const auto indices = task->indices(0, rows);
+  // A view has to be copied anyway where pinned memory is wanted.
+  if (!options.collate && !buffers->pinned() && is_range(indices)) {
+    if (auto view = dataset->view(indices[0], rows)) {
+      task->batch = std::move(*view);
+      task->whole = true;
+      return task;
+    }
+  }
+  task->batch = buffers->take(rows);
+  return task;
+}
+
+void DataLoader::Impl::schedule() {
+  const auto limit = static_cast<size_t>(workers * options.prefetch_factor);
+  while (ahead->waiting() < limit) {
+    const int64_t rows = plan.rows_at(scheduled);
+    if (rows <= 0) return;
+    ahead->push(make_task(scheduled, rows));
+    scheduled.samples += rows;
+    ++scheduled.batches;
+  }
+}
+
+Batch DataLoader::Impl::read_next(int64_t rows) {
+  if (workers == 0) {
+    const std::shared_ptr<BatchTask> task = make_task(position, rows);
+    if (!task->whole) {
+      const OneThread one_thread;
+      task->read(0, rows);
+      task->finish();
+    }
+    return std::move(task->batch);
+  }
+  if (!ahead)
+    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s});
+  const auto start = Clock::now();
+  schedule();
+  const size_t before = ahead->waiting();
+  try {
+    Batch batch = ahead->take();
+    advise(std::chrono::duration<double>(Clock::now() - start).count());
+    return batch;
+  } catch (...) {
+    // A batch that failed was taken; one that is late is still waited for.
+    stale = stale || ahead->waiting() < before;
+    throw;
+  }
+}
+
+void DataLoader::Impl::advise(double waited) {
+  constexpr int64_t kBatches = 64;
+  if (tuner || counted >= kBatches) return;
+  // The first batches wait for the threads to start.
+  if (++counted <= kBatches / 4) return;
+  waited_s += waited;
+  read_s += ahead->last_read_s();
+  if (counted < kBatches) return;
+  constexpr double kMeasured = kBatches - kBatches / 4;
+  if (read_s > 0 && waited_s > 1.1 * read_s)
+    log::warn("data.workers_slower", cat("the ", options.name, " set was waited for ", format_fixed(waited_s / kMeasured * 1e6, 0), " µs a batch with num_workers ",
+                                         workers, "; reading one takes ", format_fixed(read_s / kMeasured * 1e6, 0),
+                                         " µs without. Set num_workers to 0"));
+}
+
+void DataLoader::Impl::tell_workers() const {
+  log::info(cat("num_workers: ", tuner->workers(), " for the ", options.name, " set (time of a batch by number of workers: ", tuner->text(), ")"));
+}
+
+void DataLoader::Impl::measured() {
+  if (!tuner || tuner->done()) return;
+  if (tuner->batch_given(Clock::now())) set_workers(tuner->workers());
+  if (tuner->done()) tell_workers();
+}
+
+std::optional<int64_t> DataLoader::size() const {
+  if (impl_->options.batch_sampler) return impl_->options.batch_sampler->size(impl_->context.rank, impl_->context.world_size);
+  return (impl_->usable_samples() + impl_->options.batch_size - 1) / impl_->options.batch_size;
+}
+
+std::optional<int64_t> DataLoader::samples() const { return impl_->usable_samples(); }
+
+int64_t DataLoader::batch_size() const {
+  return impl_->options.batch_sampler ? impl_->options.batch_sampler->batch_size() : impl_->options.batch_size;
+}
+
+const Dataset& DataLoader::dataset() const { return *impl_->dataset; }
+
+int64_t DataLoader::num_workers() const { return impl_->workers; }
+
+bool DataLoader::shuffles() const {
+  return impl_->options.batch_sampler ? impl_->options.batch_sampler->shuffles() : impl_->sampler->shuffles();
+}
+
+void DataLoader::set_device(const at::Device& device) { impl_->cuda = device.is_cuda(); }
 
 void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
-  const SamplerContext before = context_;
-  context_ = {.seed = seed, .epoch = context_.epoch, .rank = rank, .world_size = world_size};
+  const SamplerContext before = impl_->context;
+  impl_->context = {.seed = seed, .epoch = before.epoch, .rank = rank, .world_size = world_size};
   try {
-    check_not_empty();
+    impl_->check_not_empty();
   } catch (...) {
-    context_ = before;
+    impl_->context = before;
     throw;
   }
 }
 
 void DataLoader::start_epoch(int64_t epoch) {
-  Position start{.epoch = epoch};
-  if (loaded_ && loaded_->epoch == epoch) start = *loaded_;
-  context_.epoch = epoch;
-  order_ = sampler_->order(context_);
-  if (static_cast<int64_t>(order_.size()) != sampler_->size(context_.rank, context_.world_size))
-    throw Error(cat("[data.DataLoader] order() of the sampler must give as many indices as its size() says; got ", order_.size(), " instead of ",
-                    sampler_->size(context_.rank, context_.world_size), "."));
-  order_.resize(static_cast<size_t>(usable_samples()));
-  if (start.samples > static_cast<int64_t>(order_.size()))
-    throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch, " of the ", options_.name,
-                        " set, which has ", order_.size(), ". Resume with the data and number of processes that it was made with."));
-  loaded_.reset();
-  position_ = start;
-  if (prototype_.empty()) prototype_ = dataset_->prototype();
-}
-
-Batch DataLoader::allocate(int64_t rows) const {
-  Batch batch;
-  for (const auto& [name, value] : prototype_) {
-    if (const auto* tensor = std::get_if<Tensor>(&value)) {
-      std::vector<int64_t> sizes = tensor->sizes().vec();
-      sizes.at(0) = rows;
-      batch.add(name, at::empty(sizes, tensor->options()));
-    } else if (std::holds_alternative<std::vector<Tensor>>(value)) {
-      batch.add(name, std::vector<Tensor>(static_cast<size_t>(rows)));
-    } else {
-      batch.add(name, std::vector<std::string>(static_cast<size_t>(rows)));
-    }
-  }
-  return batch;
+  Impl& m = *impl_;
+  m.forget_ahead();
+  EpochPosition start{.epoch = epoch};
+  if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
+  m.context.epoch = epoch;
+  m.plan = m.make_plan();
+  if (!m.plan.fits(start))
+    throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch, " of the ", m.options.name,
+                        " set, which has ", m.plan.samples(), m.options.batch_sampler ? " in other batches" : "",
+                        ". Resume with the data and number of processes that it was made with."));
+  m.loaded.reset();
+  m.before_last.reset();
+  m.position = m.scheduled = start;
+  m.make_recipe();
+  if (m.tuner) m.tuner->pause();
+  m.started = true;
 }
 
 bool DataLoader::next(Batch& out) {
-  if (order_.empty()) throw Error("[data.DataLoader] start_epoch must be called before next.");
-  const int64_t left = static_cast<int64_t>(order_.size()) - position_.samples;
-  if (left <= 0) return false;
-  const int64_t rows = std::min(left, options_.batch_size);
-  const c10::ArrayRef<int64_t> indices(order_.data() + position_.samples, static_cast<size_t>(rows));
-  std::optional<Batch> batch;
-  if (is_range(indices)) batch = dataset_->view(indices[0], rows);
-  if (!batch) {
-    batch = allocate(rows);
-    dataset_->read(indices, 0, *batch, {.seed = context_.seed, .epoch = context_.epoch});
+  Impl& m = *impl_;
+  if (!m.started) throw Error("[data.DataLoader] start_epoch must be called before next.");
+  const int64_t rows = m.plan.rows_at(m.position);
+  if (rows <= 0) {
+    if (m.tuner && !m.tuner->done()) {
+      if (m.tuner->finish()) m.set_workers(m.tuner->workers());
+      m.tell_workers();
+    }
+    return false;
   }
-  out = options_.transform ? options_.transform(std::move(*batch)) : std::move(*batch);
+  if (m.stale) m.forget_ahead();
+  Batch batch = m.read_next(rows);
+  try {
+    out = m.options.transform ? m.options.transform(std::move(batch)) : std::move(batch);
+  } catch (...) {
+    m.stale = true;
+    throw;
+  }
   // Counted only now: a batch whose reading failed was not consumed.
-  position_.samples += rows;
-  ++position_.batches;
+  m.before_last = m.position;
+  m.position.samples += rows;
+  ++m.position.batches;
+  if (m.workers > 0) m.schedule();
+  m.measured();
   return true;
 }
 
 bool DataLoader::keep_order() {
-  sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
+  Impl& m = *impl_;
+  if (m.options.batch_sampler) return !m.options.batch_sampler->shuffles();
+  m.sampler = std::make_shared<SequentialSampler>(m.dataset->size());
   return true;
 }
 
 void DataLoader::unread() {
-  if (position_.batches == 0) return;
-  --position_.batches;
-  position_.samples = position_.batches * options_.batch_size;
+  Impl& m = *impl_;
+  if (!m.before_last) return;
+  m.position = *m.before_last;
+  m.before_last.reset();
+  // Not dropped here: that waits for the workers, and the run may be about to end.
+  m.stale = true;
 }
 
 StateTree DataLoader::state() const {
-  const Position& position = loaded_ ? *loaded_ : position_;
+  const EpochPosition& position = impl_->loaded ? *impl_->loaded : impl_->position;
   return StateTree::map({{"epoch", position.epoch}, {"batches", position.batches}, {"samples", position.samples}});
 }
 
 void DataLoader::load_state(const StateTree& state) {
-  const Position position{.epoch = state.at("epoch").as_int(), .batches = state.at("batches").as_int(), .samples = state.at("samples").as_int()};
+  const EpochPosition position{.epoch = state.at("epoch").as_int(), .batches = state.at("batches").as_int(), .samples = state.at("samples").as_int()};
   if (position.epoch < 0 || position.batches < 0 || position.samples < 0)
     throw CheckpointError(cat("[data.DataLoader] a position must not be negative; got epoch ", position.epoch, ", batch ", position.batches,
                               ", sample ", position.samples, "."));
-  loaded_ = position;
+  impl_->loaded = position;
 }
 
 }  // namespace fulgur

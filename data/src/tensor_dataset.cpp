@@ -46,6 +46,10 @@ void TensorDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
       throw DataError(cat("[data.TensorDataset] the index must be in [0, ", size_, "); got ", index, "."));
   for (size_t i = 0; i < samples_.entries(); ++i) {
     const Tensor& source = samples_[i];
+    if (auto* list = std::get_if<std::vector<Tensor>>(&out.entry(i).second)) {
+      for (size_t row = 0; row < indices.size(); ++row) list->at(static_cast<size_t>(first_row) + row) = source.select(0, indices[row]);
+      continue;
+    }
     const Tensor& target = out[i];
     if (!target.is_contiguous() || target.scalar_type() != source.scalar_type() || target.sizes().slice(1) != source.sizes().slice(1) ||
         target.size(0) < first_row + static_cast<int64_t>(indices.size()))

@@ -6,17 +6,23 @@
 #include <optional>
 
 #include "fulgur/core/batch.h"
+#include "fulgur/core/split_mix.h"
 #include "fulgur/core/state_tree.h"
 
 namespace fulgur {
 
 /// What a sample may depend on beside its index; random transforms are a function of (seed, epoch, index).
-struct SampleContext {
+struct FULGUR_API SampleContext {
   uint64_t seed = 0;
   int64_t epoch = 0;
+
+  /// The random numbers of sample `index` in this epoch: the same whatever thread reads it, and in whatever batch. LibTorch's
+  /// default generator is neither: do not draw from it in a dataset.
+  SplitMix64 random(int64_t index) const;
 };
 
-/// Samples that can be read by index. Shared by all worker threads: every const function must be thread-safe.
+/// Samples that can be read by index. Shared by all worker threads: every const function must be thread-safe, and a sample
+/// must not depend on those that are read with it.
 /// Most users derive from `BatchDataset` or `SampleDataset` instead.
 class FULGUR_API Dataset {
  public:
@@ -26,7 +32,9 @@ class FULGUR_API Dataset {
   /// One batch of one sample with the names, dtypes and shapes of the rest; the loader allocates batches from it.
   virtual Batch prototype() const = 0;
   /// Writes the samples `indices` to rows [first_row, first_row + indices.size()) of `out`, whose tensors have the
-  /// prototype's dtypes and sample shapes. Throws a DataError that names index and file for a bad sample.
+  /// prototype's dtypes and sample shapes. Where `out` has a list of tensors instead (a loader with a collate function), a
+  /// row is a tensor of its own, without the batch dimension and of any shape. Lists have a place for each row already; other
+  /// threads write other rows at the same time. Throws a DataError that names index and file for a bad sample.
   virtual void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const = 0;
   /// Samples [start, start + length) without a copy, where the data lies so; else nothing.
   virtual std::optional<Batch> view(int64_t start, int64_t length) const;
@@ -35,7 +43,7 @@ class FULGUR_API Dataset {
 /// A dataset whose user writes one function from indices to a batch.
 class FULGUR_API BatchDataset : public Dataset {
  public:
-  /// The samples `indices` (never empty), in that order.
+  /// The samples `indices` (never empty), in that order. A loader with workers asks for parts of a batch.
   virtual Batch get(c10::ArrayRef<int64_t> indices, const SampleContext& context) const = 0;
   Batch prototype() const override;
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;

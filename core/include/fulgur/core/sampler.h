@@ -28,4 +28,21 @@ class FULGUR_API Sampler {
   virtual bool shuffles() const { return false; }
 };
 
+/// Whole batches of an epoch, for batches that are more than the next few samples of an order (alike lengths, a share of
+/// each class). Pure, as a Sampler is.
+class FULGUR_API BatchSampler {
+ public:
+  virtual ~BatchSampler();
+  /// Batches that this rank sees in an epoch; they may depend on nothing else.
+  virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
+  /// Samples in a full batch.
+  virtual int64_t batch_size() const = 0;
+  /// The indices of each batch; none may be empty.
+  virtual std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const = 0;
+  /// Samples that this rank sees in an epoch.
+  virtual int64_t samples(int64_t rank, int64_t world_size) const = 0;
+  /// True where the order is not that of the dataset.
+  virtual bool shuffles() const { return false; }
+};
+
 }  // namespace fulgur

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/dataset.h"
+
+namespace fulgur {
+
+/// What all batches of a loader have in common.
+struct BatchRecipe {
+  std::shared_ptr<const Dataset> dataset;
+  std::function<Batch(Batch)> collate;  ///< or empty
+  bool pin_collated = false;            ///< pinned memory for what `collate` made
+  std::string name;                     ///< of the set, in messages
+};
+
+/// One batch on its way: made by the loader's thread, read in pieces by any thread, finished by the last of them.
+struct BatchTask {
+  std::shared_ptr<const BatchRecipe> recipe;
+  std::shared_ptr<const std::vector<int64_t>> order;  ///< of the epoch
+  int64_t begin = 0;                                  ///< place of the first sample in the order
+  int64_t rows = 0;
+  SampleContext context;
+  Batch batch;         ///< memory to read into
+  bool whole = false;  ///< a view: there is nothing to read
+
+  c10::ArrayRef<int64_t> indices(int64_t first, int64_t count) const { return {order->data() + begin + first, static_cast<size_t>(count)}; }
+  /// Reads rows [first, first + count). Throws what the dataset throws, with the sample named.
+  void read(int64_t first, int64_t count);
+  /// After all rows were read.
+  void finish();
+};
+
+}  // namespace fulgur

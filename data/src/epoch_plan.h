@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/sampler.h"
+
+namespace fulgur {
+
+/// How far an epoch is.
+struct EpochPosition {
+  int64_t epoch = 0;
+  int64_t batches = 0;
+  int64_t samples = 0;
+};
+
+/// The samples of one epoch in order, and where each batch of them ends.
+class EpochPlan {
+ public:
+  EpochPlan() : order_(std::make_shared<std::vector<int64_t>>()) {}
+  /// Batches of `batch_size`, the last one with the rest.
+  EpochPlan(std::vector<int64_t> order, int64_t batch_size);
+  /// Batches as they are given. Throws an Error for one without samples.
+  explicit EpochPlan(const std::vector<std::vector<int64_t>>& batches);
+
+  const std::shared_ptr<const std::vector<int64_t>>& order() const { return order_; }
+  int64_t samples() const { return static_cast<int64_t>(order_->size()); }
+  int64_t largest_batch() const { return largest_; }
+  /// Rows of the batch at `position`; 0 at the end.
+  int64_t rows_at(const EpochPosition& position) const;
+  /// True where a batch may begin at `position`: anywhere for batches of one size, which may so change between runs.
+  bool fits(const EpochPosition& position) const;
+
+ private:
+  std::shared_ptr<const std::vector<int64_t>> order_;
+  std::vector<int64_t> ends_;  ///< of given batches
+  int64_t largest_ = 1;
+};
+
+}  // namespace fulgur

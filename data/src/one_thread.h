@@ -1,0 +1,18 @@
+#pragma once
+
+namespace fulgur {
+
+/// LibTorch's operations on this thread use one thread as long as this lives: results of sums do not depend on the number
+/// of workers then, and workers do not each start a team of threads.
+class OneThread {
+ public:
+  OneThread();
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,88 @@
+#include "sample_error.h"
+
+#include <c10/util/Exception.h>
+#include <cxxabi.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
+#include <vector>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+std::string class_name(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  return text ? text.get() : type.name();
+}
+
+std::string samples_text(c10::ArrayRef<int64_t> indices) {
+  if (indices.size() == 1) return cat("sample ", indices[0]);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < indices.size() && i < 8; ++i) names.push_back(std::to_string(indices[i]));
+  if (indices.size() > 8) names.emplace_back("…");
+  return cat("one of the samples ", join(names));
+}
+
+// A class that a user derived is thrown as it is: its message cannot be changed without losing its type.
+template <class E>
+void rethrow_as(const Error& error, const std::string& where) {
+  if (typeid(error) == typeid(E)) throw E(cat(error.what(), " (", where, ")"));
+}
+
+}  // namespace
+
+bool names_number(std::string_view message, int64_t number) {
+  const std::string digits = std::to_string(number);
+  const auto is_digit = [&](size_t at) { return at < message.size() && std::isdigit(static_cast<unsigned char>(message[at])) != 0; };
+  for (const char* word : {"index ", "sample ", "Index ", "Sample "}) {
+    const std::string wanted = word + digits;
+    for (size_t at = message.find(wanted); at != std::string_view::npos; at = message.find(wanted, at + 1))
+      if (!is_digit(at + wanted.size())) return true;
+  }
+  return false;
+}
+
+bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    for (const int64_t index : indices)
+      if (names_number(e.what(), index)) return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
+  const std::string where = cat(samples_text(indices), " of the ", set_name, " set");
+  const auto text = [&](std::string_view what) {
+    return cat("[data.DataLoader] ", where, " could not be read; ", what, ". Check the sample and the dataset that reads it.");
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    if (names_one_of(error, indices)) throw;
+    rethrow_as<DataError>(e, where);
+    rethrow_as<ConfigError>(e, where);
+    rethrow_as<CheckpointError>(e, where);
+    rethrow_as<DistributedError>(e, where);
+    rethrow_as<NonFiniteError>(e, where);
+    if (typeid(e) == typeid(Error)) throw Error(cat(e.what(), " (", where, ")"), e.code());
+    throw;
+  } catch (const c10::Error& e) {
+    // what() has a stack trace of many lines.
+    std::throw_with_nested(DataError(text(cat("c10::Error: ", e.what_without_backtrace()))));
+  } catch (const std::exception& e) {
+    std::throw_with_nested(DataError(text(cat(class_name(typeid(e)), ": ", e.what()))));
+  } catch (...) {
+    std::throw_with_nested(DataError(text("an exception was thrown that is no std::exception")));
+  }
+}
+
+}  // namespace fulgur

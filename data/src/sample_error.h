@@ -1,0 +1,22 @@
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+
+namespace fulgur {
+
+/// True where `message` names the number as a whole: `index 13`, `(sample 13)`, but not 130.
+bool names_number(std::string_view message, int64_t number);
+
+/// True where the message of the exception names one of the indices.
+bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices);
+
+/// Throws `error` again, with the samples named. Fulgur's own errors keep their type; others become a DataError, which has
+/// the original nested (`std::rethrow_if_nested`).
+[[noreturn]] void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name);
+
+}  // namespace fulgur

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fulgur {
+
+/// Finds a number of workers: 0, 1, 2, … are tried for some batches each, until one more is no faster. What counts is the
+/// time from batch to batch with all that the run does between them, since workers take cores from it.
+class WorkerTuner {
+ public:
+  using Clock = std::chrono::steady_clock;
+  WorkerTuner(int64_t most, int64_t prefetch_factor) : most_(most), prefetch_factor_(prefetch_factor) {}
+
+  /// The number to use now.
+  int64_t workers() const { return done_ ? best_ : trying_; }
+  bool done() const { return done_; }
+  /// A batch was given out at `now`. True where `workers()` has changed.
+  bool batch_given(Clock::time_point now);
+  /// The epoch is over: what was measured must do. True where `workers()` has changed.
+  bool finish();
+  /// Forgets the time of the last batch (another epoch begins, a validation came between).
+  void pause() { last_.reset(); }
+  /// `0: 512 µs, 1: 301 µs`: the median time of a batch by number of workers.
+  std::string text() const;
+
+ private:
+  bool conclude();
+
+  int64_t most_, prefetch_factor_;
+  int64_t trying_ = 0, best_ = 0;
+  int64_t seen_ = 0;
+  bool done_ = false;
+  std::optional<Clock::time_point> last_;
+  std::vector<double> times_;     ///< of the number that is tried
+  std::vector<double> measured_;  ///< medians by number of workers
+};
+
+}  // namespace fulgur
