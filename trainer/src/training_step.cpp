@@ -122,7 +122,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     const auto guard = precision.forward_guard();
     output = module.training_step(batch, batch_idx);
   }
-  output.extra = output.extra.detach();
+  if (!output.extra.empty()) output.extra = output.extra.detach();
   if (!output.loss.defined()) {
     if (run.world_size() > 1)
       throw DistributedError("[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
