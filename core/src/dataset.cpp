@@ -20,6 +20,12 @@ SplitMix64 SampleContext::random(int64_t index) const {
 
 std::optional<Batch> Dataset::view(int64_t, int64_t) const { return std::nullopt; }
 
+void IterableDataset::set_share(int64_t, int64_t world_size) {
+  if (world_size > 1)
+    throw DistributedError(cat("[core.IterableDataset] each of ", world_size, " processes must read a part of its own, or all would train on the same "
+                               "samples. Override set_share()."));
+}
+
 namespace {
 
 template <class Item>

@@ -4,8 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
-#include <atomic>
-
 namespace fulgur {
 namespace {
 
@@ -41,8 +39,8 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
     for (size_t i = 0; i < storages.size() && free; ++i)
       free = row_bytes_[i] == 0 || (storages[i].use_count() == 1 && storages[i].nbytes() >= row_bytes_[i] * static_cast<size_t>(rows_));
     if (!free) continue;
-    // The count is read without order; who let go of the memory has read it before.
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // The count is read without order. Counting up and down again is ordered behind whoever let go of the memory.
+    for (const c10::Storage& storage : storages) [[maybe_unused]] const c10::Storage counted = storage;
     return storages;
   }
   if (ring_.size() < limit_) {

@@ -152,6 +152,7 @@ void IdxImageOptions::fields_but_data_dir(Fields& f) {
   f(normalize, "normalize", "Subtract the mean of the training part and divide by its standard deviation.");
   f(shuffle, "shuffle", "New order of the training samples each epoch.");
   f(drop_last, "drop_last", "Leave out the last training batch where it is not full.");
+  loading.fields(f);
 }
 
 IdxImageDataModule::IdxImageDataModule(const IdxImageOptions& options, IdxImageSource source) : impl_(std::make_shared<Impl>()) {
@@ -184,6 +185,7 @@ std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(Stage stage) {
   how.shuffle = training && options.shuffle;
   how.drop_last = training && options.drop_last;
   how.transform = [impl = impl_](Batch batch) { return impl->convert(std::move(batch)); };
+  options.loading.apply(how);
   how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
   return {std::make_shared<DataLoader>(dataset, std::move(how))};
 }

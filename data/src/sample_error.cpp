@@ -60,7 +60,7 @@ bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
 }
 
 void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
-  const std::string where = cat(samples_text(indices), " of the ", set_name, " set");
+  const std::string where = set_name.empty() ? samples_text(indices) : cat(samples_text(indices), " of the ", set_name, " set");
   const auto text = [&](std::string_view what) {
     return cat("[data.DataLoader] ", where, " could not be read; ", what, ". Check the sample and the dataset that reads it.");
   };

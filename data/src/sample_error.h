@@ -16,7 +16,7 @@ bool names_number(std::string_view message, int64_t number);
 bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices);
 
 /// Throws `error` again, with the samples named. Fulgur's own errors keep their type; others become a DataError, which has
-/// the original nested (`std::rethrow_if_nested`).
+/// the original nested (`std::rethrow_if_nested`). `set_name` may be empty.
 [[noreturn]] void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name);
 
 }  // namespace fulgur

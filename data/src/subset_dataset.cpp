@@ -1,6 +1,7 @@
 #include "fulgur/data/subset_dataset.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -63,6 +64,22 @@ std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Da
   for (auto& indices : split_indices(dataset->size(), sizes, seed))
     parts.push_back(std::make_shared<SubsetDataset>(dataset, std::move(indices)));
   return parts;
+}
+
+std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset, const std::vector<double>& shares,
+                                                         uint64_t seed) {
+  double sum = 0;
+  std::vector<int64_t> sizes;
+  int64_t left = dataset->size();
+  for (const double share : shares) {
+    if (!(share >= 0)) throw ConfigError(cat("[data.random_split] shares must not be negative; got ", share, "."));
+    sum += share;
+    sizes.push_back(static_cast<int64_t>(std::floor(share * static_cast<double>(dataset->size()))));
+    left -= sizes.back();
+  }
+  if (sizes.empty() || std::abs(sum - 1) > 1e-6) throw ConfigError(cat("[data.random_split] shares must add up to 1; got ", sum, "."));
+  for (size_t i = 0; left > 0; i = (i + 1) % sizes.size(), --left) ++sizes[i];
+  return split(dataset, sizes, seed);
 }
 
 }  // namespace fulgur

@@ -19,10 +19,11 @@ void SyntheticDataModule::Options::fields(Fields& f) {
   f(noise, "noise", "Standard deviation of a sample around its class's prototype, whose values have 1.").at_least(0);
   f(seed, "seed", "Chooses the data; independent of the run's seed.").at_least(0);
   f(batch_size, "batch_size", "Samples in a batch.").at_least(1);
+  loading.fields(f);
 }
 
 SyntheticDataModule::SyntheticDataModule(const Options& options)
-    : TensorDataModule(TensorDataOptions{.batch_size = options.batch_size}), options_(options) {
+    : TensorDataModule(TensorDataOptions{.batch_size = options.batch_size, .loading = options.loading}), options_(options) {
   if (options.num_classes < 1 || options.num_train < 0 || options.num_val < 0 || options.num_test < 0)
     throw ConfigError(cat("[data.SyntheticDataModule] numbers must not be negative; got num_classes ", options.num_classes, ", num_train ",
                           options.num_train, ", num_val ", options.num_val, ", num_test ", options.num_test, "."));

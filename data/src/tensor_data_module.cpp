@@ -19,6 +19,7 @@ std::vector<std::shared_ptr<Loader>> TensorDataModule::loaders(Stage stage) {
   how.batch_size = training ? options_.batch_size : options_.eval_batch_size.value.value_or(options_.batch_size);
   how.shuffle = training && options_.shuffle;
   how.drop_last = training && options_.drop_last;
+  options_.loading.apply(how);
   how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
   return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(*samples), std::move(how))};
 }

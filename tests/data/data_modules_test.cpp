@@ -2,8 +2,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 
+#include <set>
+
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
+#include "fulgur/data/data_loader.h"
 #include "fulgur/data/synthetic.h"
 #include "fulgur/data/tensor_data_module.h"
 #include "support/expect_error.h"
@@ -80,4 +83,24 @@ TEST_CASE("the built-in data modules are registered") {
     CHECK(Registry<DataModule>::instance().find(name) != nullptr);
   const auto& info = Registry<DataModule>::instance().get("SyntheticDataModule");
   CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))->facts().at("num_features").as_int() == 784);
+}
+
+TEST_CASE("data modules pass their loading options on") {
+  const auto& info = Registry<DataModule>::instance().get("SyntheticDataModule");
+  auto options = info.make_options();
+  Fields fields;
+  options->fields(fields);
+  std::set<std::string> names;
+  for (const Field& field : fields.all()) names.insert(field.name);
+  for (const char* name : {"num_workers", "prefetch_factor", "pin_memory", "timeout_s"}) CHECK(names.count(name) == 1);
+
+  SyntheticDataModule::Options with;
+  with.loading.num_workers = 2;
+  with.loading.timeout_s = 60;
+  SyntheticDataModule data(with), plain(SyntheticDataModule::Options{});
+  data.setup(Verb::fit);
+  plain.setup(Verb::fit);
+  const auto loader = data.loaders(Stage::train).at(0);
+  CHECK(dynamic_cast<DataLoader&>(*loader).num_workers() == 2);
+  CHECK(at::equal(first_batch(data, Stage::train)["image"], first_batch(plain, Stage::train)["image"]));
 }

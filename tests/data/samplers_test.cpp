@@ -1,11 +1,13 @@
 #include <algorithm>
-#include <catch2/catch_test_macros.hpp>
 #include <numeric>
 #include <set>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
+#include "data_support.h"
 #include "permutation.h"
+#include "support/expect_error.h"
 
 using namespace fulgur;
 
@@ -82,4 +84,113 @@ TEST_CASE("samplers refuse impossible sizes and ranks") {
   CHECK_THROWS_AS(SequentialSampler(-1), ConfigError);
   CHECK_THROWS_AS(RandomSampler(4).order({.rank = 2, .world_size = 2}), ConfigError);
   CHECK_THROWS_AS(SequentialSampler(4).size(0, 0), ConfigError);
+}
+
+TEST_CASE("a subset sampler gives its indices, shuffled where asked") {
+  const std::vector<int64_t> indices = {9, 3, 4, 7, 1, 0};
+  CHECK(SubsetSampler(indices).order({}) == indices);
+  CHECK(SubsetSampler(indices).order({.rank = 1, .world_size = 4}) == std::vector<int64_t>{3, 0});
+  const SubsetSampler shuffled(indices, true);
+  CHECK(shuffled.shuffles());
+  auto order = shuffled.order({.seed = 1, .epoch = 2});
+  CHECK(order != indices);
+  CHECK(order == shuffled.order({.seed = 1, .epoch = 2}));
+  CHECK(order != shuffled.order({.seed = 1, .epoch = 3}));
+  CHECK(std::multiset<int64_t>(order.begin(), order.end()) == std::multiset<int64_t>(indices.begin(), indices.end()));
+  CHECK_THROWS_AS(SubsetSampler({1, -1}), ConfigError);
+}
+
+TEST_CASE("a weighted sampler draws by weight, and never what weighs nothing") {
+  const std::vector<double> weights = {1, 0, 3, 0, 4, 0};
+  const WeightedSampler with(weights, 8000);
+  const auto drawn = with.order({.seed = 5, .epoch = 1});
+  std::vector<int64_t> counts(6, 0);
+  for (const int64_t index : drawn) ++counts.at(static_cast<size_t>(index));
+  CHECK(counts[1] + counts[3] + counts[5] == 0);
+  // Expected 1000, 3000, 4000; standard deviations 30, 43, 45.
+  CHECK(std::abs(counts[0] - 1000) < 150);
+  CHECK(std::abs(counts[2] - 3000) < 220);
+  CHECK(drawn == with.order({.seed = 5, .epoch = 1}));
+  CHECK(drawn != with.order({.seed = 5, .epoch = 2}));
+  const auto share = with.order({.seed = 5, .epoch = 1, .rank = 1, .world_size = 3});
+  CHECK(static_cast<int64_t>(share.size()) == with.size(1, 3));
+  CHECK(share[1] == drawn[4]);
+
+  const WeightedSampler without(weights, 3, false);
+  int64_t heavy_first = 0;
+  for (int64_t epoch = 0; epoch < 2000; ++epoch) {
+    const auto order = without.order({.seed = 5, .epoch = epoch});
+    CHECK(std::set<int64_t>(order.begin(), order.end()) == std::set<int64_t>{0, 2, 4});
+    heavy_first += order[0] == 4 ? 1 : 0;
+  }
+  CHECK(std::abs(heavy_first - 1000) < 120);  // half of the weight; standard deviation 22
+
+  CHECK_THROWS_AS(WeightedSampler({1, -1}, 2), ConfigError);
+  CHECK_THROWS_AS(WeightedSampler({0, 0}, 2), ConfigError);
+  CHECK_THROWS_AS(WeightedSampler({1, std::nan("")}, 2), ConfigError);
+  CHECK_THROWS_AS(WeightedSampler(weights, 4, false), ConfigError);
+  CHECK_THROWS_AS(WeightedSampler(weights, 0), ConfigError);
+}
+
+TEST_CASE("a distributed sampler gives every rank as many samples") {
+  for (const int64_t samples : {1, 7, 12}) {
+    for (const int64_t world : {1, 3, 4}) {
+      const auto source = std::make_shared<RandomSampler>(samples);
+      const DistributedSampler padded(source), dropped(source, DistributedSampler::Rest::drop);
+      std::multiset<int64_t> seen_padded, seen_dropped;
+      for (int64_t rank = 0; rank < world; ++rank) {
+        const SamplerContext context{.seed = 2, .epoch = 5, .rank = rank, .world_size = world};
+        const auto p = padded.order(context), d = dropped.order(context);
+        CHECK(static_cast<int64_t>(p.size()) == (samples + world - 1) / world);
+        CHECK(static_cast<int64_t>(d.size()) == samples / world);
+        CHECK(padded.size(rank, world) == static_cast<int64_t>(p.size()));
+        seen_padded.insert(p.begin(), p.end());
+        seen_dropped.insert(d.begin(), d.end());
+      }
+      CHECK(std::set<int64_t>(seen_padded.begin(), seen_padded.end()).size() == static_cast<size_t>(samples));
+      CHECK(std::set<int64_t>(seen_dropped.begin(), seen_dropped.end()).size() == seen_dropped.size());
+    }
+  }
+  CHECK_THROWS_AS(DistributedSampler(nullptr), ConfigError);
+}
+
+TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in them") {
+  struct Uneven : BatchSampler {
+    int64_t size(int64_t, int64_t) const override { return 4; }
+    int64_t batch_size() const override { return 3; }
+    int64_t samples(int64_t, int64_t) const override { return 8; }
+    std::vector<std::vector<int64_t>> batches(const SamplerContext&) const override { return {{5}, {1, 2, 3}, {0, 9, 8}, {7}}; }
+  };
+  const std::vector<int64_t> expected = {5, 1, 2, 3, 0, 9, 8, 7};
+  for (const int64_t workers : {0, 2}) {
+    const auto make = [&](std::shared_ptr<const BatchSampler> sampler) {
+      return DataLoader(test::numbers(10), {.batch_sampler = std::move(sampler), .num_workers = workers});
+    };
+    DataLoader loader = make(std::make_shared<Uneven>());
+    CHECK(loader.size() == 4);
+    CHECK(loader.samples() == 8);
+    CHECK(loader.batch_size() == 3);
+    CHECK(test::epoch_of(loader, 0) == expected);
+    loader.start_epoch(1);
+    Batch batch;
+    std::vector<int64_t> sizes;
+    for (int i = 0; i < 2; ++i) {
+      REQUIRE(loader.next(batch));
+      sizes.push_back(batch.size());
+    }
+    CHECK(sizes == std::vector<int64_t>{1, 3});
+    DataLoader after = make(std::make_shared<Uneven>());
+    after.load_state(loader.state());
+    CHECK(test::epoch_of(after, 1) == std::vector<int64_t>{0, 9, 8, 7});
+    DataLoader other = make(std::make_shared<FixedBatchSampler>(std::make_shared<SequentialSampler>(10), 3));
+    other.load_state(loader.state());
+    CHECK_THROWS_AS(other.start_epoch(1), DataError);
+  }
+  DataLoader fixed(test::numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(std::make_shared<RandomSampler>(10), 3, true)});
+  CHECK(fixed.size() == 3);
+  CHECK(fixed.shuffles());
+  CHECK_FALSE(fixed.keep_order());
+  DataLoader same(test::numbers(10), {.batch_size = 3, .shuffle = true, .drop_last = true});
+  CHECK(test::epoch_of(fixed, 2) == test::epoch_of(same, 2));
+  CHECK_THROWS_AS(DataLoader(test::numbers(4), {.batch_size = 2, .batch_sampler = std::make_shared<Uneven>()}), ConfigError);
 }

@@ -1,9 +1,13 @@
 set(TEST_SOURCES
+  combined_test.cpp
+  concat_dataset_test.cpp
   data_loader_test.cpp
   data_modules_test.cpp
   idx_test.cpp
+  iterable_loader_test.cpp
   loader_speed_test.cpp
   mnist_test.cpp
+  sample_dataset_test.cpp
   samplers_test.cpp
   subset_dataset_test.cpp
   tensor_dataset_test.cpp

@@ -49,9 +49,13 @@ class FULGUR_API BatchDataset : public Dataset {
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
 };
 
-/// A stream without length or index. Its state is the position of the next sample.
+/// A stream without length or index. Its state is the position of the next sample. Used by one thread at a time, which need
+/// not be that of the run.
 class FULGUR_API IterableDataset : public Stateful {
  public:
+  /// Which of `world_size` disjoint parts of the stream this process reads; called before the first epoch. The default knows
+  /// one part only and throws a DistributedError for more.
+  virtual void set_share(int64_t rank, int64_t world_size);
   /// Starts epoch `context.epoch` from its first sample.
   virtual void reset(const SampleContext& context) = 0;
   /// Up to `count` samples; fewer only at the end, nothing after it.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "fulgur/core/data_module.h"
+#include "fulgur/data/loading_options.h"
 
 namespace fulgur {
 
@@ -20,6 +21,7 @@ struct FULGUR_API IdxImageOptions {
   bool normalize = true;
   bool shuffle = true;
   bool drop_last = false;
+  LoadingOptions loading = {};
 
  protected:
   void fields_but_data_dir(Fields& f);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "fulgur/core/sampler.h"
 
 namespace fulgur {
@@ -28,6 +31,73 @@ class FULGUR_API RandomSampler : public Sampler {
 
  private:
   int64_t dataset_size_;
+};
+
+/// Some samples, in the order given or, with `shuffle`, in a new one each epoch. Ranks share them as SequentialSampler's do.
+class FULGUR_API SubsetSampler : public Sampler {
+ public:
+  explicit SubsetSampler(std::vector<int64_t> indices, bool shuffle = false);
+  int64_t size(int64_t rank, int64_t world_size) const override;
+  std::vector<int64_t> order(const SamplerContext& context) const override;
+  bool shuffles() const override { return shuffle_; }
+
+ private:
+  std::vector<int64_t> indices_;
+  bool shuffle_;
+};
+
+/// `num_samples` drawn by weight, anew each epoch. With replacement a sample comes about in proportion to its weight;
+/// without, each comes once at most, heavy ones first as a rule (Efraimidis and Spirakis 2006). Weights need not add up to
+/// one; samples of weight 0 are never drawn. Ranks share one drawing as SequentialSampler's do.
+class FULGUR_API WeightedSampler : public Sampler {
+ public:
+  /// Throws a ConfigError for a weight that is negative or not finite, for none above 0, or where there are not as many
+  /// samples to be drawn without replacement.
+  WeightedSampler(std::vector<double> weights, int64_t num_samples, bool replacement = true);
+  int64_t size(int64_t rank, int64_t world_size) const override;
+  std::vector<int64_t> order(const SamplerContext& context) const override;
+  bool shuffles() const override { return true; }
+
+ private:
+  std::vector<int64_t> draw(const SamplerContext& context) const;
+  std::vector<double> weights_;
+  std::vector<double> sums_;
+  int64_t num_samples_;
+  bool replacement_;
+};
+
+/// Shares of another sampler's order of the same size on every rank, which processes that work step by step together need:
+/// rank r of w sees places r, r + w, …. Where the order does not divide, it is filled up with samples from its begin
+/// (`pad`), or its rest is left out (`drop`).
+class FULGUR_API DistributedSampler : public Sampler {
+ public:
+  enum class Rest { pad, drop };
+  /// Throws a ConfigError where there is no sampler.
+  explicit DistributedSampler(std::shared_ptr<const Sampler> source, Rest rest = Rest::pad);
+  int64_t size(int64_t rank, int64_t world_size) const override;
+  std::vector<int64_t> order(const SamplerContext& context) const override;
+  bool shuffles() const override { return source_->shuffles(); }
+
+ private:
+  std::shared_ptr<const Sampler> source_;
+  Rest rest_;
+};
+
+/// A sampler's order cut into batches.
+class FULGUR_API FixedBatchSampler : public BatchSampler {
+ public:
+  /// Throws a ConfigError for a batch size below 1 or no sampler.
+  FixedBatchSampler(std::shared_ptr<const Sampler> source, int64_t batch_size, bool drop_last = false);
+  int64_t size(int64_t rank, int64_t world_size) const override;
+  int64_t batch_size() const override { return batch_size_; }
+  std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const override;
+  int64_t samples(int64_t rank, int64_t world_size) const override;
+  bool shuffles() const override { return source_->shuffles(); }
+
+ private:
+  std::shared_ptr<const Sampler> source_;
+  int64_t batch_size_;
+  bool drop_last_;
 };
 
 }  // namespace fulgur

@@ -20,6 +20,7 @@ class FULGUR_API SyntheticDataModule : public TensorDataModule {
     double noise = 1.0;
     int64_t seed = 0;
     int64_t batch_size = 64;
+    LoadingOptions loading = {};
     void fields(Fields& f);
   };
   explicit SyntheticDataModule(const Options& options);

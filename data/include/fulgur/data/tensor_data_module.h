@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "fulgur/core/data_module.h"
+#include "fulgur/data/loading_options.h"
 
 namespace fulgur {
 
@@ -12,6 +13,7 @@ struct TensorDataOptions {
   Auto<int64_t> eval_batch_size = {};  ///< auto: as batch_size
   bool shuffle = true;                 ///< of the training set
   bool drop_last = false;              ///< of the training set
+  LoadingOptions loading = {};
 };
 
 /// Data sets from tensors in memory, samples in dimension 0; what is left out has no loader. Entries keep their names and

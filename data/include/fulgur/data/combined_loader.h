@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/loader.h"
+
+namespace fulgur {
+
+/// When a CombinedLoader's epoch ends.
+enum class CombinedMode {
+  max_size_cycle,  ///< with the longest loader; shorter ones begin again, in a new order where they shuffle
+  min_size,        ///< with the shortest loader
+  max_size,        ///< with the longest loader; entries of those that have ended are missing
+  sequential,      ///< one loader after the other
+};
+
+/// Several loaders as one. A batch has the entries of a batch of each, named `loader.entry`; with `sequential` it is a batch
+/// of one of them, as it is. The loaders are used by nobody else.
+class FULGUR_API CombinedLoader : public Loader {
+ public:
+  using Named = std::pair<std::string, std::shared_ptr<Loader>>;
+  /// Throws a ConfigError for no loader, an empty one or a name that comes twice.
+  explicit CombinedLoader(std::vector<Named> loaders, CombinedMode mode = CombinedMode::max_size_cycle);
+
+  std::optional<int64_t> size() const override;
+  /// Known with `sequential` only: else a batch's samples are those of its first entry.
+  std::optional<int64_t> samples() const override;
+  /// That of the first loader.
+  int64_t batch_size() const override { return parts_.front().loader->batch_size(); }
+  void start_epoch(int64_t epoch) override;
+  bool next(Batch& out) override;
+  void unread() override;
+  void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
+  bool shuffles() const override;
+  bool keep_order() override;
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ private:
+  struct Part {
+    std::string name;
+    std::shared_ptr<Loader> loader;
+    int64_t cycle = 0;     ///< how often it has begun again
+    bool ended = false;    ///< once at least in this epoch
+    bool gave = false;     ///< a batch in the last `next`
+  };
+  bool next_sequential(Batch& out);
+  bool next_together(Batch& out);
+
+  std::vector<Part> parts_;
+  CombinedMode mode_;
+  int64_t epoch_ = 0, batches_ = 0;
+  size_t current_ = 0;  ///< of `sequential`
+  bool over_ = false;
+  std::optional<StateTree> loaded_;
+};
+
+}  // namespace fulgur

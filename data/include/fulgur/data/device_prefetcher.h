@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+
+#include "fulgur/core/loader.h"
+
+namespace fulgur {
+
+/// Copies the next batch to the device while the last one is computed with, on a stream of its own. The copies are
+/// asynchronous where the loader's batches are pinned (`pin_memory`). On a CPU batches pass through.
+///
+/// The current stream waits for the copy when the batch comes out of `next`; the host does not. Transfer hooks see a batch
+/// that is on the device already. One batch is read ahead; the state is that of the batches given out.
+class FULGUR_API DevicePrefetcher : public Loader {
+ public:
+  /// Throws a ConfigError for no loader, and what LibTorch throws for a device that is not there.
+  DevicePrefetcher(std::shared_ptr<Loader> loader, at::Device device);
+  ~DevicePrefetcher() override;
+
+  std::optional<int64_t> size() const override { return loader_->size(); }
+  std::optional<int64_t> samples() const override { return loader_->samples(); }
+  int64_t batch_size() const override { return loader_->batch_size(); }
+  void start_epoch(int64_t epoch) override;
+  bool next(Batch& out) override;
+  void unread() override;
+  void configure(uint64_t seed, int64_t rank, int64_t world_size) override { loader_->configure(seed, rank, world_size); }
+  bool shuffles() const override { return loader_->shuffles(); }
+  bool keep_order() override { return loader_->keep_order(); }
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+
+ private:
+  struct Device;
+  std::shared_ptr<Loader> loader_;
+  std::unique_ptr<Device> device_;  ///< none on a CPU
+};
+
+}  // namespace fulgur

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "fulgur/core/options.h"
+#include "fulgur/data/data_loader.h"
+
+namespace fulgur {
+
+/// How batches are read, as the built-in data modules offer it: a member of their options, whose fields are theirs.
+struct FULGUR_API LoadingOptions {
+  Auto<int64_t> num_workers = int64_t{0};
+  int64_t prefetch_factor = 2;
+  Auto<bool> pin_memory = {};
+  double timeout_s = 0;
+
+  void fields(Fields& f);
+  void apply(DataLoaderOptions& options) const;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "fulgur/core/dataset.h"
+#include "fulgur/data/sample.h"
+
+namespace fulgur {
+
+/// A dataset whose user writes one function from an index to a sample:
+///
+///     struct Images : fulgur::SampleDataset {
+///       int64_t size() const override { return 1000; }
+///       fulgur::Sample get(int64_t index, const fulgur::SampleContext& context) const override {
+///         return {{"image", decode(index)}, {"label", labels[index]}};
+///       }
+///     };
+///
+/// All samples have the entries of the first one. Entries whose shapes differ from sample to sample need a loader with a
+/// collate function (`data/collate.h`).
+class FULGUR_API SampleDataset : public Dataset {
+ public:
+  /// Called by all worker threads at once. For random transforms: `SplitMix64 random = context.random(index);`.
+  virtual Sample get(int64_t index, const SampleContext& context) const = 0;
+  /// From `get(0)`.
+  Batch prototype() const override;
+  void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
+};
+
+}  // namespace fulgur

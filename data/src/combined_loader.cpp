@@ -1,0 +1,157 @@
+#include "fulgur/data/combined_loader.h"
+
+#include <algorithm>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+// A loader that begins again within an epoch does so with an epoch number that no other epoch has.
+int64_t epoch_of_cycle(int64_t epoch, int64_t cycle) { return epoch + (cycle << 40); }
+
+}  // namespace
+
+CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : mode_(mode) {
+  if (loaders.empty()) throw ConfigError("[data.CombinedLoader] at least one loader is needed; got none.");
+  for (auto& [name, loader] : loaders) {
+    if (!loader) throw ConfigError(cat("[data.CombinedLoader] the loader '", name, "' is none."));
+    for (const Part& part : parts_)
+      if (part.name == name) throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
+    parts_.push_back({std::move(name), std::move(loader)});
+  }
+}
+
+std::optional<int64_t> CombinedLoader::size() const {
+  std::optional<int64_t> size;
+  for (const Part& part : parts_) {
+    const auto here = part.loader->size();
+    if (!here) return std::nullopt;
+    if (!size) size = here;
+    else if (mode_ == CombinedMode::sequential) size = *size + *here;
+    else size = mode_ == CombinedMode::min_size ? std::min(*size, *here) : std::max(*size, *here);
+  }
+  return size;
+}
+
+std::optional<int64_t> CombinedLoader::samples() const {
+  if (mode_ != CombinedMode::sequential) return std::nullopt;
+  int64_t sum = 0;
+  for (const Part& part : parts_) {
+    const auto here = part.loader->samples();
+    if (!here) return std::nullopt;
+    sum += *here;
+  }
+  return sum;
+}
+
+void CombinedLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
+  for (Part& part : parts_) part.loader->configure(seed, rank, world_size);
+}
+
+bool CombinedLoader::shuffles() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.loader->shuffles(); });
+}
+
+bool CombinedLoader::keep_order() {
+  bool all = true;
+  for (Part& part : parts_) all = part.loader->keep_order() && all;
+  return all;
+}
+
+void CombinedLoader::start_epoch(int64_t epoch) {
+  epoch_ = epoch;
+  batches_ = 0;
+  current_ = 0;
+  over_ = false;
+  for (Part& part : parts_) part.cycle = 0, part.ended = part.gave = false;
+  if (loaded_ && loaded_->at("epoch").as_int() == epoch) {
+    const auto& states = loaded_->at("loaders").as_list();
+    if (states.size() != parts_.size())
+      throw DataError(cat("[data.CombinedLoader] the checkpoint must have as many loaders; it has ", states.size(), ", this run ", parts_.size(),
+                          ". Resume with the loaders that it was made with."));
+    batches_ = loaded_->at("batches").as_int();
+    current_ = static_cast<size_t>(loaded_->at("current").as_int());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      parts_[i].cycle = states[i].at("cycle").as_int();
+      parts_[i].ended = states[i].at("ended").as_bool();
+      parts_[i].loader->load_state(states[i].at("state"));
+    }
+  }
+  for (Part& part : parts_) part.loader->start_epoch(epoch_of_cycle(epoch, part.cycle));
+  loaded_.reset();
+}
+
+bool CombinedLoader::next(Batch& out) {
+  for (Part& part : parts_) part.gave = false;
+  if (over_) return false;
+  const auto known = size();
+  over_ = (known && batches_ >= *known) || !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
+  if (over_) return false;
+  ++batches_;
+  return true;
+}
+
+bool CombinedLoader::next_sequential(Batch& out) {
+  for (; current_ < parts_.size(); ++current_) {
+    if (!parts_[current_].loader->next(out)) continue;
+    parts_[current_].gave = true;
+    return true;
+  }
+  return false;
+}
+
+bool CombinedLoader::next_together(Batch& out) {
+  Batch all;
+  for (Part& part : parts_) {
+    if (mode_ == CombinedMode::max_size && part.ended) continue;
+    Batch batch;
+    part.gave = part.loader->next(batch);
+    if (!part.gave) {
+      part.ended = true;
+      if (mode_ == CombinedMode::min_size) return false;
+      if (std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.ended; })) return false;
+      if (mode_ == CombinedMode::max_size) continue;
+      part.loader->start_epoch(epoch_of_cycle(epoch_, ++part.cycle));
+      part.gave = part.loader->next(batch);
+      if (!part.gave) throw DataError(cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to begin again; it has none."));
+    }
+    for (auto& [name, value] : batch) all.add(cat(part.name, ".", name), std::move(value));
+  }
+  out = std::move(all);
+  return true;
+}
+
+void CombinedLoader::unread() {
+  bool any = false;
+  for (Part& part : parts_) {
+    if (!part.gave) continue;
+    part.loader->unread();
+    part.gave = false;
+    any = true;
+  }
+  if (any) --batches_;
+}
+
+StateTree CombinedLoader::state() const {
+  if (loaded_) return *loaded_;
+  StateTree::List states;
+  for (const Part& part : parts_)
+    states.push_back(StateTree::map({{"cycle", part.cycle}, {"ended", part.ended}, {"state", part.loader->state()}}));
+  return StateTree::map({{"epoch", epoch_}, {"batches", batches_}, {"current", static_cast<int64_t>(current_)}, {"loaders", std::move(states)}});
+}
+
+void CombinedLoader::load_state(const StateTree& state) {
+  const int64_t epoch = state.at("epoch").as_int(), batches = state.at("batches").as_int(), current = state.at("current").as_int();
+  for (const auto& part : state.at("loaders").as_list()) {
+    part.at("state");
+    if (part.at("cycle").as_int() < 0) throw CheckpointError("[data.CombinedLoader] a cycle must not be negative.");
+    static_cast<void>(part.at("ended").as_bool());
+  }
+  if (epoch < 0 || batches < 0 || current < 0)
+    throw CheckpointError(cat("[data.CombinedLoader] a position must not be negative; got epoch ", epoch, ", batch ", batches, ", loader ", current, "."));
+  loaded_ = state;
+}
+
+}  // namespace fulgur

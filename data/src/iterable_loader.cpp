@@ -1,0 +1,210 @@
+#include "fulgur/data/iterable_loader.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "epoch_plan.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "one_thread.h"
+
+namespace fulgur {
+namespace {
+
+/// What one reading gave: a batch with the dataset's state behind it, the end (no batch), or an error.
+struct Item {
+  std::optional<Batch> batch;
+  StateTree behind;
+  std::exception_ptr error;
+};
+
+/// A thread that reads a stream ahead until the end, an error or its own end.
+class Producer {
+ public:
+  Producer(std::function<Item()> read, size_t most) : read_(std::move(read)), most_(most), thread_([this] { run(); }) {}
+  ~Producer() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Producer(const Producer&) = delete;
+  Producer& operator=(const Producer&) = delete;
+
+  Item take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !items_.empty(); });
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    lock.unlock();
+    changed_.notify_all();
+    return item;
+  }
+
+ private:
+  void run() {
+    const OneThread one_thread;
+    for (bool more = true; more;) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || items_.size() < most_; });
+        if (stop_) return;
+      }
+      Item item = read_();
+      more = item.batch.has_value();
+      {
+        const std::lock_guard lock(mutex_);
+        items_.push_back(std::move(item));
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::function<Item()> read_;
+  size_t most_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> items_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+struct IterableLoader::Impl {
+  struct Position : EpochPosition {
+    StateTree dataset;  ///< its state there
+  };
+
+  std::shared_ptr<IterableDataset> dataset;
+  IterableLoaderOptions options;
+  SampleContext context;
+  Position position;
+  std::optional<Position> before_last, loaded;
+  std::unique_ptr<Producer> producer;
+  bool started = false, stale = false, at_end = false;
+
+  Item read() {
+    Item item;
+    try {
+      item.batch = dataset->next(options.batch_size, context);
+      if (item.batch && options.drop_last && item.batch->size() < options.batch_size) item.batch.reset();
+      if (item.batch) item.behind = dataset->state();
+    } catch (...) {
+      item.batch.reset();
+      item.error = std::current_exception();
+    }
+    return item;
+  }
+
+  /// The stream goes on behind `position`.
+  void go_to_position() {
+    producer.reset();
+    dataset->reset(context);
+    if (position.batches > 0) dataset->load_state(position.dataset);
+    stale = at_end = false;
+  }
+};
+
+IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, IterableLoaderOptions options) : impl_(std::make_unique<Impl>()) {
+  const auto refuse = [&](const char* rule, int64_t got) {
+    throw ConfigError(cat("[data.IterableLoader] ", rule, "; got ", got, " for the ", options.name, " set."));
+  };
+  if (!dataset) throw ConfigError(cat("[data.IterableLoader] a dataset is needed for the ", options.name, " set; got none."));
+  if (options.batch_size < 1) refuse("batch_size must be at least 1", options.batch_size);
+  if (options.num_workers < 0 || options.num_workers > 1) refuse("a stream has one position, so num_workers must be 0 or 1", options.num_workers);
+  if (options.prefetch_factor < 1) refuse("prefetch_factor must be at least 1", options.prefetch_factor);
+  impl_->dataset = std::move(dataset);
+  impl_->options = std::move(options);
+}
+
+IterableLoader::~IterableLoader() = default;
+
+int64_t IterableLoader::batch_size() const { return impl_->options.batch_size; }
+
+void IterableLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
+  impl_->producer.reset();
+  impl_->dataset->set_share(rank, world_size);
+  impl_->context.seed = seed;
+  impl_->stale = true;
+}
+
+void IterableLoader::start_epoch(int64_t epoch) {
+  Impl& m = *impl_;
+  m.context.epoch = epoch;
+  Impl::Position start;
+  start.epoch = epoch;
+  if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
+  m.position = std::move(start);
+  m.go_to_position();
+  m.loaded.reset();
+  m.before_last.reset();
+  m.started = true;
+}
+
+bool IterableLoader::next(Batch& out) {
+  Impl& m = *impl_;
+  if (!m.started) throw Error("[data.IterableLoader] start_epoch must be called before next.");
+  if (m.stale) m.go_to_position();
+  if (m.at_end) return false;
+  Item item;
+  if (m.options.num_workers > 0) {
+    if (!m.producer) m.producer = std::make_unique<Producer>([&m] { return m.read(); }, static_cast<size_t>(m.options.prefetch_factor));
+    item = m.producer->take();
+  } else {
+    const OneThread one_thread;
+    item = m.read();
+  }
+  if (item.error) {
+    m.stale = true;
+    std::rethrow_exception(item.error);
+  }
+  if (!item.batch) {
+    m.at_end = true;
+    return false;
+  }
+  const int64_t rows = item.batch->size();
+  try {
+    out = m.options.transform ? m.options.transform(std::move(*item.batch)) : std::move(*item.batch);
+  } catch (...) {
+    m.stale = true;
+    throw;
+  }
+  m.before_last = std::move(m.position);
+  m.position.epoch = m.context.epoch;
+  m.position.batches = m.before_last->batches + 1;
+  m.position.samples = m.before_last->samples + rows;
+  m.position.dataset = std::move(item.behind);
+  return true;
+}
+
+void IterableLoader::unread() {
+  Impl& m = *impl_;
+  if (!m.before_last) return;
+  m.position = std::move(*m.before_last);
+  m.before_last.reset();
+  m.stale = true;
+}
+
+StateTree IterableLoader::state() const {
+  const Impl::Position& p = impl_->loaded ? *impl_->loaded : impl_->position;
+  return StateTree::map({{"epoch", p.epoch}, {"batches", p.batches}, {"samples", p.samples}, {"dataset", p.dataset}});
+}
+
+void IterableLoader::load_state(const StateTree& state) {
+  Impl::Position p;
+  p.epoch = state.at("epoch").as_int();
+  p.batches = state.at("batches").as_int();
+  p.samples = state.at("samples").as_int();
+  p.dataset = state.at("dataset");
+  if (p.epoch < 0 || p.batches < 0 || p.samples < 0)
+    throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ", p.batches, ", sample ", p.samples, "."));
+  impl_->loaded = std::move(p);
+}
+
+}  // namespace fulgur

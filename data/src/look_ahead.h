@@ -1,0 +1,36 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "fulgur/core/loader.h"
+
+namespace fulgur {
+
+/// Reads one batch of a loader ahead and does something to it at once. The state is that of the batches given out.
+class LookAhead {
+ public:
+  /// `prepare` gets each batch as soon as it is read.
+  LookAhead(std::shared_ptr<Loader> loader, std::function<Batch(const Batch&)> prepare);
+  void start_epoch(int64_t epoch);
+  bool next(Batch& out);
+  /// To be called when the batch of the last `next` has been taken over: the following one is read.
+  void read_ahead();
+  void unread();
+  StateTree state() const { return position_; }
+  void load_state(const StateTree& state);
+
+ private:
+  void read();
+
+  std::shared_ptr<Loader> loader_;
+  std::function<Batch(const Batch&)> prepare_;
+  int64_t epoch_ = 0;
+  Batch ahead_;
+  bool has_ahead_ = false, looked_ = false, stale_ = false, gave_ = false;
+  StateTree position_;      ///< the loader's behind the batch that was given out last
+  StateTree before_last_;   ///< before that one
+  StateTree behind_ahead_;  ///< behind the one that was read ahead
+};
+
+}  // namespace fulgur

@@ -1,0 +1,181 @@
+#include <ATen/ops/equal.h>
+
+#include "data_support.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/data/combined_loader.h"
+#include "fulgur/data/data_loader.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "fulgur/core/text.h"
+#include "look_ahead.h"
+#include "support/expect_error.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::shared_ptr<Loader> loader_of(int64_t samples, bool shuffle = false, int64_t workers = 0) {
+  return std::make_shared<DataLoader>(numbers(samples), DataLoaderOptions{.batch_size = 2, .shuffle = shuffle, .num_workers = workers});
+}
+
+std::shared_ptr<CombinedLoader> both(CombinedMode mode, bool shuffle = false) {
+  return std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"a", loader_of(10, shuffle, 1)}, {"b", loader_of(4, shuffle)}}, mode);
+}
+
+/// Each batch as `a.x=0,1 b.x=2,3`.
+std::vector<std::string> texts(Loader& loader) {
+  std::vector<std::string> all;
+  Batch batch;
+  while (loader.next(batch)) {
+    std::vector<std::string> entries;
+    for (const auto& [name, value] : batch) {
+      const auto* x = std::get<Tensor>(value).const_data_ptr<int64_t>();
+      entries.push_back(name + "=" + std::to_string(x[0]) + "," + std::to_string(x[1]));
+    }
+    all.push_back(join(entries, " "));
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("combined loaders end as their mode says") {
+  struct Case {
+    CombinedMode mode;
+    std::vector<std::string> expected;
+  };
+  const std::vector<Case> cases = {
+      {CombinedMode::max_size_cycle, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=4,5 b.x=0,1", "a.x=6,7 b.x=2,3", "a.x=8,9 b.x=0,1"}},
+      {CombinedMode::min_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3"}},
+      {CombinedMode::max_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=4,5", "a.x=6,7", "a.x=8,9"}},
+      {CombinedMode::sequential, {"x=0,1", "x=2,3", "x=4,5", "x=6,7", "x=8,9", "x=0,1", "x=2,3"}},
+  };
+  for (const Case& c : cases) {
+    const auto loader = both(c.mode);
+    loader->start_epoch(0);
+    CHECK(texts(*loader) == c.expected);
+    CHECK(loader->size() == static_cast<int64_t>(c.expected.size()));
+    loader->start_epoch(1);
+    CHECK(texts(*loader) == c.expected);
+  }
+  CHECK(both(CombinedMode::sequential)->samples() == 14);
+  CHECK_FALSE(both(CombinedMode::min_size)->samples().has_value());
+}
+
+TEST_CASE("combined loaders resume at any batch, and a batch can go back") {
+  for (const CombinedMode mode : {CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential}) {
+    const auto whole = both(mode, true);
+    whole->configure(3, 0, 1);
+    whole->start_epoch(1);
+    const auto expected = texts(*whole);
+    for (size_t taken = 0; taken <= expected.size(); ++taken) {
+      const auto before = both(mode, true);
+      before->configure(3, 0, 1);
+      before->start_epoch(1);
+      Batch batch;
+      for (size_t i = 0; i < taken; ++i) REQUIRE(before->next(batch));
+      const std::vector<std::string> rest(expected.begin() + static_cast<std::ptrdiff_t>(taken), expected.end());
+      const auto after = both(mode, true);
+      after->configure(3, 0, 1);
+      after->load_state(before->state());
+      after->start_epoch(1);
+      CHECK(texts(*after) == rest);
+      if (taken == expected.size()) continue;
+      REQUIRE(before->next(batch));
+      before->unread();
+      CHECK(texts(*before) == rest);
+    }
+  }
+}
+
+TEST_CASE("a shorter loader that begins again has a new order") {
+  const auto loader = std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"long", loader_of(80)}, {"short", loader_of(20, true)}});
+  CHECK(loader->shuffles());
+  loader->start_epoch(0);
+  std::vector<int64_t> seen;
+  Batch batch;
+  while (loader->next(batch)) {
+    const auto* x = batch["short.x"].const_data_ptr<int64_t>();
+    seen.insert(seen.end(), x, x + 2);
+  }
+  REQUIRE(seen.size() == 80);
+  CHECK(std::vector<int64_t>(seen.begin(), seen.begin() + 20) != std::vector<int64_t>(seen.begin() + 20, seen.begin() + 40));
+  CHECK(loader->keep_order());
+  CHECK_FALSE(loader->shuffles());
+}
+
+TEST_CASE("combined loaders refuse what cannot work") {
+  CHECK_THROWS_AS(CombinedLoader({}), ConfigError);
+  CHECK_THROWS_AS(CombinedLoader({{"a", nullptr}}), ConfigError);
+  CHECK_THAT(message_of<ConfigError>([] { CombinedLoader({{"a", loader_of(2)}, {"a", loader_of(2)}}); }), ContainsSubstring("'a' is there already"));
+  const auto loader = both(CombinedMode::min_size);
+  StateTree state = loader->state();
+  CombinedLoader one({{"a", loader_of(2)}});
+  one.load_state(state);
+  CHECK_THROWS_AS(one.start_epoch(0), DataError);
+}
+
+TEST_CASE("a look-ahead gives the same batches, and its state is that of the batches given out") {
+  const auto make = [](bool shuffle) { return LookAhead(loader_of(11, shuffle, 2), [](const Batch& batch) { return batch; }); };
+  const auto rest_of = [](LookAhead& ahead) {
+    std::vector<int64_t> seen;
+    Batch batch;
+    while (ahead.next(batch)) {
+      const auto* x = batch[0].const_data_ptr<int64_t>();
+      seen.insert(seen.end(), x, x + batch.size());
+      ahead.read_ahead();
+    }
+    return seen;
+  };
+  LookAhead whole = make(true);
+  whole.start_epoch(2);
+  const auto expected = rest_of(whole);
+  REQUIRE(expected.size() == 11);
+  for (int64_t taken = 0; taken <= 6; ++taken) {
+    LookAhead before = make(true);
+    before.start_epoch(2);
+    Batch batch;
+    for (int64_t i = 0; i < taken; ++i) {
+      REQUIRE(before.next(batch));
+      before.read_ahead();
+    }
+    CHECK(before.state().at("batches").as_int() == taken);
+    LookAhead after = make(true);
+    after.load_state(before.state());
+    after.start_epoch(2);
+    CHECK(rest_of(after) == std::vector<int64_t>(expected.begin() + std::min<int64_t>(taken * 2, 11), expected.end()));
+    if (taken == 0) continue;
+    before.unread();
+    CHECK(before.state().at("batches").as_int() == taken - 1);
+    CHECK(rest_of(before) == std::vector<int64_t>(expected.begin() + (taken - 1) * 2, expected.end()));
+  }
+}
+
+TEST_CASE("an error of the batch that is read ahead comes with that batch") {
+  const auto dataset = std::make_shared<WatchedDataset>(8, [](int64_t index, const SampleContext&) {
+    if (index == 4) throw DataError("damaged");
+  });
+  LookAhead ahead(std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 2}), [](const Batch& batch) { return batch; });
+  ahead.start_epoch(0);
+  Batch batch;
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(ahead.next(batch));
+    ahead.read_ahead();
+  }
+  CHECK(ahead.state().at("batches").as_int() == 2);
+  CHECK_THROWS_AS(ahead.next(batch), DataError);
+  CHECK(ahead.state().at("batches").as_int() == 2);
+}
+
+TEST_CASE("on a CPU a device prefetcher passes batches through") {
+  DevicePrefetcher loader(loader_of(10), at::Device(at::kCPU));
+  CHECK(loader.size() == 5);
+  loader.start_epoch(0);
+  Batch batch;
+  REQUIRE(loader.next(batch));
+  CHECK(loader.state().at("batches").as_int() == 1);
+  loader.unread();
+  CHECK(drain(loader).size() == 10);
+  CHECK_THROWS_AS(DevicePrefetcher(nullptr, at::Device(at::kCPU)), ConfigError);
+}
