@@ -15,6 +15,7 @@
 #include "one_thread.h"
 #include "read_ahead.h"
 #include "worker_tuner.h"
+#include "workers_advice.h"
 
 namespace fulgur {
 namespace {
@@ -50,11 +51,8 @@ struct DataLoader::Impl {
   std::unique_ptr<ReadAhead> ahead;
   std::optional<WorkerTuner> tuner;
   int64_t workers = 0;
-  bool cuda = false;  ///< where the run computes
 
-  // For the advice that workers do not pay.
-  int64_t counted = 0;
-  double waited_s = 0, read_s = 0;
+  WorkersAdvice advice;
 
   void check_options();
   void check_not_empty() const;
@@ -146,10 +144,11 @@ EpochPlan DataLoader::Impl::make_plan() const {
 }
 
 bool DataLoader::Impl::pins() const {
+  // LibTorch's CUDA part is loaded only where a run asks for CUDA or finds it, and then it computes there.
+  const bool cuda = at::globalContext().hasCUDA();
   const bool wanted = options.pin_memory.value.value_or(cuda);
-  if (wanted && !at::globalContext().hasCUDA()) {
-    if (options.pin_memory.value)
-      log::warn("data.pin_memory_without_cuda", "pin_memory is true, but there is no CUDA device: batches stay in ordinary memory");
+  if (wanted && !cuda) {
+    log::warn("data.pin_memory_without_cuda", "pin_memory is true, but there is no CUDA device: batches stay in ordinary memory");
     return false;
   }
   return wanted;
@@ -248,18 +247,10 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
 }
 
 void DataLoader::Impl::advise(double waited) {
-  constexpr int64_t kBatches = 64;
-  if (tuner || counted >= kBatches) return;
-  // The first batches wait for the threads to start.
-  if (++counted <= kBatches / 4) return;
-  waited_s += waited;
-  read_s += ahead->last_read_s();
-  if (counted < kBatches) return;
-  constexpr double kMeasured = kBatches - kBatches / 4;
-  if (read_s > 0 && waited_s > 1.1 * read_s)
-    log::warn("data.workers_slower", cat("the ", options.name, " set was waited for ", format_fixed(waited_s / kMeasured * 1e6, 0), " µs a batch with num_workers ",
-                                         workers, "; reading one takes ", format_fixed(read_s / kMeasured * 1e6, 0),
-                                         " µs without. Set num_workers to 0"));
+  if (tuner) return;
+  if (const auto times = advice.add(waited, ahead->last_read_s()))
+    log::warn("data.workers_slower", cat("the ", options.name, " set was waited for ", format_fixed(times->waited_s * 1e6, 0), " µs a batch with num_workers ",
+                                         workers, "; reading one takes ", format_fixed(times->read_s * 1e6, 0), " µs without. Set num_workers to 0"));
 }
 
 void DataLoader::Impl::tell_workers() const {
@@ -290,8 +281,6 @@ int64_t DataLoader::num_workers() const { return impl_->workers; }
 bool DataLoader::shuffles() const {
   return impl_->options.batch_sampler ? impl_->options.batch_sampler->shuffles() : impl_->sampler->shuffles();
 }
-
-void DataLoader::set_device(const at::Device& device) { impl_->cuda = device.is_cuda(); }
 
 void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
   const SamplerContext before = impl_->context;

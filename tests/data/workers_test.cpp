@@ -1,6 +1,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/stack.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -11,6 +12,8 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
 #include "support/expect_error.h"
+#include "worker_tuner.h"
+#include "workers_advice.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -238,10 +241,11 @@ TEST_CASE("F36: threads stay from epoch to epoch and end with the loader") {
 
 TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is waited for") {
   const int64_t before = thread_count();
-  Gate gate;
+  // The thread that is stuck may outlive the loader, so the gate is the dataset's as well.
+  const auto gate = std::make_shared<Gate>();
   {
-    DataLoader loader(std::make_shared<WatchedDataset>(20, [&](int64_t index, const SampleContext&) {
-                        if (index == 6) gate.pass();
+    DataLoader loader(std::make_shared<WatchedDataset>(20, [gate](int64_t index, const SampleContext&) {
+                        if (index == 6) gate->pass();
                       }),
                       {.batch_size = 4, .name = "train", .num_workers = 2, .timeout_s = 0.2});
     loader.start_epoch(0);
@@ -252,13 +256,13 @@ TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is w
     CHECK(loader.state().at("batches").as_int() == 1);
     // Still there: the batch comes once the dataset goes on.
     SECTION("it goes on") {
-      gate.open();
+      gate->open();
       REQUIRE(loader.next(batch));
       CHECK(batch[0].const_data_ptr<int64_t>()[2] == 6);
     }
     SECTION("the loader ends first, and its thread by itself") {}
   }
-  gate.open();
+  gate->open();
   CHECK(threads_come_down_to(before));
 }
 
@@ -280,17 +284,46 @@ TEST_CASE("F36: a batch that is slow is warned of with its samples") {
   CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") && ContainsSubstring("a batch of the train set") && ContainsSubstring("3"));
 }
 
-TEST_CASE("workers_slower is told with both figures, and not where workers gain") {
-  {
-    LogLines lines;
-    DataLoader loader(numbers(1000), {.batch_size = 2, .shuffle = true, .name = "train", .num_workers = 1});
-    epoch_of(loader, 0);
-    CHECK_THAT(lines.text(), ContainsSubstring("data.workers_slower") && ContainsSubstring("the train set was waited for") && ContainsSubstring("without"));
-  }
+TEST_CASE("workers are slower where a batch is waited for longer than its reading takes") {
+  WorkersAdvice slower, faster;
+  for (int i = 0; i < 16; ++i) CHECK_FALSE(slower.add(1.0, 0.0).has_value());  // threads start
+  for (int i = 16; i < 63; ++i) CHECK_FALSE(slower.add(50e-6, 40e-6).has_value());
+  const auto times = slower.add(50e-6, 40e-6);
+  REQUIRE(times.has_value());
+  CHECK(std::abs(times->waited_s - 50e-6) < 1e-9);
+  CHECK(std::abs(times->read_s - 40e-6) < 1e-9);
+  CHECK_FALSE(slower.add(50e-6, 40e-6).has_value());  // once
+  for (int i = 0; i < 100; ++i) CHECK_FALSE(faster.add(40e-6, 40e-6).has_value());
+}
+
+TEST_CASE("a loader does not advise against workers that gain") {
   LogLines lines;
   DataLoader loader(std::make_shared<WatchedDataset>(200, [](int64_t, const SampleContext&) { sleep_ms(1); }), {.batch_size = 2, .num_workers = 2});
   epoch_of(loader, 0);
   CHECK(lines.text().empty());
+}
+
+TEST_CASE("the number of workers is that with the least time from batch to batch") {
+  // Seconds of a batch by number of workers.
+  const auto found = [](std::vector<double> times, int64_t most) {
+    WorkerTuner tuner(most, 2);
+    WorkerTuner::Clock::time_point now{};
+    for (int i = 0; i < 1000 && !tuner.done(); ++i) {
+      tuner.batch_given(now);
+      now += std::chrono::duration_cast<WorkerTuner::Clock::duration>(std::chrono::duration<double>(times.at(static_cast<size_t>(tuner.workers()))));
+    }
+    CHECK(tuner.done());
+    return tuner.workers();
+  };
+  CHECK(found({1, 2, 3}, 4) == 0);
+  CHECK(found({2, 1, 1, 9}, 4) == 1);    // one more that gains nothing is not worth its core
+  CHECK(found({2, 2.1, 1, 2}, 4) == 2);  // the first worker may gain nothing and the second one all
+  CHECK(found({4, 3, 2, 1, 0.5}, 4) == 4);
+  CHECK(found({4, 3, 2}, 1) == 1);
+  WorkerTuner few(4, 2);
+  CHECK_FALSE(few.finish());
+  CHECK(few.done());
+  CHECK(few.workers() == 0);
 }
 
 TEST_CASE("more workers than cores are warned of") {

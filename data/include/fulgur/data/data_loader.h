@@ -27,7 +27,8 @@ struct DataLoaderOptions {
   /// Threads that read ahead; 0: read where `next` is called; auto: tried in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;                     ///< batches read ahead by worker
-  /// Batches in pinned memory, for asynchronous copies to a GPU; auto: where the run computes on CUDA.
+  /// Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use in
+  /// this process.
   Auto<bool> pin_memory = {};
   double timeout_s = 0;                            ///< for a batch that workers read; 0: none
   double slow_after_s = 30;                        ///< a batch that takes longer is warned of, with its samples; 0: never
@@ -65,8 +66,6 @@ class FULGUR_API DataLoader : public Loader {
   bool keep_order() override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
-  /// Where the run computes; `pin_memory: auto` follows it from the next epoch on.
-  virtual void set_device(const at::Device& device);
 
   const Dataset& dataset() const;
   /// Threads in use; with `auto` the number that is tried or was found.

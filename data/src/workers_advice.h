@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace fulgur {
+
+/// Finds out whether workers pay: where a batch is waited for longer than its reading takes, the run would better read it
+/// itself. Both times are at hand, so nothing is tried.
+class WorkersAdvice {
+ public:
+  struct Times {
+    double waited_s, read_s;  ///< a batch
+  };
+  /// Times of one more batch. The first ones do not count: threads start. Gives the means once, after 64 batches, where
+  /// workers are slower.
+  std::optional<Times> add(double waited_s, double read_s) {
+    if (batches_ >= kBatches || ++batches_ <= kSkipped) return std::nullopt;
+    waited_s_ += waited_s;
+    read_s_ += read_s;
+    if (batches_ < kBatches || read_s_ <= 0 || waited_s_ <= kMargin * read_s_) return std::nullopt;
+    constexpr double measured = kBatches - kSkipped;
+    return Times{waited_s_ / measured, read_s_ / measured};
+  }
+
+ private:
+  static constexpr int64_t kBatches = 64, kSkipped = 16;
+  static constexpr double kMargin = 1.1;
+  int64_t batches_ = 0;
+  double waited_s_ = 0, read_s_ = 0;
+};
+
+}  // namespace fulgur
