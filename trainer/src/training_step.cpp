@@ -146,8 +146,9 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
   ++run.window_losses;
-  // The graph is freed now, not when the callbacks are done with the output. Cheaper than detach(), which makes a view.
-  output.loss = output.loss.variable_data();
+  // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second tensor
+  // would cost more than all the rest behind the backward.
+  output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
 }
 
