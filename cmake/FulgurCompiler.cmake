@@ -13,6 +13,10 @@ if(FULGUR_WARNINGS_AS_ERRORS)
 endif()
 
 if(FULGUR_SANITIZE)
+  # g++ sees uninitialised members of optionals and variants where sanitizers are on.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(fulgur_warnings INTERFACE -Wno-maybe-uninitialized)
+  endif()
   add_compile_options(-fsanitize=${FULGUR_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${FULGUR_SANITIZE})
 endif()
