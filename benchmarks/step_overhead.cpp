@@ -1,7 +1,7 @@
 // C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
 // 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the batches
 // as they lie in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and the least and
-// the median of each are printed.
+// the median of each are printed. An argument is another number of turns: 1 for a profiler.
 //
 //   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead
 #include <ATen/Context.h>
@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 
 #include "fulgur/core/log.h"
@@ -26,7 +27,6 @@ using namespace fulgur;
 namespace {
 
 constexpr int64_t kSteps = 5000;
-constexpr int kRepeats = 7;
 
 // Process CPU time: does not count what else the machine does.
 double cpu_seconds() {
@@ -150,7 +150,8 @@ double microseconds(const std::vector<double>& seconds, bool median) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int repeats = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 7;
   at::set_num_threads(1);
   log::set_level(log::Level::error);
   (void)batches();
@@ -158,7 +159,7 @@ int main() {
   (void)hand_loop(true);
   (void)trainer_loop();
   std::vector<double> plain, loader, trainer;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     const Result a = hand_loop(false);
     const Result b = hand_loop(true);
     const Result c = trainer_loop();

@@ -1,5 +1,7 @@
 #include "fulgur/core/module.h"
 
+#include <ATen/ops/ones.h>
+
 #include <unordered_set>
 
 #include "fulgur/core/clip.h"
@@ -23,8 +25,15 @@ std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { 
 void LightningModule::optimizer_zero_grad(int64_t, int64_t, Optimizer& optimizer) { optimizer.zero_grad(); }
 
 void LightningModule::backward(const Tensor& loss, const BackwardOptions& options) {
-  if (options.inputs.empty()) return loss.backward({}, options.retain_graph, options.create_graph);
-  loss.backward({}, options.retain_graph, options.create_graph, at::TensorList(options.inputs));
+  // LibTorch would make the 1 anew each time. A hook that wrote into it changed its version.
+  if (loss.numel() == 1 && !options.create_graph) {
+    const bool fits = root_gradient_.defined() && root_gradient_.scalar_type() == loss.scalar_type() && root_gradient_.device() == loss.device() &&
+                      root_gradient_.dim() == loss.dim() && root_gradient_._version() == 0;
+    if (!fits) root_gradient_ = at::ones(loss.sizes(), loss.options().requires_grad(false)).variable_data();  // version 0
+  }
+  const Tensor& root = loss.numel() == 1 && !options.create_graph ? root_gradient_ : Tensor();
+  if (options.inputs.empty()) return loss.backward(root, options.retain_graph, options.create_graph);
+  loss.backward(root, options.retain_graph, options.create_graph, at::TensorList(options.inputs));
 }
 
 void LightningModule::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const Closure& closure) { optimizer.step(closure); }
@@ -41,11 +50,10 @@ void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::opt
   if (clip_val && *clip_val > 0) clip_gradients(optimizer, *clip_val, algorithm);
 }
 
-void LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
-  if (algorithm == ClipAlgorithm::norm)
-    clip_grad_norm(optimizer.gradients(), clip_val);
-  else
-    clip_grad_value(optimizer.gradients(), clip_val);
+Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
+  if (algorithm == ClipAlgorithm::norm) return clipped_norm_ = clip_grad_norm(optimizer.gradients(), clip_val);
+  clip_grad_value(optimizer.gradients(), clip_val);
+  return {};
 }
 
 // Modes are remembered per submodule, so that a frozen layer that a user keeps in eval mode stays in it.

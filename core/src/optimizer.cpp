@@ -35,9 +35,16 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
   on_attached();
 }
 
+void Optimizer::scale_lr(double factor) {
+  for (ParamGroup& group : groups_) {
+    group.lr *= factor;
+    group.initial_lr *= factor;
+  }
+}
+
 void Optimizer::zero_grad() {
   for (ParamGroup& group : groups_)
-    for (Tensor& parameter : group.params) parameter.mutable_grad().reset();
+    for (Tensor& parameter : group.params) parameter.unsafeGetTensorImpl()->mutable_grad().reset();
 }
 
 std::vector<Tensor> Optimizer::gradients() const {
@@ -112,6 +119,7 @@ void Optimizer::load_state(const StateTree& state) {
 void LrScheduler::attach(Optimizer& optimizer) {
   if (!optimizer.attached()) throw ConfigError("[core.LrScheduler.attach] attach parameters to the optimizer first.");
   optimizer_ = &optimizer;
+  decided_.clear();
   on_attach(optimizer);
   apply();
 }
@@ -157,14 +165,19 @@ std::optional<int64_t> LrScheduler::known_steps() const {
 int64_t LrScheduler::total_steps(std::string_view option) const {
   const auto steps = known_steps();
   if (!steps) unknown_length(option, "auto");
-  return std::max<int64_t>(*steps, 1);
+  const int64_t total = std::max<int64_t>(*steps, 1);
+  if (const auto key = option.substr(option.find('.') + 1); !decided_.contains(key)) decided_.emplace(key, total);
+  return total;
 }
 
 void LrScheduler::adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const {
   part.set_run_length(run_length_, interval_, frequency_);
   part.is_part_ = true;
   part.part_steps_ = steps;
+  part.decided_.clear();
   part.on_attach(optimizer);
+  // A length that is not known shows now, not where the part begins.
+  part.lr_at(0, 1.0);
 }
 
 int64_t LrScheduler::steps_of(const Length& length, std::string_view option) const {
@@ -205,6 +218,10 @@ Tensor Optimizer::step_closure(const Closure&) {
 void Optimizer::set_momentum(double) {
   throw ConfigError(cat("[optim.", name(), "] there is no momentum that a schedule could move. Set cycle_momentum: false in the schedule, or choose an optimizer "
                         "with momentum."));
+}
+
+void LrScheduler::scale_rates(double factor) {
+  for (const auto& part : parts()) part->scale_rates(factor);
 }
 
 void LrScheduler::observe(int64_t, std::optional<double>) {}

@@ -90,14 +90,16 @@ void WarmupLR::observe(int64_t steps, std::optional<double> metric) {
   if (after_ && steps >= length()) after_->observe(steps - length(), metric);
 }
 
+std::vector<std::shared_ptr<LrScheduler>> WarmupLR::parts() const { return after_ ? Parts{after_} : Parts{}; }
+
 StateTree WarmupLR::state() const {
   StateTree state = LrScheduler::state();
-  state["parts"] = state_of(after_ ? Parts{after_} : Parts{});
+  state["parts"] = state_of(parts());
   return state;
 }
 
 void WarmupLR::load_state(const StateTree& state) {
-  load_parts(after_ ? Parts{after_} : Parts{}, state, "WarmupLR");
+  load_parts(parts(), state, "WarmupLR");
   LrScheduler::load_state(state);
 }
 

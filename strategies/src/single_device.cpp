@@ -17,16 +17,19 @@ void SingleDeviceStrategy::attach(LightningModule& module) {
   module.to(device_);
 }
 
-Batch SingleDeviceStrategy::batch_to_device(LightningModule& module, DataModule* data, Batch batch, int64_t loader_idx) {
-  batch = precision_->convert_input(std::move(batch));
+void SingleDeviceStrategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
+  precision_->convert_input(batch);
   if (data) {
     batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
     batch = data->transfer_batch_to_device(module, std::move(batch), device_, loader_idx);
-    return data->on_after_batch_transfer(module, std::move(batch), loader_idx);
+    batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
+    return;
   }
-  batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
-  batch = module.transfer_batch_to_device(std::move(batch), device_, loader_idx);
-  return module.on_after_batch_transfer(std::move(batch), loader_idx);
+  const HookMask& overridden = module.overridden();
+  if (overridden.has(Hook::on_before_batch_transfer)) batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
+  if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device_))
+    batch = module.transfer_batch_to_device(std::move(batch), device_, loader_idx);
+  if (overridden.has(Hook::on_after_batch_transfer)) batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
 }
 
 void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {

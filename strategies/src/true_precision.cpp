@@ -10,12 +10,11 @@ void TruePrecision::convert_module(torch::nn::Module& module) {
   if (dtype_ != at::kFloat) convert_floating(module, dtype_);
 }
 
-Batch TruePrecision::convert_input(Batch batch) {
-  if (dtype_ == at::kFloat) return batch;
+void TruePrecision::convert_input(Batch& batch) {
+  if (dtype_ == at::kFloat) return;
   for (auto& [name, value] : batch)
     if (auto* tensor = std::get_if<Tensor>(&value); tensor && tensor->is_floating_point() && tensor->scalar_type() != dtype_)
       *tensor = tensor->to(dtype_);
-  return batch;
 }
 
 std::shared_ptr<Precision> make_precision(const std::string& name) {

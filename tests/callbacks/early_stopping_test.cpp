@@ -68,8 +68,8 @@ class HalfOfTwo : public Strategy {
   Collectives& collectives() override { return collectives_; }
   Precision& precision() override { return inner_.precision(); }
   void attach(LightningModule& module) override { inner_.attach(module); }
-  Batch batch_to_device(LightningModule& module, DataModule* data, Batch batch, int64_t loader_idx) override {
-    return inner_.batch_to_device(module, data, std::move(batch), loader_idx);
+  void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) override {
+    inner_.batch_to_device(module, data, batch, loader_idx);
   }
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override { inner_.backward(module, loss, sync, options); }
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override {

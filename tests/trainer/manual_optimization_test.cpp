@@ -177,7 +177,7 @@ TEST_CASE("no_sync keeps gradients of manual backwards to the rank") {
     Collectives& collectives() override { return inner.collectives(); }
     Precision& precision() override { return inner.precision(); }
     void attach(LightningModule& m) override { inner.attach(m); }
-    Batch batch_to_device(LightningModule& m, DataModule* d, Batch b, int64_t l) override { return inner.batch_to_device(m, d, std::move(b), l); }
+    void batch_to_device(LightningModule& m, DataModule* d, Batch& b, int64_t l) override { inner.batch_to_device(m, d, b, l); }
     void backward(LightningModule& m, const Tensor& loss, GradSync sync, const BackwardOptions& o) override {
       synced.push_back(sync == GradSync::now);
       inner.backward(m, loss, sync, o);

@@ -4,6 +4,7 @@ set(TEST_SOURCES
   faults_test.cpp
   hooks_declared_test.cpp
   hooks_test.cpp
+  learning_rates_test.cpp
   load_from_checkpoint_test.cpp
   log_store_test.cpp
   logging_rules_test.cpp

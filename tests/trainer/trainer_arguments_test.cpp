@@ -7,6 +7,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <limits>
 #include <thread>
 
@@ -133,9 +134,11 @@ TEST_CASE("val_check_interval as an interval of the run: steps, epochs, samples,
   std::shared_ptr<LightningModule> hidden = std::make_shared<SelfPlanned>();
   CHECK_THROWS_WITH(Trainer(options).fit(hidden, regression_data()), ContainsSubstring("num_tokens"));
   options.val_check_interval = Interval{0.05, kSeconds};
+  const auto begin = std::chrono::steady_clock::now();
   const auto timed = fit(options, regression_data(), nullptr, {}, {}, 10)->validated_at;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   CHECK(timed.size() >= 2);
-  CHECK(timed.size() <= 4);
+  CHECK(static_cast<double>(timed.size()) <= seconds / 0.05);
   CHECK(from_yaml("{val_check_interval: 30min}").val_check_interval.interval->value == 1800);
   CHECK(from_yaml("{val_check_interval: 1}").val_check_interval.batches.count == 1);
   CHECK(from_yaml("{val_check_interval: 1.0}").val_check_interval.at_epoch_end());

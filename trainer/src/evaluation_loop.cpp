@@ -143,7 +143,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
       if (const auto signal = signals::received()) throw Interrupted(*signal);
       run.batch_idx_ = i;
-      batch = run.strategy->batch_to_device(module, run.data.module.get(), std::move(batch), run.loader_idx_);
+      run.strategy->batch_to_device(module, run.data.module.get(), batch, run.loader_idx_);
       const int64_t count = batch.size();
       run.batch_samples_ = static_cast<double>(count);
       samples += count;

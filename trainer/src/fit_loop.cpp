@@ -163,14 +163,13 @@ class FitLoop {
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     }
-    Batch batch;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (!loader.next(batch)) {
+      if (!loader.next(run.batch_)) {
         at_end = true;
         break;
       }
-      if (!step_.run_batch(std::move(batch), batch_idx, batches)) {
+      if (!step_.run_batch(batch_idx, batches)) {
         skipped = true;
         break;
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "debug_checks.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
@@ -90,6 +91,7 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   }
   strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, std::nullopt);
   stepped = true;
+  if (debug) debug->check_parameters();
 }
 
 void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_options) {
@@ -97,17 +99,20 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
     throw Error("[trainer.manual_backward] the module uses automatic optimization, which does backward itself. Return the loss, or override "
                 "automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
+  if (debug) debug->check_loss(loss);
   const Tensor scaled = strategy->precision().scale(loss);
   each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(*this, scaled); });
   model->on_before_backward(scaled);
   strategy->backward(*model, scaled, manual_sync_ ? GradSync::now : GradSync::deferred, backward_options);
   each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(*this); });
   model->on_after_backward();
+  if (debug) debug->check_gradients();
 }
 
 void Run::fall_back_to_batch_start() {
-  if (!batch_) return;
-  batch_.reset();
+  if (!in_batch_) return;
+  in_batch_ = false;
+  batch_.clear();
   in_training_step = false;
   if (stepped) {
     // The batch has changed the weights: it counts.
@@ -127,8 +132,8 @@ void Run::fall_back_to_batch_start() {
 
 std::string Run::where() const {
   std::string text = cat(name_of(stage_), ", epoch ", progress_.epoch, ", batch ", batch_idx_, ", step ", progress_.global_step);
-  if (!batch_) return text;
-  for (const auto& [name, value] : *batch_) {
+  if (!in_batch_) return text;
+  for (const auto& [name, value] : batch_) {
     const auto* tensor = std::get_if<Tensor>(&value);
     if (!tensor || !tensor->defined()) continue;
     std::vector<std::string> sizes;

@@ -20,6 +20,8 @@
 
 namespace fulgur::detail {
 
+class DebugChecks;
+
 /// Loaders of one stage with their batches after limits.
 struct StageLoaders {
   Loaders loaders;
@@ -95,8 +97,10 @@ class Run final : public RunContext {
   /// Only on callbacks that override `hook`.
   template <class Function>
   void each_callback(LogScope scope, Hook hook, Function function) {
+    const auto& list = overriding_[static_cast<size_t>(hook)];
+    if (list.empty()) return;
     ScopeGuard guard(*this, scope);
-    for (Callback* callback : overriding_[static_cast<size_t>(hook)]) function(*callback);
+    for (Callback* callback : list) function(*callback);
   }
   /// What `log()` means while it lives.
   class ScopeGuard {
@@ -156,6 +160,7 @@ class Run final : public RunContext {
   bool in_training_step = false;  ///< where manual backward and step may be called
   bool tokens_not_told = false;   ///< num_tokens gave nothing: the module's class was not known before
   bool stepped = false;           ///< an optimizer made a step in this batch
+  DebugChecks* debug = nullptr;   ///< of a run with `debug: true`, while it trains
   bool muted = false;             ///< log() does nothing: a closure is evaluated again
   bool validation_pending = false;  ///< a validation is due or under way
   double fit_started_s = 0;
@@ -167,7 +172,8 @@ class Run final : public RunContext {
   int64_t batch_idx_ = 0;
   double batch_samples_ = 1;
   int64_t loader_idx_ = 0, loader_count_ = 1;
-  std::optional<Batch> batch_;   ///< under way in training; still there after an exception in it
+  Batch batch_;                  ///< the training batch under way
+  bool in_batch_ = false;        ///< still true after an exception in it
   int64_t samples_before_batch_ = 0, tokens_before_batch_ = 0;
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;

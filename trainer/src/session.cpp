@@ -10,7 +10,10 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "fulgur/data/combined_loader.h"
+#include "fulgur/data/device_prefetcher.h"
 #include "fulgur/strategies/true_precision.h"
+#include "plan_optimizers.h"
 #include "run_folder.h"
 
 namespace fulgur::detail {
@@ -104,7 +107,7 @@ void Session::set_limits() {
     o.log_every_n_steps = 1;
   }
   if (o.barebones) {
-    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug = false;
+    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug = o.log_grad_norm = false;
     o.num_sanity_val_steps = 0;
   }
   if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
@@ -131,10 +134,17 @@ void Session::check_options() const {
     throw ConfigError(cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
   if (o.min_steps && run.step_limit >= 0 && *o.min_steps > run.step_limit)
     throw ConfigError(cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
+  if (o.scale_lr != "none" && !o.base_batch_size)
+    throw ConfigError(cat("[trainer.scale_lr] ", o.scale_lr, " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
+  if (o.scale_lr == "none" && o.base_batch_size)
+    throw ConfigError("[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
   if (verb_ != Verb::fit || run.model->automatic_optimization()) return;
   if (o.accumulate_grad_batches != 1)
     throw ConfigError(cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot accumulate; got ",
                           o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
+  if (o.log_grad_norm)
+    throw ConfigError("[trainer.log_grad_norm] the module optimizes by itself (automatic_optimization() is false), so the Trainer does not know whose norm. Leave it out, "
+                      "and log what clip_gradients(optimizer, value) returns.");
   if (o.gradient_clip_val)
     throw ConfigError("[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot clip. Leave it out, and call "
                       "clip_gradients(optimizer, value) in training_step.");
@@ -158,12 +168,24 @@ const char* dataloader_hook(Stage stage) {
 
 }  // namespace
 
+// A batch may go to the device before its turn only where nobody wants to see it before, or moves it.
+bool Session::reads_ahead() const {
+  const Run& run = *run_;
+  const auto moves = [](const HookMask& mask) { return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device); };
+  return !run.device().is_cpu() && !moves(run.model->overridden()) && (!run.data.module || !moves(run.data.module->overridden()));
+}
+
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
   const Loaders& given = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
                          : stage == Stage::test ? run.data.test : run.data.predict;
   Loaders loaders = run.data.module ? run.data.module->loaders(stage) : !given.empty() ? given : own_dataloaders(*run.model, stage);
   std::erase(loaders, nullptr);
+  if (stage == Stage::train && loaders.size() > 1) {
+    std::vector<CombinedLoader::Named> named;
+    for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
+    loaders = {std::make_shared<CombinedLoader>(std::move(named))};
+  }
   StageLoaders target;
   for (auto& loader : loaders) {
     loader->configure(run.parts.seed.value_or(0), run.rank(), run.world_size());
@@ -176,6 +198,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
     target.batches.push_back(limit.resolve(loader->size(), option));
     if (stage != Stage::train && loader->shuffles())
       log::warn("data.evaluation_shuffled", cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+    if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
   }
   run.stages[stage] = std::move(target);
@@ -200,8 +223,6 @@ void Session::set_up_data() {
       set_up_stage(Stage::train, o.limit_train_batches, "limit_train_batches");
       if (run.stages[Stage::train].loaders.empty())
         throw ConfigError("[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
-      if (run.stages[Stage::train].loaders.size() > 1)
-        throw ConfigError("[trainer.fit] several training loaders are not supported yet. Combine the data sets in one loader.");
       if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
       run.validation_runs = !run.stages[Stage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
@@ -219,66 +240,6 @@ void Session::set_up_data() {
   }
   if (verb_ != Verb::fit && run.stages.begin()->second.loaders.empty())
     throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_), " data. Does the data module have such a loader?"));
-}
-
-namespace {
-
-// The loss is evaluated several times in a step: what happens once per batch elsewhere cannot be.
-void check_closure(const Run& run, const Optimizer& optimizer) {
-  const auto refuse = [&](std::string_view what) {
-    throw ConfigError(cat("[trainer.fit] ", optimizer.name(), " evaluates the loss several times in a step, which does not go with ", what, "."));
-  };
-  if (run.manual) return;
-  if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
-  if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed"));
-  if (run.strategy->micro_batches() != 1) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into micro-batches"));
-}
-
-}  // namespace
-
-void Session::make_optimizers() {
-  Run& run = *run_;
-  run.plan = run.model->configure_optimizers();
-  const bool from_config = run.plan.empty();
-  if (from_config) {
-    if (!run.parts.optimizer)
-      throw ConfigError("[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, init_args: {lr: 1e-3}}`, "
-                        "or override configure_optimizers().");
-    PlannedOptimizer planned{run.parts.optimizer->create(), std::nullopt};
-    if (run.parts.lr_scheduler) {
-      planned.scheduler = run.parts.lr_scheduler_config;
-      planned.scheduler->scheduler = run.parts.lr_scheduler->create();
-    }
-    run.plan = OptimizerPlan({std::move(planned)});
-  } else if (run.parts.optimizer) {
-    throw ConfigError("[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the two.");
-  }
-  run.manual = !run.model->automatic_optimization();
-  if (run.plan.optimizers.size() > 1 && !run.manual)
-    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ", static_cast<int64_t>(run.plan.optimizers.size()),
-                          " optimizers, which only manual optimization can use. Override automatic_optimization() to return false and step them in "
-                          "training_step, or put the parameters into groups of one optimizer."));
-  if (run.plan.without_optimizer && !run.manual)
-    log::warn("trainer.no_optimizer", "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
-  RunLength length{.epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
-  const StageLoaders& train = run.stages[Stage::train];
-  if (const auto batches = train.total()) length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
-  if (!train.loaders.empty())
-    length.samples_per_step = static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
-  for (auto& planned : run.plan.optimizers) {
-    if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
-    if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
-    if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
-    if (!planned.scheduler) continue;
-    SchedulerConfig& config = *planned.scheduler;
-    if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
-    if (config.frequency < 1) throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
-    if (config.scheduler->wants_metric() && !config.monitor && !run.manual)
-      throw ConfigError("[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the config).");
-    config.scheduler->set_run_length(length, config.interval, config.frequency);
-    config.scheduler->attach(*planned.optimizer);
-  }
-  run.make_handles();
 }
 
 void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
@@ -338,7 +299,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   set_up_data();
   if (content) load_module_state(*run.model, content->module);
   run.strategy->attach(*run.model);
-  if (verb_ == Verb::fit) make_optimizers();
+  if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
   take_folder();
   save_config();
   print_start();
@@ -405,6 +366,7 @@ void Session::save_config() {
   Run& run = *run_;
   ConfigNode written = run.parts.config ? *run.parts.config : ConfigNode::map({{"trainer", options_node(run.options)}});
   run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.parts.seed);
+  if (verb_ == Verb::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
   if (run.run_dir.empty()) return;
   const fs::path path = run.run_dir / "config.yaml";
   std::ofstream file(path);

@@ -47,8 +47,8 @@ class Session {
   void make_callbacks();
   void make_loggers();
   void set_up_data();
+  bool reads_ahead() const;
   void set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option);
-  void make_optimizers();
   void set_limits();
   void restore(const CheckpointContent& content);
   void save_config();
@@ -59,6 +59,7 @@ class Session {
   Verb verb_;
   ChosenDevices devices_;
   int64_t threads_ = 1;
+  double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
   bool finished_ = false;

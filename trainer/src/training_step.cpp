@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 
+#include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
@@ -36,21 +37,25 @@ TrainingStep::TrainingStep(Run& run)
       clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
       counts_tokens_(run.counts_tokens()) {
   if (run.options.debug) debug_.emplace(run);
+  run.debug = debug_ ? &*debug_ : nullptr;
 }
 
-bool TrainingStep::run_batch(Batch from_loader, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+TrainingStep::~TrainingStep() { run_.debug = nullptr; }
+
+bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   LightningModule& module = *run.model;
   Progress& progress = run.progress_;
   run.batch_idx_ = batch_idx;
-  Batch& batch = run.batch_.emplace(std::move(from_loader));
+  Batch& batch = run.batch_;
+  run.in_batch_ = true;
   run.stepped = false;
   run.samples_before_batch_ = progress.samples_seen;
   run.tokens_before_batch_ = progress.tokens_seen;
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
-  batch = run.strategy->batch_to_device(module, run.data.module.get(), std::move(batch), 0);
+  run.strategy->batch_to_device(module, run.data.module.get(), batch, 0);
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
   run.batch_samples_ = static_cast<double>(samples);
@@ -78,7 +83,9 @@ bool TrainingStep::run_batch(Batch from_loader, int64_t batch_idx, std::optional
     ++progress.batches_total.completed;
     progress.batches.completed = batch_idx + 1;
   }
-  run.batch_.reset();
+  run.in_batch_ = false;
+  // Before the loader makes the next: it may write into the same memory.
+  batch.clear();
   return !skip_rest;
 }
 
@@ -182,7 +189,13 @@ void TrainingStep::prepare_gradients() {
   run.strategy->precision().unscale(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
   run.model->on_before_optimizer_step(optimizer);
+  if (!run.options.log_grad_norm) return run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
+  const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
+  Tensor norm = clips_by_norm ? Tensor() : grad_norm(optimizer.gradients());
   run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
+  if (const Tensor clipped = GradientNorm::take(*run.model); clipped.defined()) norm = clipped;
+  if (!norm.defined()) norm = grad_norm(optimizer.gradients());
+  run.log("grad_norm", norm, {});
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
@@ -194,7 +207,6 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   run.in_training_step = false;
   run.muted = false;
   run.stepped = true;
-  if (debug_) debug_->check_parameters();
   ++run.progress_.global_step;
   step_schedulers(run, ScheduleInterval::step, run.progress_.global_step);
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad, [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });

@@ -9,9 +9,12 @@ namespace fulgur::detail {
 class TrainingStep {
  public:
   explicit TrainingStep(Run& run);
+  ~TrainingStep();
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
 
   /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's rest.
-  bool run_batch(Batch from_loader, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// Steps a window that the end of an unsized loader cut short.
   void close_window();
 

@@ -208,6 +208,12 @@ void TrainerOptions::fields(Fields& f) {
   f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.").at_least(0);
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
       .one_of({"norm", "value"});
+  f(log_grad_norm, "log_grad_norm", "Logs the joint 2-norm of the gradients before clipping as `grad_norm`; nothing waits for the device.");
+  f(scale_lr, "scale_lr",
+    "Multiplies all learning rates by global batch / base_batch_size (linear) or by its root (sqrt); the global batch is batch size × "
+    "accumulate_grad_batches × ranks.")
+      .one_of({"none", "linear", "sqrt"});
+  f(base_batch_size, "base_batch_size", "The batch size that the learning rates are meant for; scale_lr needs it.").at_least(1);
 
   f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
   f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");

@@ -33,6 +33,8 @@ class FULGUR_API Batch {
 
   size_t entries() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
+  /// Lets go of all entries; their places stay reserved for the next batch.
+  void clear() { entries_.clear(); }
   const Entry& entry(size_t index) const;
   Entry& entry(size_t index);
   bool contains(std::string_view name) const;

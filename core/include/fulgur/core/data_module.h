@@ -2,6 +2,8 @@
 
 #include <exception>
 
+#include "fulgur/core/config_node.h"
+#include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
 #include "fulgur/core/options.h"
 #include "fulgur/core/stage.h"
@@ -31,9 +33,30 @@ class FULGUR_API DataModule : public Stateful {
   /// Facts that the config's `link` may pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree facts() const { return {}; }
 
+  /// Which transfer hooks the class overrides; all, where a factory has not looked.
+  const HookMask& overridden() const { return overridden_; }
+  void set_overridden(const HookMask& mask) { overridden_ = mask; }
+  /// Called by `make_component`.
+  template <class T>
+  static void on_component_made(T& made, const ConfigNode& /*options*/) {
+    made.set_overridden(hooks_of<T>());
+  }
+  template <class T>
+  static HookMask hooks_of() {
+    HookMask mask;
+    mask.set(Hook::on_before_batch_transfer, FULGUR_OVERRIDES(T, DataModule, on_before_batch_transfer));
+    mask.set(Hook::transfer_batch_to_device, FULGUR_OVERRIDES(T, DataModule, transfer_batch_to_device));
+    mask.set(Hook::on_after_batch_transfer, FULGUR_OVERRIDES(T, DataModule, on_after_batch_transfer));
+    mask.exact = true;
+    return mask;
+  }
+
   /// What evaluation of a checkpoint must know of the data it was trained on (mean and standard deviation, …).
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
+
+ private:
+  HookMask overridden_;
 };
 
 }  // namespace fulgur

@@ -95,7 +95,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// Clips the gradients of `optimizer`; the default does as `gradient_clip_val` and `_algorithm` say, on the device.
   /// An override may call `clip_gradients`.
   virtual void configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm);
-  void clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm = ClipAlgorithm::norm);
+  /// Returns the joint 2-norm before, on the device, where `algorithm` is norm; else an undefined tensor.
+  Tensor clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm = ClipAlgorithm::norm);
 
   virtual void on_validation_model_zero_grad();
   virtual void on_validation_model_eval();
@@ -209,7 +210,10 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   }
 
  private:
+  friend struct GradientNorm;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_before_evaluation_;
+  Tensor root_gradient_;  // 1, of the loss's kind: where backward begins
+  Tensor clipped_norm_;   // of the last clip_gradients
   void enter_evaluation();
   void leave_evaluation();
   RunContext* run_ = nullptr;
@@ -222,6 +226,12 @@ O& LightningModule::optimizers(size_t index) const {
   if (auto* typed = dynamic_cast<O*>(&optimizers(index).optimizer())) return *typed;
   throw Error("[core.LightningModule.optimizers] optimizer " + std::to_string(index) + " is of another class: " + optimizers(index).optimizer().name() + ".");
 }
+
+/// The norm that a module's `clip_gradients` came upon; for the Trainer, which need not compute it a second time.
+struct GradientNorm {
+  /// Undefined where nothing was clipped by norm since the last call.
+  static Tensor take(LightningModule& module) { return std::exchange(module.clipped_norm_, {}); }
+};
 
 /// Thrown by the default `validation_step`, `test_step` and `predict_step`.
 class FULGUR_API StepNotOverridden : public Error {

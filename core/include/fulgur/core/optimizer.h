@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,8 @@ class FULGUR_API Optimizer : public Stateful {
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
   /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
+  /// Multiplies the learning rates of all groups, now and before any schedule.
+  void scale_lr(double factor);
   /// Sets the gradients of these parameters to none.
   void zero_grad();
   /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
@@ -112,6 +115,12 @@ class FULGUR_API LrScheduler : public Stateful {
   virtual std::optional<double> momentum_at(int64_t steps) const;
   /// Receives the metric of the step that follows `steps` steps, before `lr_at`.
   virtual void observe(int64_t steps, std::optional<double> metric);
+  /// Schedules that this one is made of, in the order of its options.
+  virtual std::vector<std::shared_ptr<LrScheduler>> parts() const { return {}; }
+  /// Multiplies the rates that the options name, such as `max_lr`; called before `attach`. Default: those of the parts.
+  virtual void scale_rates(double factor);
+  /// Options that were `auto` (`total_steps`) and the steps that they came to, once attached.
+  const std::map<std::string, int64_t, std::less<>>& decided() const { return decided_; }
 
   StateTree state() const override;
   void load_state(const StateTree& state) override;
@@ -138,6 +147,7 @@ class FULGUR_API LrScheduler : public Stateful {
   int64_t frequency_ = 1;
   bool is_part_ = false;
   std::optional<int64_t> part_steps_;
+  mutable std::map<std::string, int64_t, std::less<>> decided_;
 };
 
 /// A scheduler and when it steps (Lightning's lr_scheduler config).

@@ -25,7 +25,8 @@ class FULGUR_API Precision : public Stateful {
   virtual std::string name() const = 0;
   /// Converts floating parameters and buffers, once, before optimizers are made.
   virtual void convert_module(torch::nn::Module& module) = 0;
-  virtual Batch convert_input(Batch batch) = 0;
+  /// Converts the floating tensors of a batch.
+  virtual void convert_input(Batch& batch) = 0;
   /// Alive around each forward; nullptr where nothing is needed.
   virtual std::unique_ptr<Guard> forward_guard() { return nullptr; }
   virtual Tensor scale(const Tensor& loss) { return loss; }

@@ -31,9 +31,9 @@ class FULGUR_API Strategy {
 
   /// Converts the module's precision and places it; before optimizers are made.
   virtual void attach(LightningModule& module) = 0;
-  /// The batch on its device, through the transfer hooks: those of `data` where there is a data module, which by default
-  /// call the module's.
-  virtual Batch batch_to_device(LightningModule& module, DataModule* data, Batch batch, int64_t loader_idx) = 0;
+  /// Brings the batch to its device, through the transfer hooks: those of `data` where there is a data module, which by
+  /// default call the module's.
+  virtual void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) = 0;
   /// Micro-batches that one batch is cut into; 1 for most.
   virtual int64_t micro_batches() const { return 1; }
   /// Runs the module's `backward` hook; with GradSync::now, gradients are exchanged where there are several ranks.

@@ -29,6 +29,7 @@ class FULGUR_API WarmupLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
+  std::vector<std::shared_ptr<LrScheduler>> parts() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
@@ -55,6 +56,7 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
+  std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
@@ -85,6 +87,7 @@ class FULGUR_API ChainedScheduler final : public LrScheduler {
   /// That of the last part that moves it.
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
+  std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

@@ -28,6 +28,10 @@ class FULGUR_API CyclicLR final : public LrScheduler {
   explicit CyclicLR(Options options) : options_(std::move(options)) {}
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
+  void scale_rates(double factor) override {
+    options_.base_lr *= factor;
+    options_.max_lr *= factor;
+  }
 
  private:
   double height(int64_t steps) const;
@@ -55,6 +59,7 @@ class FULGUR_API OneCycleLR final : public LrScheduler {
   explicit OneCycleLR(Options options) : options_(std::move(options)) {}
   double lr_at(int64_t steps, double initial_lr) const override;
   std::optional<double> momentum_at(int64_t steps) const override;
+  void scale_rates(double factor) override { options_.max_lr *= factor; }
 
  private:
   struct Place;

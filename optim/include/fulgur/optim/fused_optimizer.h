@@ -52,12 +52,13 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   };
   State& state_of(const Tensor& parameter);
   void rebuild();
+  bool collect_gradients();
   void update_unless(Bucket& bucket, const Tensor& found_inf);
 
   ParameterRules rules_;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
-  std::vector<bool> active_;  ///< which parameters had a gradient when the buckets were built
+  std::vector<size_t> places_;  ///< per parameter, its bucket; none where it had no gradient when they were built
 };
 
 }  // namespace fulgur

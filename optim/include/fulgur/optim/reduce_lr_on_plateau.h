@@ -27,6 +27,7 @@ class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
   bool wants_metric() const override { return true; }
   /// By the reductions so far, not by the steps.
   double lr_at(int64_t steps, double initial_lr) const override;
+  void scale_rates(double factor) override { options_.min_lr *= factor; }
   void observe(int64_t steps, std::optional<double> metric) override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -131,6 +131,7 @@ class FULGUR_API CosineAnnealingLR final : public LrScheduler {
   };
   explicit CosineAnnealingLR(Options options) : options_(options) {}
   double lr_at(int64_t steps, double initial_lr) const override;
+  void scale_rates(double factor) override { options_.eta_min *= factor; }
 
  private:
   int64_t length() const;
@@ -149,6 +150,7 @@ class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
   };
   explicit CosineAnnealingWarmRestarts(Options options) : options_(options) {}
   double lr_at(int64_t steps, double initial_lr) const override;
+  void scale_rates(double factor) override { options_.eta_min *= factor; }
 
  private:
   Options options_;

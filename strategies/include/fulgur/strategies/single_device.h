@@ -16,7 +16,7 @@ class FULGUR_API SingleDeviceStrategy final : public Strategy {
   Collectives& collectives() override { return collectives_; }
   Precision& precision() override { return *precision_; }
   void attach(LightningModule& module) override;
-  Batch batch_to_device(LightningModule& module, DataModule* data, Batch batch, int64_t loader_idx) override;
+  void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
 

@@ -11,7 +11,7 @@ class FULGUR_API TruePrecision : public Precision {
   std::string name() const override { return dtype_ == at::kDouble ? "64-true" : "32-true"; }
   void convert_module(torch::nn::Module& module) override;
   /// Floating tensors in the run's format; integers and bytes as they are.
-  Batch convert_input(Batch batch) override;
+  void convert_input(Batch& batch) override;
 
  private:
   at::ScalarType dtype_;

@@ -118,6 +118,9 @@ struct FULGUR_API TrainerOptions {
   int64_t accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val;
   std::string gradient_clip_algorithm = "norm";
+  bool log_grad_norm = false;
+  std::string scale_lr = "none";
+  std::optional<int64_t> base_batch_size;
 
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
