@@ -5,10 +5,22 @@
 #include <string>
 #include <string_view>
 
+#include "fulgur/core/errors.h"
+
 namespace fulgur::detail {
 
-/// A new file that is written with checked, restarted writes and synced before it counts. Every failure is a
-/// CheckpointError with path and errno.
+/// A system call failed; its message has path and reason.
+class FileError : public CheckpointError {
+ public:
+  FileError(const std::string& message, int reason) : CheckpointError(message), reason_(reason) {}
+  /// errno of the call.
+  int reason() const noexcept { return reason_; }
+
+ private:
+  int reason_;
+};
+
+/// A new file that is written with checked, restarted writes and synced before it counts. Every failure is a FileError.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& path);
@@ -28,9 +40,8 @@ class DurableFile {
 
 /// Makes renames and new names in `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
-/// The whole of a regular file of at most `limit` bytes. FIFOs, folders and devices are refused without waiting.
-std::string read_file(const std::filesystem::path& path, size_t limit);
-/// `what: path: reason of errno` as a CheckpointError.
+
+/// Throws a FileError: `what failed; path: reason.`
 [[noreturn]] void throw_errno(const std::string& what, const std::filesystem::path& path, int error);
 
 }  // namespace fulgur::detail
