@@ -9,6 +9,13 @@
 #include "system_calls.h"
 
 namespace fulgur::detail {
+namespace {
+
+constexpr uint64_t kWorthReserving = 64u << 10;
+// The disk is kept at work while the rest is written, so that the fsync at the end has little left to wait for.
+constexpr uint64_t kWriteBackBytes = 8u << 20;
+
+}  // namespace
 
 void throw_errno(const std::string& what, const std::filesystem::path& path, int error) {
   throw FileError(cat("[checkpoint] ", what, " failed; ", escape_controls(path.string()), ": ", std::strerror(error), "."), error);
@@ -25,6 +32,14 @@ DurableFile::~DurableFile() {
 
 void DurableFile::fail(const char* what) const { throw_errno(what, path_, errno); }
 
+void DurableFile::reserve(uint64_t bytes) {
+  if (bytes < kWorthReserving) return;
+  while (system_calls().fallocate(fd_, static_cast<off_t>(bytes)) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
+    if (errno != EINTR) fail("reserving room");
+  }
+}
+
 void DurableFile::write(const void* data, size_t bytes) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -36,7 +51,12 @@ void DurableFile::write(const void* data, size_t bytes) {
     if (written == 0) throw_errno("writing", path_, EIO);
     next += written;
     bytes -= static_cast<size_t>(written);
+    written_ += static_cast<uint64_t>(written);
   }
+  if (written_ - started_ < kWriteBackBytes) return;
+  // Advice only: fsync tells what went wrong.
+  system_calls().start_writing_back(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_));
+  started_ = written_;
 }
 
 void DurableFile::commit() {

@@ -6,7 +6,7 @@ namespace fulgur::detail {
 namespace {
 
 // Small enough that write(2) finds in the cache what the hash has just read.
-constexpr size_t kBlockBytes = 128u << 10;
+constexpr size_t kBlockBytes = 256u << 10;
 
 }  // namespace
 

