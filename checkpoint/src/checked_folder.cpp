@@ -124,8 +124,8 @@ void CheckedFolder::add_problem(std::string file, std::string part, std::string 
 
 void CheckedFolder::check_names_and_sizes() {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     if (name != kManifestFile && !manifest_.files.contains(name)) add_problem(name, "", "does not belong to the checkpoint");
   }
   if (error) add_problem("", "", cat("the folder cannot be read: ", error.message()));

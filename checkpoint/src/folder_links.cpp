@@ -25,6 +25,8 @@ fs::path temporary_sibling(const fs::path& path) {
 
 bool is_temporary(std::string_view name) { return name.starts_with(".") && name.find(kTemporaryMark) != std::string_view::npos; }
 
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -34,10 +36,10 @@ void make_folders(const fs::path& folder) {
 }  // namespace detail
 
 void link_checkpoint(const fs::path& link, const fs::path& target) {
-  const fs::path folder = link.parent_path();
+  const fs::path folder = detail::folder_of(link);
   detail::make_folders(folder);
   const fs::path temporary = detail::temporary_sibling(link);
-  const fs::path relative = target.parent_path() == folder ? target.filename() : fs::absolute(target);
+  const fs::path relative = detail::folder_of(target) == folder ? target.filename() : fs::absolute(target);
   detail::SystemCalls& calls = detail::system_calls();
   if (calls.symlink(relative.c_str(), temporary.c_str()) != 0) detail::throw_errno("linking", temporary, errno);
   if (calls.rename(temporary.c_str(), link.c_str()) != 0) {
@@ -61,8 +63,10 @@ void remove_checkpoint(const fs::path& folder) {
 
 void remove_leftovers(const fs::path& folder) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error))
-    if (detail::is_temporary(entry.path().filename().string())) fs::remove_all(entry.path(), error);
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (detail::is_temporary(entry->path().filename().string())) leftovers.push_back(entry->path());
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
 
 }  // namespace fulgur

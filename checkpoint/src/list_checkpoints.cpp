@@ -34,12 +34,10 @@ CheckpointSummary summarize_checkpoint(const fs::path& path) {
 std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
   std::vector<CheckpointSummary> found;
   std::error_code error;
-  fs::directory_iterator entries(folder, error);
-  if (error && error != std::errc::no_such_file_or_directory) detail::throw_errno("listing checkpoints", folder, error.value());
-  for (const auto& entry : entries) {
-    const fs::path& path = entry.path();
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const fs::path path = entry->path();
     std::error_code ignored;
-    if (path.extension() != ".ckpt" || entry.is_symlink(ignored) || detail::is_temporary(path.filename().string())) continue;
+    if (path.extension() != ".ckpt" || entry->is_symlink(ignored) || detail::is_temporary(path.filename().string())) continue;
     try {
       found.push_back(summarize_checkpoint(path));
     } catch (const std::exception& problem) {
@@ -49,6 +47,7 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
       bad.problem = problem.what();
     }
   }
+  if (error && error != std::errc::no_such_file_or_directory) detail::throw_errno("listing checkpoints", folder, error.value());
   const auto key = [](const CheckpointSummary& item) {
     const std::string stem = item.path.stem().string();
     return std::tuple(item.global_step, item.origin.save_counter, number_after(stem, "-v"), stem);

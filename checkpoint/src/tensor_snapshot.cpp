@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +21,13 @@ bool fits(const Tensor& buffer, const Tensor& tensor) {
 }
 
 Tensor make_buffer(const Tensor& tensor) {
-  return at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(tensor.is_cuda()));
+  Tensor buffer = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(tensor.is_cuda()));
+  // The first copy touches every page: large pages are a few times faster. Advice only.
+  constexpr uintptr_t kPage = 2u << 20;
+  const auto start = reinterpret_cast<uintptr_t>(buffer.const_data_ptr());
+  const uintptr_t first = (start + kPage - 1) / kPage * kPage, end = (start + buffer.nbytes()) / kPage * kPage;
+  if (!tensor.is_cuda() && end > first) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+  return buffer;
 }
 
 }  // namespace

@@ -98,7 +98,8 @@ fs::path publish(const fs::path& temporary, const fs::path& folder) {
   fs::path path = folder;
   for (int version = 1;; ++version) {
     // rename() onto a folder that has files fails, so a name is never reused.
-    if (!fs::exists(fs::symlink_status(path))) {
+    std::error_code unknown;
+    if (!fs::exists(fs::symlink_status(path, unknown))) {
       if (detail::system_calls().rename(temporary.c_str(), path.c_str()) == 0) return path;
       if (errno != ENOTEMPTY && errno != EEXIST) detail::throw_errno("publishing", path, errno);
     }
@@ -137,7 +138,7 @@ uint64_t free_bytes(const fs::path& folder) {
 fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& content) {
   Plan plan = make_plan(content);
   const FileLimitIsAnError limit;
-  const fs::path parent = folder.parent_path();
+  const fs::path parent = detail::folder_of(folder);
   detail::make_folders(parent);
   const uint64_t free = free_bytes(parent);
   const fs::path temporary = detail::temporary_sibling(folder);

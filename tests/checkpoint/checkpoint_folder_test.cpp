@@ -7,10 +7,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <set>
 
-#include "fulgur/core/errors.h"
+#include "checkpoint/fault_calls.h"
 #include "hash.h"
 #include "support/temporary_folder.h"
 
@@ -138,6 +139,37 @@ TEST_CASE("the hash of a file is that of its bytes, as other programs compute it
     CHECK_THAT(manifest, ContainsSubstring(fulgur::detail::hash_text(fulgur::detail::hash_of(read_text(path / name)))));
   // xxhsum -H3 of the empty input.
   CHECK(fulgur::detail::hash_text(fulgur::detail::hash_of("")) == "2d06800538d394c2");
+}
+
+TEST_CASE("a bare name is a checkpoint in the working folder") {
+  TemporaryFolder folder;
+  const int status = in_child([&] {
+    fs::current_path(folder.path());
+    const fs::path path = write_checkpoint("a.ckpt", content());
+    link_checkpoint("last.ckpt", path);
+    return path == "a.ckpt" && fs::read_symlink("last.ckpt") == "a.ckpt" && read_checkpoint("last.ckpt").module.size() == 1 ? 42 : 1;
+  });
+  CHECK(exited(status, 42));
+  CHECK(entries(folder.path()) == 2);
+}
+
+TEST_CASE("Python reads every file of a checkpoint") {
+  const char* python = std::getenv("FULGUR_TEST_PYTHON");
+  if (python == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
+  TemporaryFolder folder;
+  const fs::path path = write_checkpoint(folder / "a.ckpt", content());
+  write_text(folder / "read.py",
+             "import json, os, sys\n"
+             "from safetensors.numpy import load_file\n"
+             "os.chdir(sys.argv[1])\n"
+             "assert load_file('model.safetensors')['w'].tolist() == [0, 1, 2, 3]\n"
+             "assert load_file('optimizer.safetensors')['0.momentum'].dtype == 'int64'\n"
+             "state = json.load(open('state.json'))\n"
+             "assert state['state']['progress'] == {'epoch': 3, 'global_step': 12}\n"
+             "assert load_file('state.safetensors')[state['state']['rng']['__tensor__']].shape == (9,)\n"
+             "files = json.load(open('manifest.json'))['files']\n"
+             "assert all(os.path.getsize(name) == file['bytes'] == sum(part['bytes'] for part in file['parts']) for name, file in files.items())\n");
+  CHECK(std::system((std::string(python) + " " + (folder / "read.py").string() + " " + path.string()).c_str()) == 0);
 }
 
 TEST_CASE("F46 files are 0644 and folders 0755, less the umask") {
