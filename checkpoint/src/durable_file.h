@@ -1,20 +1,36 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
+#include "fulgur/core/errors.h"
+
 namespace fulgur::detail {
 
-/// A new file that is written with checked, restarted writes and synced before it counts. Every failure is a
-/// CheckpointError with path and errno.
+/// A system call failed; its message has path and reason.
+class FileError : public CheckpointError {
+ public:
+  FileError(const std::string& message, int reason) : CheckpointError(message), reason_(reason) {}
+  /// errno of the call.
+  int reason() const noexcept { return reason_; }
+
+ private:
+  int reason_;
+};
+
+/// A new file that is written with checked, restarted writes and synced before it counts. Every failure is a FileError.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& path);
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
+  /// Takes the room for a file of `bytes` bytes, which is faster and finds a full device at once; a file system that
+  /// cannot is none the worse for it. Exactly as many are to be written.
+  void reserve(uint64_t bytes);
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
   /// fsync and close.
@@ -24,13 +40,13 @@ class DurableFile {
   [[noreturn]] void fail(const char* what) const;
   std::filesystem::path path_;
   int fd_ = -1;
+  uint64_t written_ = 0, started_ = 0;  // bytes; those that are on their way to the disk already
 };
 
 /// Makes renames and new names in `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
-/// The whole of a regular file of at most `limit` bytes. FIFOs, folders and devices are refused without waiting.
-std::string read_file(const std::filesystem::path& path, size_t limit);
-/// `what: path: reason of errno` as a CheckpointError.
+
+/// Throws a FileError: `what failed; path: reason.`
 [[noreturn]] void throw_errno(const std::string& what, const std::filesystem::path& path, int error);
 
 }  // namespace fulgur::detail

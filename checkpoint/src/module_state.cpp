@@ -2,12 +2,38 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <set>
+
 #include "fulgur/core/text.h"
 
 namespace fulgur {
 namespace {
 
 std::string describe(const Tensor& tensor) { return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes())); }
+
+// The tensors by the names that they have in the module.
+std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors, const std::map<std::string, std::string>& prefixes) {
+  std::map<std::string, const Tensor*> given;
+  std::set<std::string> used;
+  for (const auto& [name, tensor] : tensors) {
+    // Longer prefixes come behind the shorter ones that they begin with.
+    const auto fits = std::find_if(prefixes.rbegin(), prefixes.rend(), [&](const auto& prefix) { return name.starts_with(prefix.first); });
+    std::string in_module = name;
+    if (fits != prefixes.rend()) {
+      in_module = fits->second + name.substr(fits->first.size());
+      used.insert(fits->first);
+    }
+    if (!given.emplace(in_module, &tensor).second)
+      throw CheckpointError(cat("[checkpoint.load_module_state] two tensors of the checkpoint would be '", escape_controls(in_module), "' in the module, one of them '",
+                                escape_controls(name), "'. Change key_prefixes."));
+  }
+  for (const auto& [prefix, replacement] : prefixes)
+    if (!used.contains(prefix))
+      throw CheckpointError(cat("[checkpoint.load_module_state] key_prefixes: no tensor of the checkpoint begins with '", escape_controls(prefix),
+                                "' (or a longer prefix took all that do). Names there begin with '", tensors.empty() ? "" : escape_controls(tensors.front().first), "'."));
+  return given;
+}
 
 }  // namespace
 
@@ -30,30 +56,41 @@ std::map<std::string, std::string> parameter_aliases(const torch::nn::Module& mo
   return aliases;
 }
 
-void load_module_state(torch::nn::Module& module, const NamedTensors& tensors) {
-  std::map<std::string, const Tensor*> given;
-  for (const auto& [name, tensor] : tensors) given.emplace(name, &tensor);
+LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options) {
+  const std::map<std::string, const Tensor*> given = renamed(tensors, options.key_prefixes);
+  LoadReport report;
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, const Tensor*>> copies;
+  std::set<std::string> known;
   for (const auto& [name, target] : module_state(module)) {
+    known.insert(name);
     const auto found = given.find(name);
     if (found == given.end()) {
       wrong.push_back(cat("missing: ", name, " (the module has ", describe(target), ")"));
+      report.missing.push_back(name);
       continue;
     }
     const Tensor& source = *found->second;
-    if (source.sizes() != target.sizes() || source.scalar_type() != target.scalar_type())
+    if (source.sizes() != target.sizes() || source.scalar_type() != target.scalar_type()) {
       wrong.push_back(cat("other shape or dtype: ", name, ": checkpoint ", describe(source), ", module ", describe(target)));
-    else
-      copies.emplace_back(target, &source);
-    given.erase(found);
+      report.mismatched.push_back(name);
+      continue;
+    }
+    copies.emplace_back(target, &source);
+    report.loaded.push_back(name);
   }
-  for (const auto& [name, tensor] : given) wrong.push_back(cat("unexpected: ", escape_controls(name), " (the checkpoint has ", describe(*tensor), ")"));
-  if (!wrong.empty())
+  for (const auto& [name, tensor] : given) {
+    if (known.contains(name)) continue;
+    wrong.push_back(cat("unexpected: ", escape_controls(name), " (the checkpoint has ", describe(*tensor), ")"));
+    report.unexpected.push_back(name);
+  }
+  report.differences = join(wrong, "\n");
+  if (options.strict && !wrong.empty())
     throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ", join(wrong, "\n  "),
                               "\nUse the config that the checkpoint was made with (it lies in its run folder)."));
   at::NoGradGuard no_grad;
   for (auto& [target, source] : copies) target.copy_(*source);
+  return report;
 }
 
 }  // namespace fulgur

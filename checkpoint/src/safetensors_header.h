@@ -21,7 +21,11 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
+/// Limits of what is read and written: the first is the format's, the others are ours.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr size_t kMaxTensors = 1u << 18;
+inline constexpr size_t kMaxNameBytes = 1u << 16;
+inline constexpr size_t kMaxDimensions = 64;
 
 /// Bytes of one element, or 0 for an unknown dtype.
 uint64_t safetensors_dtype_size(std::string_view dtype);
@@ -30,7 +34,7 @@ uint64_t safetensors_dtype_size(std::string_view dtype);
 /// overlap, sizes that match shapes, names that differ. Throws a CheckpointError.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes);
 
-/// The JSON header, padded with spaces to a multiple of 8 bytes.
+/// The JSON header, padded with spaces to a multiple of 8 bytes. Throws a CheckpointError for names that it cannot hold.
 std::string make_safetensors_header(const SafetensorsHeader& header);
 
 }  // namespace fulgur::detail

@@ -1,16 +1,45 @@
 #include "state_json.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "hash.h"
 
 namespace fulgur::detail {
+namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json state_to_json(const StateTree& tree, const std::string& path, NamedTensors& tensors) {
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+[[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.state] " + what); }
+
+std::string float_word(double value) {
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  const auto bits = std::bit_cast<uint64_t>(value);
+  return bits == std::bit_cast<uint64_t>(kNan) ? "nan" : hash_text(bits);
+}
+
+double float_of_word(const std::string& word) {
+  if (word == "nan") return kNan;
+  if (word == "inf") return kInfinity;
+  if (word == "-inf") return -kInfinity;
+  const auto bits = hash_from_text(word);
+  if (!bits) bad(cat("'", escape_controls(word.substr(0, 40)), "' is no number."));
+  return std::bit_cast<double>(*bits);
+}
+
+bool is_word(std::string_view key) { return key == "__tensor__" || key == "__float__" || key == "__map__"; }
+
+std::string below(const std::string& place, std::string_view key) { return place.empty() ? std::string(key) : cat(place, ".", key); }
+
+Json to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
+  if (depth > kMaxStateDepth) bad(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
   return std::visit(
       [&](const auto& value) -> Json {
         using T = std::decay_t<decltype(value)>;
@@ -18,19 +47,23 @@ Json state_to_json(const StateTree& tree, const std::string& path, NamedTensors&
           return nullptr;
         } else if constexpr (std::is_same_v<T, Tensor>) {
           if (!value.defined()) return nullptr;
-          tensors.emplace_back(path, value);
-          return Json{{"__tensor__", path}};
+          return Json{{"__tensor__", tensors.add(place, value)}};
         } else if constexpr (std::is_same_v<T, double>) {
           if (std::isfinite(value)) return value;
-          return Json{{"__float__", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+          return Json{{"__float__", float_word(value)}};
         } else if constexpr (std::is_same_v<T, StateTree::List>) {
           Json list = Json::array();
-          for (size_t i = 0; i < value.size(); ++i) list.push_back(state_to_json(value[i], cat(path, ".", i), tensors));
+          for (size_t i = 0; i < value.size(); ++i) list.push_back(to_json(value[i], below(place, std::to_string(i)), tensors, depth + 1));
           return list;
         } else if constexpr (std::is_same_v<T, StateTree::Map>) {
           Json map = Json::object();
-          for (const auto& [key, item] : value) map[key] = state_to_json(item, path.empty() ? key : cat(path, ".", key), tensors);
+          // Straight into the vector that it is: looking each key up would be quadratic.
+          for (const auto& [key, item] : value) map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
+          if (value.size() == 1 && is_word(value.begin()->first)) return Json{{"__map__", std::move(map)}};
           return map;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          if (!is_utf8(value)) bad(cat("the text '", escape_controls(place), "' is not UTF-8."));
+          return value;
         } else {
           return value;
         }
@@ -38,7 +71,10 @@ Json state_to_json(const StateTree& tree, const std::string& path, NamedTensors&
       tree.variant());
 }
 
-StateTree state_from_json(const Json& json, const std::map<std::string, Tensor>& tensors) {
+StateTree::Map map_from_json(const Json& json, const TensorMap& tensors, int depth);
+
+StateTree from_json(const Json& json, const TensorMap& tensors, int depth) {
+  if (depth > 2 * kMaxStateDepth + 2) bad("it is nested too deeply.");
   switch (json.type()) {
     case Json::value_t::null: return nullptr;
     case Json::value_t::boolean: return json.get<bool>();
@@ -52,27 +88,60 @@ StateTree state_from_json(const Json& json, const std::map<std::string, Tensor>&
     case Json::value_t::string: return json.get<std::string>();
     case Json::value_t::array: {
       StateTree::List list;
-      for (const Json& item : json) list.push_back(state_from_json(item, tensors));
+      for (const Json& item : json) list.push_back(from_json(item, tensors, depth + 1));
       return list;
     }
     case Json::value_t::object: {
-      if (json.size() == 1 && json.contains("__tensor__") && json["__tensor__"].is_string()) {
-        const auto found = tensors.find(json["__tensor__"].get<std::string>());
-        if (found == tensors.end())
-          throw CheckpointError(cat("[checkpoint.state] the tensor '", json["__tensor__"].get<std::string>(), "' is missing."));
-        return found->second;
-      }
-      if (json.size() == 1 && json.contains("__float__") && json["__float__"].is_string()) {
-        const auto text = json["__float__"].get<std::string>();
-        if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-        return text == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
-      }
-      StateTree::Map map;
-      for (const auto& [key, item] : json.items()) map.emplace(key, state_from_json(item, tensors));
-      return map;
+      if (json.size() != 1 || !is_word(json.begin().key())) return map_from_json(json, tensors, depth + 1);
+      const Json& value = json.begin().value();
+      if (json.begin().key() == "__map__") return map_from_json(value, tensors, depth + 2);
+      const std::string word = value.is_string() ? value.get<std::string>() : "";
+      if (json.begin().key() == "__float__") return float_of_word(word);
+      const auto found = tensors.find(word);
+      if (found == tensors.end()) bad(cat("the tensor '", escape_controls(word.substr(0, 200)), "' is missing."));
+      return found->second;
     }
-    default: throw CheckpointError("[checkpoint.state] a value of an unknown kind.");
+    default: bad("a value of an unknown kind.");
   }
+}
+
+StateTree::Map map_from_json(const Json& json, const TensorMap& tensors, int depth) {
+  if (!json.is_object()) bad("a map is no object.");
+  StateTree::Map map;
+  for (const auto& [key, item] : json.items()) map.emplace(key, from_json(item, tensors, depth));
+  return map;
+}
+
+}  // namespace
+
+std::string StateTensors::add(const std::string& place, const Tensor& tensor) {
+  // A name of the format's own, or none at all, would not come back.
+  const std::string wanted = place.empty() || place == "__metadata__" ? cat("(", place, ")") : place;
+  std::string name = wanted;
+  for (int n = 2; !names_.insert(name).second; ++n) name = cat(wanted, "#", n);
+  tensors_.emplace_back(name, tensor);
+  return name;
+}
+
+std::string encode_state(const StateTree& tree, const std::string& place, StateTensors& tensors) {
+  try {
+    return to_json(tree, place, tensors, 0).dump();
+  } catch (const Json::exception&) {
+    bad(cat("a key in '", escape_controls(place), "' is not UTF-8."));
+  }
+}
+
+DecodedState decode_state(std::string_view text, CheckpointParts parts, const TensorMap& optimizer_tensors, const TensorMap& state_tensors) {
+  // Deep nesting is refused while it is read: recursion comes later.
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > 2 * kMaxStateDepth + 4) bad("it is nested too deeply.");
+    return true;
+  };
+  const Json json = Json::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers")) bad("it is no state of a checkpoint.");
+  DecodedState decoded{nullptr, from_json(json["state"], state_tensors, 0)};
+  if (parts == CheckpointParts::all) decoded.optimizers = from_json(json["optimizers"], optimizer_tensors, 0);
+  return decoded;
 }
 
 }  // namespace fulgur::detail

@@ -57,6 +57,54 @@ TEST_CASE("F13 every mismatch is listed and nothing is half-loaded") {
       if (name == other) CHECK(tensor.equal(live));
 }
 
+TEST_CASE("F13 layers whose names changed places are listed with both shapes") {
+  struct Two : torch::nn::Module {
+    Two() {
+      register_module("a", torch::nn::Linear(2, 3));
+      register_module("b", torch::nn::Linear(3, 2));
+    }
+  } net;
+  NamedTensors swapped = copy_of(module_state(net));
+  for (auto& [name, tensor] : swapped) name[0] = name[0] == 'a' ? 'b' : 'a';
+  CHECK_THROWS_WITH(load_module_state(net, swapped), ContainsSubstring("a.weight: checkpoint Float [2, 3], module Float [3, 2]") &&
+                                                         ContainsSubstring("a.bias: checkpoint Float [2], module Float [3]") &&
+                                                         ContainsSubstring("b.weight: checkpoint Float [3, 2], module Float [2, 3]") && ContainsSubstring("b.bias"));
+}
+
+TEST_CASE("F13 with strict off what fits is loaded and the rest is listed") {
+  Net net;
+  const NamedTensors before = copy_of(module_state(net));
+  NamedTensors given;
+  for (const auto& [name, tensor] : before) {
+    if (name == "fc.bias") continue;
+    Tensor other = tensor.is_floating_point() ? tensor + 1 : tensor;
+    if (name == "fc.weight") other = other.t().contiguous();
+    given.emplace_back(name == "bn.bias" ? "bn.bais" : name, other);
+  }
+  const LoadReport report = load_module_state(net, given, {.strict = false, .key_prefixes = {}});
+  CHECK(report.loaded == std::vector<std::string>{"bn.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"});
+  CHECK(report.missing == std::vector<std::string>{"fc.bias", "bn.bias"});
+  CHECK(report.unexpected == std::vector<std::string>{"bn.bais"});
+  CHECK(report.mismatched == std::vector<std::string>{"fc.weight"});
+  CHECK_THAT(report.differences, ContainsSubstring("fc.weight: checkpoint Float [2, 3], module Float [3, 2]") && ContainsSubstring("unexpected: bn.bais"));
+  for (const auto& [name, tensor] : before)
+    for (const auto& [other, live] : module_state(net))
+      if (name == other) CHECK(live.equal(name == "bn.weight" || name.starts_with("bn.running") ? tensor + 1 : tensor));
+}
+
+TEST_CASE("prefixes of names are replaced, the longest that fits") {
+  Net net;
+  NamedTensors given;
+  for (const auto& [name, tensor] : copy_of(module_state(net)))
+    given.emplace_back((name.starts_with("fc.") ? "net.encoder." + name.substr(3) : "net." + name), tensor.is_floating_point() ? tensor + 1 : tensor);
+  const LoadReport report = load_module_state(net, given, {.strict = true, .key_prefixes = {{"net.", ""}, {"net.encoder.", "fc."}}});
+  CHECK(report.loaded.size() == given.size());
+  CHECK(report.differences.empty());
+  CHECK(net.fc->weight.equal(given[0].second));
+  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"nte.", ""}}}), ContainsSubstring("begins with 'nte.'") && ContainsSubstring("'net.encoder.weight'"));
+  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"net.encoder.", "net.bn."}}}), ContainsSubstring("two tensors of the checkpoint would be 'net.bn.weight'"));
+}
+
 TEST_CASE("a tied parameter is stored once, with its alias") {
   struct Tied : torch::nn::Module {
     torch::nn::Linear a{nullptr}, b{nullptr};

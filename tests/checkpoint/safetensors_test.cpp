@@ -5,10 +5,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
 
 #include "fulgur/core/errors.h"
 #include "safetensors_header.h"
@@ -69,8 +72,11 @@ TEST_CASE("F11 what is no safetensors file is refused with what it looks like, a
     CHECK_THROWS_WITH(read_safetensors(folder / "file"), ContainsSubstring(expected));
   };
   refuse("", "truncated: have 0");
-  refuse("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "");
-  refuse("PK\x03\x04zipzipzip", "");
+  refuse("", "It is empty");
+  refuse("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer: run `git lfs pull`");
+  refuse("PK\x03\x04zipzipzip", "zip archive");
+  refuse("\x80\x02}q\x01X\x03zzz", "Python pickle");
+  refuse("\x89PNG\r\n\x1a\n....", "PNG image");
   refuse(with_header("[1, 2]", 0), "start with '{'");
   CHECK_THROWS_AS(read_safetensors(folder.path()), CheckpointError);
   CHECK_THROWS_WITH(read_safetensors(folder / "absent"), ContainsSubstring("No such file"));
@@ -99,12 +105,65 @@ TEST_CASE("F12 hostile headers are refused before memory is allocated") {
   refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "begins at byte 1");
   refuse("{\"__metadata__\":{\"a\":1}}", 0, "strings only");
   refuse("{\"a\":", 0, "not JSON");
-  refuse("{\"a\":" + std::string(100000, '['), 0, "nested");
+  refuse("{\"a\":" + std::string(100000, '['), 0, "must have exactly");
+  refuse("{\"a\":" + std::string(100000, '{'), 0, "not JSON");
+  refuse("{\"\xff\":1}", 0, "UTF-8");
+  refuse("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, "twice");
+  refuse("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice");
+  refuse("[]", 0, "start with '{'");
+  refuse("{\"a\":1}", 0, "must have exactly");
+  refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"more\":1}}", 1, "must have exactly");
+  refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "must have exactly");
+  refuse(one("F32", "[2]", "[0,8,8]"), 8, "not two numbers");
+  refuse(one("F32", "[2]", "[0]"), 8, "not two numbers");
+  refuse(one("F32", "[0,4611686018427387904,4611686018427387904]", "[0,0]"), 0, "overflows");
+  refuse(one("F32", "[9223372036854775808]", "[0,8]"), 8, "no whole number");
+  std::string dimensions = "1";
+  for (int i = 0; i < 64; ++i) dimensions += ",1";
+  refuse(one("F32", "[" + dimensions + "]", "[0,4]"), 4, "more than 64 dimensions");
+  refuse("{\"" + std::string(1 << 20, 'n') + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "has 1048576 bytes");
   TemporaryFolder folder;
   std::string huge = with_header("{}", 0);
   huge[7] = '\x7f';
   write_text(folder / "huge", huge);
   CHECK_THROWS_WITH(read_safetensors(folder / "huge"), ContainsSubstring("at most 100000000"));
+}
+
+TEST_CASE("F12 a header of a million tensors is refused without much memory or time") {
+  std::string json = "{";
+  for (int i = 0; i < 1000000; ++i) json += "\"t" + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},";
+  json.back() = '}';
+  const auto resident_bytes = [] {
+    std::ifstream file("/proc/self/statm");
+    size_t pages = 0, resident = 0;
+    file >> pages >> resident;
+    return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  };
+  const size_t before = resident_bytes();
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    fulgur::detail::parse_safetensors_header(json, 0);
+    FAIL("nothing was thrown");
+  } catch (const CheckpointError& error) {
+    CHECK_THAT(error.what(), ContainsSubstring("more than 262144 tensors"));
+  }
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+  // The text itself is here before; of it a file is read whole.
+  CHECK(resident_bytes() < before + json.size() + (16u << 20));
+}
+
+TEST_CASE("what the format cannot hold is refused by name when it is written") {
+  TemporaryFolder folder;
+  const auto refuse = [&](const NamedTensors& tensors, const std::string& expected) {
+    CHECK_THROWS_WITH(write_safetensors(folder / "file", tensors), ContainsSubstring(expected));
+    CHECK_FALSE(std::filesystem::exists(folder / "file"));
+  };
+  refuse({{"a", at::arange(2)}, {"a", at::arange(3)}}, "two tensors have the name 'a'");
+  refuse({{"__metadata__", at::arange(2)}}, "'__metadata__'");
+  refuse({{"a", Tensor()}}, "'a' is undefined");
+  refuse({{"a", at::arange(2).to_sparse()}}, "'a' is a sparse tensor");
+  refuse({{"a", at::arange(2).to(at::kComplexFloat)}}, "'a' has dtype ComplexFloat");
+  refuse({{"\xff", at::arange(2)}}, "UTF-8");
 }
 
 TEST_CASE("F5 a full device is an error with path and reason, not an abort") {

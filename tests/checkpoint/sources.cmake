@@ -1,1 +1,11 @@
-set(TEST_SOURCES checkpoint_folder_test.cpp module_state_test.cpp safetensors_test.cpp)
+set(TEST_SOURCES
+  async_writer_test.cpp
+  checkpoint_folder_test.cpp
+  corruption_test.cpp
+  fixture_test.cpp
+  list_checkpoints_test.cpp
+  module_state_test.cpp
+  run_lock_test.cpp
+  safetensors_test.cpp
+  save_faults_test.cpp
+  state_json_test.cpp)

@@ -15,8 +15,27 @@ FULGUR_API NamedTensors module_state(const torch::nn::Module& module);
 /// Further names of tied parameters → the name they are stored under.
 FULGUR_API std::map<std::string, std::string> parameter_aliases(const torch::nn::Module& module);
 
-/// Copies `tensors` into the module. Every name, shape and dtype is compared first: any difference throws a
+/// How load_module_state brings names of a checkpoint and of a module together.
+struct FULGUR_API LoadOptions {
+  /// Every tensor of the one must be in the other, with shape and dtype. Off: what fits is loaded, the rest is listed.
+  bool strict = true;
+  /// Prefix of names in the checkpoint → what stands in its place in the module, such as `{"encoder.", "backbone."}`; the
+  /// longest that fits a name counts. One that fits no name is an error.
+  std::map<std::string, std::string> key_prefixes;
+};
+
+/// What load_module_state did. Names are those of the module, after prefixes were replaced.
+struct FULGUR_API LoadReport {
+  std::vector<std::string> loaded;
+  std::vector<std::string> missing;     ///< in the module, not in the checkpoint
+  std::vector<std::string> unexpected;  ///< in the checkpoint, not in the module
+  std::vector<std::string> mismatched;  ///< with another shape or dtype
+  /// Everything but `loaded`, one a line with shapes and dtypes; empty where all was loaded.
+  std::string differences;
+};
+
+/// Copies `tensors` into the module. Every name, shape and dtype is compared first: with `strict` any difference throws a
 /// CheckpointError that lists them all, and the module is as it was.
-FULGUR_API void load_module_state(torch::nn::Module& module, const NamedTensors& tensors);
+FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options = {});
 
 }  // namespace fulgur

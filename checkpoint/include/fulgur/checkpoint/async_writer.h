@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/errors.h"
+
+namespace fulgur {
+
+/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile.
+///
+/// One save is in flight at most. The copies lie in host memory that is kept and used again, as much as the state is
+/// large. All functions are for one thread, which may be any. A process that ends through `exit` waits for the save first.
+class FULGUR_API AsyncCheckpointWriter {
+ public:
+  /// How a save ended: a path, or an error.
+  struct Result {
+    uint64_t ticket = 0;
+    std::filesystem::path path;            ///< as write_checkpoint returned it
+    std::optional<CheckpointError> error;  ///< what came, also where it was no CheckpointError
+  };
+
+  AsyncCheckpointWriter();
+  /// Waits for the save in flight. Errors that nobody took are logged.
+  ~AsyncCheckpointWriter();
+  AsyncCheckpointWriter(const AsyncCheckpointWriter&) = delete;
+  AsyncCheckpointWriter& operator=(const AsyncCheckpointWriter&) = delete;
+
+  /// Copies `content` and returns; the file will hold it as it is now, whatever changes afterwards. Waits for the save in
+  /// flight, if there is one. Tensors on a device are copied on a stream of their own into pinned memory: the host waits
+  /// for nothing, and what the current stream does next waits for the copies. Returns the ticket of this save, 1, 2, ….
+  /// Throws a CheckpointError where the copy fails; nothing is in flight then.
+  uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
+
+  /// Results that came since the last call, in order. Waits for nothing.
+  std::vector<Result> poll();
+
+  /// Waits until nothing is in flight, then as poll().
+  std::vector<Result> wait();
+
+  /// A save is in flight.
+  bool busy() const;
+
+ private:
+  class Worker;
+  std::unique_ptr<Worker> worker_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// Version of this library, such as `0.1.0`.
+FULGUR_API std::string fulgur_version();
+/// Version of LibTorch that this library was compiled with.
+FULGUR_API std::string libtorch_version();
+
+/// Where a checkpoint comes from: what a resume that is to be exact to the bit depends on, beside the state itself.
+struct FULGUR_API CheckpointOrigin {
+  std::string config_hash;     ///< of the resolved config; empty where there is none
+  int64_t world_size = 1;      ///< processes of the run
+  std::string device;          ///< kind and model of the device, such as `cpu` or `cuda NVIDIA H200`
+  int64_t threads = 0;         ///< intra-op threads; 0 where nobody said
+  bool deterministic = false;  ///< deterministic algorithms were asked for
+  int64_t save_counter = 0;    ///< saves of the run so far; orders checkpoints of one global step
+  std::string fulgur = fulgur_version();
+  std::string libtorch = libtorch_version();
+  bool operator==(const CheckpointOrigin&) const = default;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur {
+
+/// Keeps a run folder for one process: `run.lock` in it, with pid and host, locked by flock for as long as this lives.
+///
+/// A lock whose holder died is taken over, with a warning. flock sees it at once; where a child of the dead process still
+/// holds it, or the file system knows no flock, the pid decides if the host is this one.
+class FULGUR_API RunLock {
+ public:
+  /// Throws a ConfigError that names pid and host where another process (or another RunLock) holds the folder, and a
+  /// CheckpointError where the file cannot be made. `folder` must exist.
+  explicit RunLock(const std::filesystem::path& folder);
+  /// Releases the lock and removes the file.
+  ~RunLock();
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void release() noexcept;
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,196 @@
+#include "fulgur/checkpoint/async_writer.h"
+
+#include <signal.h>
+
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "tensor_snapshot.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+using Result = AsyncCheckpointWriter::Result;
+
+// What is being thrown, as a CheckpointError.
+CheckpointError current_error(const char* where) {
+  try {
+    throw;
+  } catch (const CheckpointError& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return CheckpointError(cat("[checkpoint.", where, "] there is not enough memory. An asynchronous save needs as much host memory as the state is large."));
+  } catch (const std::exception& error) {
+    return CheckpointError(cat("[checkpoint.", where, "] ", error.what()));
+  } catch (...) {
+    return CheckpointError(cat("[checkpoint.", where, "] an exception of unknown type was thrown."));
+  }
+}
+
+// Signals are for the threads of the program: one that starts while this lives gets none.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+class AsyncCheckpointWriter::Worker {
+ public:
+  Worker() { live().add(this); }
+
+  ~Worker() {
+    live().remove(this);
+    {
+      std::unique_lock lock(mutex_);
+      idle_.wait(lock, [&] { return !job_; });
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  uint64_t submit(const fs::path& folder, const CheckpointContent& content) {
+    wait_idle();
+    Job job;
+    try {
+      job = {++tickets_, folder, snapshot_.take(content)};
+      start_thread();
+    } catch (...) {
+      throw current_error("submit");
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = std::move(job);
+    }
+    wake_.notify_one();
+    return tickets_;
+  }
+
+  std::vector<Result> poll() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(results_, {});
+  }
+
+  void wait_idle() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return !job_; });
+  }
+
+  bool busy() const {
+    const std::lock_guard lock(mutex_);
+    return job_.has_value();
+  }
+
+ private:
+  struct Job {
+    uint64_t ticket = 0;
+    fs::path folder;
+    CheckpointContent content;
+  };
+
+  // The workers of the process: exit() waits for their saves.
+  class Live {
+   public:
+    void add(Worker* worker) {
+      const std::lock_guard lock(mutex_);
+      workers_.insert(worker);
+    }
+    void remove(Worker* worker) {
+      const std::lock_guard lock(mutex_);
+      workers_.erase(worker);
+    }
+    void wait_idle() {
+      const std::lock_guard lock(mutex_);
+      for (Worker* worker : workers_) worker->wait_idle();
+    }
+
+   private:
+    std::mutex mutex_;
+    std::set<Worker*> workers_;
+  };
+
+  static Live& live() {
+    // Never destroyed: workers may be static objects.
+    static Live* const all = new Live;
+    [[maybe_unused]] static const int registered = std::atexit([] { live().wait_idle(); });
+    return *all;
+  }
+
+  void start_thread() {
+    if (thread_.joinable()) return;
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { work(); });
+  }
+
+  void work() noexcept {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return job_ || stopping_; });
+      if (!job_) return;
+      lock.unlock();
+      Result result = write(*job_);
+      lock.lock();
+      results_.push_back(std::move(result));
+      job_.reset();
+      idle_.notify_all();
+    }
+  }
+
+  Result write(const Job& job) {
+    try {
+      snapshot_.finish();
+      return {job.ticket, write_checkpoint(job.folder, job.content), std::nullopt};
+    } catch (...) {
+      return {job.ticket, job.folder, current_error("write")};
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::optional<Job> job_;  // in flight; the thread's own until it resets it
+  std::vector<Result> results_;
+  bool stopping_ = false;
+  // Used by the caller while nothing is in flight, else by the thread.
+  detail::TensorSnapshot snapshot_;
+  uint64_t tickets_ = 0;
+  std::thread thread_;
+};
+
+AsyncCheckpointWriter::AsyncCheckpointWriter() : worker_(std::make_unique<Worker>()) {}
+
+AsyncCheckpointWriter::~AsyncCheckpointWriter() {
+  worker_->wait_idle();
+  for (const Result& result : worker_->poll())
+    if (result.error) log::error(result.error->what());
+}
+
+uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content) { return worker_->submit(folder, content); }
+std::vector<Result> AsyncCheckpointWriter::poll() { return worker_->poll(); }
+std::vector<Result> AsyncCheckpointWriter::wait() {
+  worker_->wait_idle();
+  return worker_->poll();
+}
+bool AsyncCheckpointWriter::busy() const { return worker_->busy(); }
+
+}  // namespace fulgur

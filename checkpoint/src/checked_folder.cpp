@@ -1,0 +1,206 @@
+#include "checked_folder.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "durable_file.h"
+#include "fulgur/core/text.h"
+#include "hash.h"
+#include "input_file.h"
+#include "safetensors_file.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kChanged = "is not as it was written (its hash differs)";
+
+void check_is_folder(const fs::path& folder) {
+  const std::string shown = escape_controls(folder.string());
+  std::error_code error;
+  const auto status = fs::status(folder, error);
+  if (status.type() == fs::file_type::not_found)
+    throw CheckpointError(cat("[checkpoint.read] ", shown, fs::is_symlink(fs::symlink_status(folder, error)) ? " is a link to what does not exist." : " does not exist."));
+  if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)
+    throw CheckpointError(cat("[checkpoint.read] ", shown, " cannot be read: ", error.message(), "."));
+  if (status.type() == fs::file_type::directory) return;
+  std::string hint;
+  if (status.type() == fs::file_type::regular) hint = InputFile(folder).looks_like();
+  throw CheckpointError(cat("[checkpoint.read] ", shown, " is no checkpoint: a checkpoint is a folder with ", kManifestFile, " and ", kModelFile, ".", hint));
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestFile;
+  std::error_code ignored;
+  if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found)
+    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()), " is no whole checkpoint: ", kManifestFile, " is missing."));
+  const std::string text = read_file(path, kMaxManifestBytes);
+  try {
+    return manifest_from_text(text);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(cat(error.what(), text.starts_with("{") ? "" : InputFile(path).looks_like(), " The file is ", escape_controls(path.string()), "."));
+  }
+}
+
+}  // namespace
+
+// Reads a file part by part, and tells of each whether it is what the manifest says.
+class CheckedFolder::PartReader {
+ public:
+  // Opens the file; where that fails or its size is another, there is a problem and nothing to read.
+  PartReader(CheckedFolder& folder, const std::string& file) : folder_(folder), name_(file), record_(folder.manifest_.files.at(file)) {
+    try {
+      file_.emplace(folder.folder_ / file);
+    } catch (const CheckpointError& error) {
+      folder_.add_problem(name_, "", error.what());
+      return;
+    }
+    if (file_->size() == record_.bytes) return;
+    const std::string hint = file_->looks_like();
+    if (file_->size() < record_.bytes) folder_.add_problem(name_, "", cat("is truncated: have ", file_->size(), " of ", record_.bytes, " bytes.", hint));
+    else folder_.add_problem(name_, "", cat("has ", file_->size(), " bytes; ", record_.bytes, " were written.", hint));
+    file_.reset();
+  }
+
+  bool good() const { return file_.has_value(); }
+  const FileRecord& record() const { return record_; }
+
+  // The next part into `data`, which has room for it.
+  bool read(const FilePart& part, void* data) {
+    auto* next = static_cast<char*>(data);
+    for (uint64_t left = part.bytes; left > 0;) {
+      const uint64_t block = std::min<uint64_t>(left, kBlockBytes);
+      file_->read(next, block);
+      hasher_.update(next, block);
+      next += block;
+      left -= block;
+    }
+    return compare(part);
+  }
+
+  bool skip(const FilePart& part) {
+    scratch_.resize(kBlockBytes);
+    for (uint64_t left = part.bytes; left > 0;) {
+      const uint64_t block = std::min<uint64_t>(left, kBlockBytes);
+      file_->read(scratch_.data(), block);
+      hasher_.update(scratch_.data(), block);
+      left -= block;
+    }
+    return compare(part);
+  }
+
+ private:
+  static constexpr uint64_t kBlockBytes = 256u << 10;
+
+  bool compare(const FilePart& part) {
+    const bool same = hasher_.digest() == part.hash;
+    hasher_.reset();
+    if (!same) folder_.add_problem(name_, part.name, kChanged + first_hint());
+    return same;
+  }
+
+  // A file of the right size may still be something else altogether.
+  std::string first_hint() const {
+    const std::string hint = file_->looks_like();
+    return hint.empty() ? "" : "." + hint;
+  }
+
+  CheckedFolder& folder_;
+  const std::string& name_;
+  const FileRecord& record_;
+  std::optional<InputFile> file_;
+  Hasher hasher_;
+  std::vector<char> scratch_;
+};
+
+CheckedFolder::CheckedFolder(const fs::path& folder) : folder_(folder) {
+  check_is_folder(folder);
+  manifest_ = read_manifest(folder);
+}
+
+void CheckedFolder::add_problem(std::string file, std::string part, std::string message) {
+  problems_.push_back({std::move(file), std::move(part), std::move(message)});
+}
+
+void CheckedFolder::check_names_and_sizes() {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name != kManifestFile && !manifest_.files.contains(name)) add_problem(name, "", "does not belong to the checkpoint");
+  }
+  if (error) add_problem("", "", cat("the folder cannot be read: ", error.message()));
+  for (const auto& [name, record] : manifest_.files) {
+    const fs::path path = folder_ / name;
+    if (fs::symlink_status(path, error).type() == fs::file_type::not_found) add_problem(name, "", "is missing");
+    else PartReader(*this, name);
+  }
+}
+
+void CheckedFolder::check_contents(const std::string& file) {
+  PartReader reader(*this, file);
+  if (!reader.good()) return;
+  for (const FilePart& part : reader.record().parts) reader.skip(part);
+}
+
+std::string CheckedFolder::read_text(const std::string& file) {
+  PartReader reader(*this, file);
+  if (!reader.good()) return {};
+  std::string text(reader.record().bytes, '\0');
+  char* next = text.data();
+  for (const FilePart& part : reader.record().parts) {
+    reader.read(part, next);
+    next += part.bytes;
+  }
+  return text;
+}
+
+SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
+  PartReader reader(*this, file);
+  SafetensorsFile out;
+  if (!reader.good()) return out;
+  const FileRecord& record = reader.record();
+  const FilePart& first = record.parts.front();
+  SafetensorsHeader header;
+  if (first.bytes < 8 || first.bytes > kMaxHeaderBytes + 16) {
+    add_problem(file, first.name, "has another size than a header can have");
+    return out;
+  }
+  std::string text(first.bytes, '\0');
+  bool usable = reader.read(first, text.data());
+  if (usable) {
+    unsigned char length[8];
+    std::copy_n(text.begin(), 8, length);
+    try {
+      if (header_length(length) != text.size() - 8) throw CheckpointError("[checkpoint.safetensors] damaged header: its length is another.");
+      header = parse_safetensors_header(std::string_view(text).substr(8), record.bytes - first.bytes);
+      usable = std::equal(header.entries.begin(), header.entries.end(), record.parts.begin() + 1, record.parts.end(),
+                          [](const SafetensorsEntry& entry, const FilePart& part) { return entry.name == part.name && entry.end - entry.begin == part.bytes; });
+      if (!usable) add_problem(file, first.name, "lists other tensors than the manifest");
+    } catch (const CheckpointError& error) {
+      usable = false;
+      add_problem(file, first.name, error.what());
+    }
+  }
+  out.metadata = std::move(header.metadata);
+  for (size_t i = 1; i < record.parts.size(); ++i) {
+    // Without its header a file is still searched for further damage.
+    if (!usable) {
+      reader.skip(record.parts[i]);
+      continue;
+    }
+    Tensor tensor = empty_tensor(header.entries[i - 1]);
+    reader.read(record.parts[i], tensor.mutable_data_ptr());
+    out.tensors.emplace_back(record.parts[i].name, std::move(tensor));
+  }
+  return out;
+}
+
+std::string text_of(const std::vector<CheckpointProblem>& problems) {
+  constexpr size_t kShown = 20;
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) lines.push_back("  " + problems[i].text());
+  if (problems.size() > kShown) lines.push_back(cat("  … and ", problems.size() - kShown, " more"));
+  return join(lines, "\n");
+}
+
+}  // namespace fulgur::detail

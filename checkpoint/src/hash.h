@@ -1,0 +1,37 @@
+#pragma once
+
+// Free of LibTorch.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace fulgur::detail {
+
+/// XXH3 with 64 bits, fed piece by piece.
+class Hasher {
+ public:
+  Hasher();
+  ~Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+  void update(const void* data, size_t bytes);
+  /// Of all that came since the start or the last reset.
+  uint64_t digest() const;
+  void reset();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+uint64_t hash_of(std::string_view bytes);
+
+/// 16 hexadecimal digits, as `xxhsum -H3` prints them.
+std::string hash_text(uint64_t hash);
+/// The reverse; nothing where `text` is not such a text.
+std::optional<uint64_t> hash_from_text(std::string_view text);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace fulgur::detail {
+
+/// A regular file that is read from its beginning. FIFOs, folders and devices are refused without waiting.
+class InputFile {
+ public:
+  /// Throws a CheckpointError where it cannot be opened.
+  explicit InputFile(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  uint64_t size() const { return size_; }
+  /// The next `bytes` bytes; throws where there are fewer.
+  void read(void* data, uint64_t bytes);
+  /// What the file looks like from its first bytes, as a sentence with a space before it; empty where nothing is recognised.
+  std::string looks_like() const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+/// The whole of a regular file of at most `limit` bytes.
+std::string read_file(const std::filesystem::path& path, uint64_t limit);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <charconv>
+#include <tuple>
+
+#include "checked_folder.h"
+#include "durable_file.h"
+#include "folder_names.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+// The number behind the last `mark` of a name, where that stands in it.
+int64_t number_after(std::string_view name, std::string_view mark) {
+  const size_t place = name.rfind(mark);
+  int64_t number = 0;
+  if (place != std::string_view::npos) std::from_chars(name.data() + place + mark.size(), name.data() + name.size(), number);
+  return number;
+}
+
+}  // namespace
+
+CheckpointSummary summarize_checkpoint(const fs::path& path) {
+  detail::CheckedFolder folder(path);
+  folder.check_names_and_sizes();
+  if (!folder.problems().empty())
+    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems())));
+  const detail::Manifest& manifest = folder.manifest();
+  return {path, manifest.epoch, manifest.global_step, manifest.weights_only, manifest.origin, std::nullopt};
+}
+
+std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
+  std::vector<CheckpointSummary> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const fs::path path = entry->path();
+    std::error_code ignored;
+    if (path.extension() != ".ckpt" || entry->is_symlink(ignored) || detail::is_temporary(path.filename().string())) continue;
+    try {
+      found.push_back(summarize_checkpoint(path));
+    } catch (const std::exception& problem) {
+      CheckpointSummary& bad = found.emplace_back();
+      bad.path = path;
+      bad.global_step = number_after(path.stem().string(), "step=");
+      bad.problem = problem.what();
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) detail::throw_errno("listing checkpoints", folder, error.value());
+  const auto key = [](const CheckpointSummary& item) {
+    const std::string stem = item.path.stem().string();
+    return std::tuple(item.global_step, item.origin.save_counter, number_after(stem, "-v"), stem);
+  };
+  std::sort(found.begin(), found.end(), [&](const auto& a, const auto& b) { return key(a) > key(b); });
+  return found;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,47 @@
+#pragma once
+
+// Free of LibTorch, so that it can be fuzzed on its own.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fulgur/checkpoint/origin.h"
+
+namespace fulgur::detail {
+
+/// A piece of a file with a hash of its own: a tensor, a header, a field of the state.
+struct FilePart {
+  std::string name;
+  uint64_t bytes = 0, hash = 0;
+};
+
+/// What a file must be; the parts lie one behind the other and are the whole of it.
+struct FileRecord {
+  uint64_t bytes = 0, hash = 0;
+  std::vector<FilePart> parts;
+};
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kStateTensorsFile = "state.safetensors";
+inline constexpr uint64_t kMaxManifestBytes = 64u << 20, kMaxStateBytes = 256u << 20;
+
+/// manifest.json: what a checkpoint folder holds, to the byte.
+struct Manifest {
+  CheckpointOrigin origin;
+  int64_t epoch = 0, global_step = 0;
+  bool weights_only = false;
+  std::map<std::string, FileRecord> files;
+};
+
+/// The text of the file; its last field is a hash of all before it.
+std::string manifest_to_text(const Manifest& manifest);
+
+/// Reads and checks a manifest, its own hash first. Throws a CheckpointError that says what is wrong, without a path.
+Manifest manifest_from_text(std::string_view text);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,79 @@
+#include <exception>
+
+#include "checked_folder.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "state_json.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+using detail::CheckedFolder;
+
+detail::TensorMap by_name(NamedTensors tensors) {
+  detail::TensorMap map;
+  for (auto& [name, tensor] : tensors) map.emplace(std::move(name), std::move(tensor));
+  return map;
+}
+
+void throw_problems(const fs::path& path, const CheckedFolder& folder) {
+  if (folder.problems().empty()) return;
+  throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
+                            "\nUse another checkpoint of the run, or bring this one back from a copy."));
+}
+
+}  // namespace
+
+CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, Verify verify) {
+  CheckedFolder folder(path);
+  if (verify == Verify::whole) folder.check_names_and_sizes();
+  throw_problems(path, folder);
+  CheckpointContent content;
+  content.origin = folder.manifest().origin;
+  const bool with_optimizers = parts == CheckpointParts::all;
+  SafetensorsFile weights = folder.read_tensors(detail::kModelFile);
+  const std::string state = folder.read_text(detail::kStateFile);
+  detail::TensorMap state_tensors, optimizer_tensors;
+  if (folder.manifest().files.contains(detail::kStateTensorsFile)) state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  if (with_optimizers) optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
+  else if (verify == Verify::whole) folder.check_contents(detail::kOptimizerFile);
+  throw_problems(path, folder);
+  content.module = std::move(weights.tensors);
+  for (const auto& [key, value] : weights.metadata)
+    if (key.starts_with("alias:")) content.aliases.emplace(key.substr(6), value);
+  try {
+    detail::DecodedState decoded = detail::decode_state(state, parts, optimizer_tensors, state_tensors);
+    content.state = std::move(decoded.state);
+    content.optimizers = std::move(decoded.optimizers);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(cat(error.what(), " The file is ", escape_controls((path / detail::kStateFile).string()), "."));
+  }
+  return content;
+}
+
+std::string CheckpointProblem::text() const {
+  std::string text = file;
+  if (!part.empty()) text += cat(": '", part, "'");
+  if (!text.empty()) text += " ";
+  return escape_controls(text + message);
+}
+
+std::string VerifyReport::text() const { return detail::text_of(problems); }
+
+VerifyReport verify_checkpoint(const fs::path& path, Verify verify) {
+  VerifyReport report;
+  try {
+    CheckedFolder folder(path);
+    if (verify == Verify::whole) folder.check_names_and_sizes();
+    if (folder.problems().empty())
+      for (const auto& [name, record] : folder.manifest().files)
+        if (verify == Verify::whole || name != detail::kOptimizerFile) folder.check_contents(name);
+    report.problems = folder.problems();
+  } catch (const std::exception& error) {
+    report.problems.push_back({"", "", error.what()});
+  }
+  return report;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "manifest.h"
+#include "safetensors_header.h"
+
+namespace fulgur::detail {
+
+/// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have their names.
+inline constexpr const char* kHeaderPart = "(header)";
+
+/// As write_safetensors, which see; returns sizes and hashes of the header and of each tensor. Tensors that lie on the CPU
+/// without gaps are written from where they are, and no operation of LibTorch runs for them.
+FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
+
+/// Bytes that write_safetensors_file will write, nearly: without the header.
+uint64_t safetensors_bytes(const NamedTensors& tensors);
+
+/// The first 8 bytes of a file as the length of its header.
+uint64_t header_length(const unsigned char (&bytes)[8]);
+
+/// An uninitialised tensor on the CPU for `entry`.
+Tensor empty_tensor(const SafetensorsEntry& entry);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+namespace fulgur::detail {
+
+/// The system calls by which checkpoints change the disk. Tests derive from it to make each of them fail, stop short or
+/// be the last thing that a process does.
+struct SystemCalls {
+  virtual ~SystemCalls() = default;
+  virtual int open(const char* path, int flags, mode_t mode);
+  virtual ssize_t write(int fd, const void* data, size_t bytes);
+  virtual int fallocate(int fd, off_t bytes);
+  virtual int start_writing_back(int fd, off_t begin, off_t bytes);
+  virtual int fsync(int fd);
+  virtual int close(int fd);
+  virtual int mkdir(const char* path, mode_t mode);
+  virtual int rename(const char* from, const char* to);
+  virtual int symlink(const char* target, const char* link);
+  virtual int flock(int fd, int operation);
+};
+
+/// Those in use. May be called from any thread.
+SystemCalls& system_calls();
+
+/// Puts `calls` into use for its own lifetime; for tests.
+class ScopedSystemCalls {
+ public:
+  explicit ScopedSystemCalls(SystemCalls& calls);
+  ~ScopedSystemCalls();
+  ScopedSystemCalls(const ScopedSystemCalls&) = delete;
+  ScopedSystemCalls& operator=(const ScopedSystemCalls&) = delete;
+
+ private:
+  SystemCalls* before_;
+};
+
+}  // namespace fulgur::detail
