@@ -5,6 +5,7 @@
 #include <torch/data/transforms/stack.h>
 #include <torch/optim/adamw.h>
 
+#include "given_order.h"
 #include "mlp.h"
 
 namespace {
@@ -19,30 +20,6 @@ class Samples : public torch::data::datasets::Dataset<Samples> {
   at::Tensor x_, y_;
 };
 
-/// The order that all peers have; as torch::data::samplers::RandomSampler but for where it comes from.
-class GivenOrder : public torch::data::samplers::Sampler<> {
- public:
-  explicit GivenOrder(at::Tensor order) : order_(std::move(order)) {}
-  void reset(std::optional<size_t> = std::nullopt) override {
-    at_ = 0;
-    ++epoch_;
-  }
-  std::optional<std::vector<size_t>> next(size_t batch_size) override {
-    const int64_t left = order_.size(1) - at_;
-    if (left == 0) return std::nullopt;
-    const int64_t rows = std::min(left, static_cast<int64_t>(batch_size));
-    const int64_t* first = order_.const_data_ptr<int64_t>() + epoch_ * order_.size(1) + at_;
-    at_ += rows;
-    return std::vector<size_t>(first, first + rows);
-  }
-  void save(torch::serialize::OutputArchive&) const override {}
-  void load(torch::serialize::InputArchive&) override {}
-
- private:
-  at::Tensor order_;
-  int64_t epoch_ = -1, at_ = 0;
-};
-
 }  // namespace
 
 int main(int count, char** values) {
@@ -53,7 +30,7 @@ int main(int count, char** values) {
   net.load(arguments.text("inputs") + "/weights.safetensors");
   bench::Losses losses;
 
-  auto loader = torch::data::make_data_loader(Samples(inputs.x, inputs.y).map(torch::data::transforms::Stack<>()), GivenOrder(inputs.order),
+  auto loader = torch::data::make_data_loader(Samples(inputs.x, inputs.y).map(torch::data::transforms::Stack<>()), bench::GivenOrder(inputs.order),
                                               torch::data::DataLoaderOptions().batch_size(bench::kBatch));
   torch::optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(bench::kRate));
   bench::Laps laps;

@@ -1,5 +1,7 @@
 """Comparisons that decide whether the peers did the same work."""
 
+import math
+
 from spec import Check, Results
 
 
@@ -27,15 +29,19 @@ def losses_agree(results: Results, reference: str, step_tolerance=1e-5, final_to
 
 def values_agree(results: Results, reference: str, key: str, tolerance: float) -> list[Check]:
     """What every report has under `key`, lists of numbers by case, equals that of `reference` to the part `tolerance`."""
-    expected = results.reports[reference][0][key]
+    expected, by_row = {}, {}
+    for peer in results.benchmark.peers:
+        for report in results.reports[peer.name]:
+            by_row.setdefault(peer.row, []).append(report[key])
+            if peer.row == reference:
+                expected |= report[key]
     checks = []
-    for peer, reports in results.reports.items():
-        worst, good = 0.0, True
-        for report in reports:
-            good = good and report[key].keys() == expected.keys()
-            for case, values in report[key].items():
-                good = good and len(values) == len(expected[case])
-                for a, b in zip(values, expected[case]):
-                    worst = max(worst, abs(a - b) / max(abs(b), 1e-3))
-        checks.append(Check(f"{key} of {peer}", good and worst <= tolerance, f"differ by {worst:.1e} at most (limit {tolerance:g})"))
+    for row, found in by_row.items():
+        worst = 0.0
+        for case, values in ((case, values) for cases in found for case, values in cases.items()):
+            if len(values) != len(expected[case]):
+                worst = math.inf
+            for a, b in zip(values, expected[case]):
+                worst = max(worst, abs(a - b) / max(abs(b), 1e-3))
+        checks.append(Check(f"{key} of {row}", worst <= tolerance, f"differ by {worst:.1e} at most (limit {tolerance:g})"))
     return checks

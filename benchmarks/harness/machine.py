@@ -54,18 +54,19 @@ def describe(root: Path, build: Path) -> dict[str, str]:
     compiler = _field(build / "CMakeCache.txt", r"^CMAKE_CXX_COMPILER:\w+=(.*)$")
     kib = int(_field("/proc/meminfo", r"^MemTotal:\s+(\d+)") or 0)
     model = _field("/proc/cpuinfo", r"^model name\s*:\s*(.*)$") or platform.processor()
+    system = _field("/etc/os-release", '^PRETTY_NAME="(.*)"')
     family = _field("/proc/cpuinfo", r"^cpu family\s*:\s*(.*)$")
     number = _field("/proc/cpuinfo", r"^model\s*:\s*(.*)$")
     return {
         "CPU": f"{model} (family {family}, model {number})" if family else model,
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{kib / 2**20:.0f} GiB",
-        "system": f"{_field('/etc/os-release', 'PRETTY_NAME=\"(.*)\"')}, Linux {platform.release()}",
+        "system": f"{system}, Linux {platform.release()}",
         "compiler": (_output(compiler, "--version").splitlines() or ["?"])[0],
         "build type": _field(build / "CMakeCache.txt", r"^CMAKE_BUILD_TYPE:\w+=(.*)$"),
         "Python": platform.python_version(),
         "torch": version("torch"),
         "lightning": version("lightning"),
         "libtorch_cpu.so of C++ and Python": _same_libtorch(build),
-        "threads": "1 (OMP_NUM_THREADS=1), denormals flushed on both sides",
+        "for all peers": "one thread (OMP_NUM_THREADS=1), denormals flushed, a malloc that keeps freed memory (GLIBC_TUNABLES)",
     }

@@ -6,9 +6,14 @@ from pathlib import Path
 from spec import Benchmark, Check, Results
 
 
+def _kept(samples):
+    """Few samples as they came; of many the file keeps their number only."""
+    return [{key: float(f"{value:.6g}") for key, value in s.items()} for s in samples] if len(samples) <= 50 else []
+
+
 def record(benchmark: Benchmark, results: Results, checks: list[Check], conditions: dict) -> dict:
     """All that is known of one benchmark, as it goes into results.json; the other reports are made from it."""
-    titles = {peer.name: peer.title for peer in benchmark.peers} | benchmark.rows
+    titles = {peer.row: peer.title for peer in benchmark.peers} | benchmark.rows
     cases = []
     for case, rows in results.cases.items():
         listed = []
@@ -18,13 +23,13 @@ def record(benchmark: Benchmark, results: Results, checks: list[Check], conditio
                 for metric in benchmark.metrics
                 if results.has(row, metric.key, case)
             }
-            listed.append({"row": row, "title": titles[row], "values": values, "samples": rows[row]})
+            listed.append({"row": row, "title": titles[row], "values": values, "count": len(rows[row]), "samples": _kept(rows[row])})
         cases.append({"case": case, "rows": listed})
     targets = []
     for target in benchmark.targets:
         least, median = target.value(results, "min"), target.value(results, "median")
         targets.append({"title": target.title, "min": round(least, 3), "median": round(median, 3), "unit": target.unit, "aim": target.aim,
-                        "at_least": target.at_least, "reached": target.reached(least)})
+                        "at_least": target.at_least, "reached": target.reached(least if target.judged == "min" else median)})
     return {
         "title": benchmark.title,
         "about": benchmark.about,

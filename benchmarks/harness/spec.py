@@ -15,6 +15,10 @@ class Peer:
     command: list[str]
     note: str = ""
     terminal: bool = False  # stderr and stdout are a terminal, as a user has it
+    row: str = ""  # of the tables, where several processes share one; default: its name
+
+    def __post_init__(self):
+        self.row = self.row or self.name
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Target:
     aim: float | None = None
     at_least: bool = True
     unit: str = "×"
+    judged: str = "min"  # which statistic the aim is for
 
     def reached(self, value: float) -> bool:
         return self.aim is None or (value >= self.aim if self.at_least else value <= self.aim)
@@ -79,9 +84,9 @@ class Results:
         self.reports[peer.name].append(report)
         skipped = self.benchmark.warmup_samples
         if "samples" in report:
-            self._row("", peer.name).extend(report["samples"][skipped:])
+            self._row("", peer.row).extend(report["samples"][skipped:])
         for case, samples in report.get("cases", {}).items():
-            self._row(case, peer.name).extend(samples)
+            self._row(case, peer.row).extend(samples)
         for row, samples in report.get("rows", {}).items():
             self._row("", row).extend(samples)
 

@@ -1,5 +1,5 @@
 """C2, PyTorch by hand: `--mode default` as most write it (DataLoader, AdamW), `--mode best` as fast as eager mode gets
-(one index_select per batch, fused AdamW)."""
+(one index_select per batch, fused AdamW), `--mode indexed` with `x[rows]` for a batch and fused AdamW."""
 
 import torch
 from common import Laps, prepare, write_report
@@ -11,9 +11,9 @@ def main():
     prepare()
     inputs = Inputs(args.inputs)
     net = inputs.model()
-    best = args.mode == "best"
-    batches = IndexedBatches(inputs) if best else inputs.loader()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, fused=True if best else None)
+    by_default = args.mode == "default"
+    batches = inputs.loader() if by_default else IndexedBatches(inputs, selects=args.mode == "best")
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, fused=None if by_default else True)
     losses, laps = Losses(), Laps()
     for _ in range(args.epochs):
         laps.stamp()
