@@ -8,7 +8,7 @@
 #   benchmarks/run.sh --quick                    shows that all runs; its figures mean nothing
 #
 # FULGUR_BENCHMARK_PYTHON=python   an environment of your own with what benchmarks/requirements.txt names; else one is made
-#                                  in the cache folder (7 GB)
+#                                  in the cache folder (5 GB)
 # It ends with 0 where peers came to the same losses and parameters, reached or not what was aimed at; else with 1.
 set -euo pipefail
 # shellcheck source=scripts/common.sh

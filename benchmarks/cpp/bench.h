@@ -56,7 +56,8 @@ class Laps {
   }
   nlohmann::json samples() const {
     auto list = nlohmann::json::array();
-    for (size_t i = 1; i < cpu_.size(); ++i) list.push_back({{"cpu_s", cpu_[i] - cpu_[i - 1]}, {"wall_s", wall_[i] - wall_[i - 1]}});
+    for (size_t i = 1; i < cpu_.size(); ++i)
+      list.push_back({{"cpu_s", cpu_[i] - cpu_[i - 1]}, {"wall_s", wall_[i] - wall_[i - 1]}});
     return list;
   }
 

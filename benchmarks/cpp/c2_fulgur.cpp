@@ -9,6 +9,8 @@
 
 namespace {
 
+using at::Tensor;
+
 class Classifier : public fulgur::LightningModule {
  public:
   Classifier() { register_module("net", net); }
@@ -30,15 +32,12 @@ class Classifier : public fulgur::LightningModule {
   std::shared_ptr<bench::Mlp> net = std::make_shared<bench::Mlp>();
   bench::Losses losses;
   bench::Laps laps;
-
- private:
-  using Tensor = at::Tensor;
 };
 
 /// The order that all peers have.
 class GivenOrder : public fulgur::Sampler {
  public:
-  explicit GivenOrder(at::Tensor order) : order_(std::move(order)) {}
+  explicit GivenOrder(Tensor order) : order_(std::move(order)) {}
   int64_t size(int64_t, int64_t) const override { return order_.size(1); }
   std::vector<int64_t> order(const fulgur::SamplerContext& context) const override {
     const int64_t* row = order_.const_data_ptr<int64_t>() + context.epoch * order_.size(1);
@@ -47,7 +46,7 @@ class GivenOrder : public fulgur::Sampler {
   bool shuffles() const override { return true; }
 
  private:
-  at::Tensor order_;
+  Tensor order_;
 };
 
 }  // namespace
@@ -66,8 +65,10 @@ int main(int count, char** values) {
   if (arguments.text("mode") == "barebones") options.barebones = true;
   const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{inputs.x, inputs.y});
   const auto loader = std::make_shared<fulgur::DataLoader>(
-      dataset, fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<GivenOrder>(inputs.order)});
+      dataset,
+      fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<GivenOrder>(inputs.order)});
   fulgur::Trainer(options).fit(module, fulgur::DataSource(loader));
 
-  bench::write_report(arguments, {{"samples", module->laps.samples()}, {"losses", module->losses.report(*module->net, inputs)}});
+  bench::write_report(arguments,
+                      {{"samples", module->laps.samples()}, {"losses", module->losses.report(*module->net, inputs)}});
 }

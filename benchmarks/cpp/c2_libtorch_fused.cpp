@@ -34,7 +34,8 @@ int main(int count, char** values) {
       const at::NoGradGuard no_grad;
       for (size_t i = 0; i < params.size(); ++i) grads[i] = params[i].grad();
       at::_foreach_add_(steps, 1);
-      at::_fused_adamw_(params, grads, averages, squares, {}, steps, bench::kRate, 0.9, 0.999, 0.01, 1e-8, false, false, std::nullopt, std::nullopt);
+      at::_fused_adamw_(params, grads, averages, squares, {}, steps, bench::kRate, 0.9, 0.999, 0.01, 1e-8, false, false,
+                        std::nullopt, std::nullopt);
       for (const auto& p : params) p.mutable_grad().reset();
     }
   }

@@ -5,7 +5,7 @@
 #include <torch/data/transforms/stack.h>
 #include <torch/optim/adamw.h>
 
-#include "given_order.h"
+#include "libtorch_order.h"
 #include "mlp.h"
 
 namespace {
@@ -13,7 +13,9 @@ namespace {
 class Samples : public torch::data::datasets::Dataset<Samples> {
  public:
   Samples(at::Tensor x, at::Tensor y) : x_(std::move(x)), y_(std::move(y)) {}
-  torch::data::Example<> get(size_t index) override { return {x_[static_cast<int64_t>(index)], y_[static_cast<int64_t>(index)]}; }
+  torch::data::Example<> get(size_t index) override {
+    return {x_[static_cast<int64_t>(index)], y_[static_cast<int64_t>(index)]};
+  }
   std::optional<size_t> size() const override { return static_cast<size_t>(x_.size(0)); }
 
  private:
@@ -30,7 +32,8 @@ int main(int count, char** values) {
   net.load(arguments.text("inputs") + "/weights.safetensors");
   bench::Losses losses;
 
-  auto loader = torch::data::make_data_loader(Samples(inputs.x, inputs.y).map(torch::data::transforms::Stack<>()), bench::GivenOrder(inputs.order),
+  auto loader = torch::data::make_data_loader(Samples(inputs.x, inputs.y).map(torch::data::transforms::Stack<>()),
+                                              bench::GivenOrder(inputs.order),
                                               torch::data::DataLoaderOptions().batch_size(bench::kBatch));
   torch::optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(bench::kRate));
   bench::Laps laps;

@@ -6,7 +6,8 @@
 namespace {
 
 std::shared_ptr<fulgur::Optimizer> make(const std::string& kind) {
-  if (kind == "SGD") return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = bench::kRate, .momentum = bench::kMomentum});
+  if (kind == "SGD")
+    return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = bench::kRate, .momentum = bench::kMomentum});
   if (kind == "Adam") return std::make_shared<fulgur::Adam>(fulgur::Adam::Options{.lr = bench::kRate});
   fulgur::AdamW::Options options;
   options.lr = bench::kRate;
@@ -17,11 +18,12 @@ std::shared_ptr<fulgur::Optimizer> make(const std::string& kind) {
 }  // namespace
 
 int main(int count, char** values) {
-  bench::run_cases(bench::Arguments(count, values), [](const std::string& kind, const std::vector<at::Tensor>& parameters) {
-    const auto optimizer = make(kind);
-    fulgur::ParamGroup group{.name = "", .params = parameters, .names = {}};
-    for (size_t i = 0; i < parameters.size(); ++i) group.names.push_back("p" + std::to_string(i));
-    optimizer->attach({group});
-    return [optimizer] { optimizer->step(); };
-  });
+  bench::run_cases(bench::Arguments(count, values),
+                   [](const std::string& kind, const std::vector<at::Tensor>& parameters) {
+                     const auto optimizer = make(kind);
+                     fulgur::ParamGroup group{.name = "", .params = parameters, .names = {}};
+                     for (size_t i = 0; i < parameters.size(); ++i) group.names.push_back("p" + std::to_string(i));
+                     optimizer->attach({group});
+                     return [optimizer] { optimizer->step(); };
+                   });
 }

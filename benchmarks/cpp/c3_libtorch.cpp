@@ -17,8 +17,9 @@ std::shared_ptr<torch::optim::Optimizer> make(const std::string& kind, const std
 }  // namespace
 
 int main(int count, char** values) {
-  bench::run_cases(bench::Arguments(count, values), [](const std::string& kind, const std::vector<at::Tensor>& parameters) {
-    const auto optimizer = make(kind, parameters);
-    return [optimizer] { optimizer->step(); };
-  });
+  bench::run_cases(bench::Arguments(count, values),
+                   [](const std::string& kind, const std::vector<at::Tensor>& parameters) {
+                     const auto optimizer = make(kind, parameters);
+                     return [optimizer] { optimizer->step(); };
+                   });
 }

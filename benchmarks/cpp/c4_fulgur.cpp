@@ -58,7 +58,8 @@ int main(int count, char** values) {
   const bench::Images images(arguments);
   const std::string& mode = arguments.text("mode");
   std::shared_ptr<const fulgur::Dataset> dataset;
-  fulgur::DataLoaderOptions options{.batch_size = arguments.number("batch"), .sampler = std::make_shared<GivenOrder>(images.order)};
+  fulgur::DataLoaderOptions options{.batch_size = arguments.number("batch"),
+                                    .sampler = std::make_shared<GivenOrder>(images.order)};
   if (mode == "work") {
     dataset = std::make_shared<Costly>(images);
   } else {
@@ -69,8 +70,10 @@ int main(int count, char** values) {
     };
   }
   const std::string& workers = arguments.text("workers");
-  if (workers == "auto") options.num_workers = {};
-  else options.num_workers = std::stoll(workers);
+  if (workers == "auto")
+    options.num_workers = {};
+  else
+    options.num_workers = std::stoll(workers);
   FromLoader source(std::make_shared<fulgur::DataLoader>(dataset, options));
   bench::measure(arguments, source);
 }

@@ -1,12 +1,12 @@
-// C4, torch::data. `--mode batch`: normalised batch by batch; `--mode sample`: sample by sample, as its Normalize transform
-// does; `--mode work`: a costly transform of each sample.
+// C4, torch::data. `--mode batch`: normalised batch by batch; `--mode sample`: sample by sample, as its Normalize
+// transform does; `--mode work`: a costly transform of each sample.
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/base.h>
 #include <torch/data/datasets/map.h>
 #include <torch/data/transforms/stack.h>
 
-#include "given_order.h"
 #include "images.h"
+#include "libtorch_order.h"
 
 namespace {
 
@@ -14,7 +14,8 @@ using at::Tensor;
 
 class Samples : public torch::data::datasets::Dataset<Samples> {
  public:
-  Samples(const bench::Images& images, bool normalises, bool works) : x_(images.x), y_(images.y), normalises_(normalises), works_(works) {}
+  Samples(const bench::Images& images, bool normalises, bool works)
+      : x_(images.x), y_(images.y), normalises_(normalises), works_(works) {}
   torch::data::Example<> get(size_t index) override {
     const auto i = static_cast<int64_t>(index);
     Tensor image = x_[i];
@@ -64,8 +65,11 @@ int main(int count, char** values) {
   const bench::Images images(arguments);
   const bool by_batch = arguments.text("mode") == "batch";
   auto loader = torch::data::make_data_loader(
-      Samples(images, !by_batch, arguments.text("mode") == "work").map(torch::data::transforms::Stack<>()), bench::GivenOrder(images.order),
-      torch::data::DataLoaderOptions().batch_size(static_cast<size_t>(arguments.number("batch"))).workers(static_cast<size_t>(arguments.number("workers"))));
+      Samples(images, !by_batch, arguments.text("mode") == "work").map(torch::data::transforms::Stack<>()),
+      bench::GivenOrder(images.order),
+      torch::data::DataLoaderOptions()
+          .batch_size(static_cast<size_t>(arguments.number("batch")))
+          .workers(static_cast<size_t>(arguments.number("workers"))));
   FromLoader source(std::move(loader), by_batch);
   bench::measure(arguments, source);
 }

@@ -51,7 +51,8 @@ class Losses {
   }
   nlohmann::json report(Mlp& net, const Inputs& inputs) const {
     const at::NoGradGuard no_grad;
-    return {{"first", first_}, {"final", net.loss(inputs.x.narrow(0, 0, 10000), inputs.y.narrow(0, 0, 10000)).item<double>()}};
+    return {{"first", first_},
+            {"final", net.loss(inputs.x.narrow(0, 0, 10000), inputs.y.narrow(0, 0, 10000)).item<double>()}};
   }
 
  private:

@@ -15,7 +15,8 @@ constexpr double kRate = 1e-3, kDecay = 0.01, kMomentum = 0.9;
 constexpr int kWarmups = 2;
 
 /// Makes an optimizer of a kind (AdamW, Adam, SGD) for parameters that have their gradients; gives its step.
-using MakeStep = std::function<std::function<void()>(const std::string& kind, const std::vector<at::Tensor>& parameters)>;
+using MakeStep =
+    std::function<std::function<void()>(const std::string& kind, const std::vector<at::Tensor>& parameters)>;
 
 inline std::vector<double> some_of(const std::vector<at::Tensor>& parameters) {
   std::vector<double> values;
@@ -31,7 +32,8 @@ inline std::vector<double> some_of(const std::vector<at::Tensor>& parameters) {
 inline void run_cases(const Arguments& arguments, const MakeStep& make_step) {
   prepare();
   at::Tensor values, gradients;
-  for (const auto& [name, tensor] : fulgur::read_safetensors(arguments.text("inputs") + "/parameters.safetensors").tensors)
+  for (const auto& [name, tensor] :
+       fulgur::read_safetensors(arguments.text("inputs") + "/parameters.safetensors").tensors)
     (name == "values" ? values : gradients) = tensor;
   nlohmann::json report = {{"cases", nlohmann::json::object()}, {"parameters", nlohmann::json::object()}};
   std::istringstream list(arguments.text("cases"));

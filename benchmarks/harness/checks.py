@@ -43,5 +43,7 @@ def values_agree(results: Results, reference: str, key: str, tolerance: float) -
                 worst = math.inf
             for a, b in zip(values, expected[case]):
                 worst = max(worst, abs(a - b) / max(abs(b), 1e-3))
-        checks.append(Check(f"{key} of {row}", worst <= tolerance, f"differ by {worst:.1e} at most (limit {tolerance:g})"))
+        checks.append(
+            Check(f"{key} of {row}", worst <= tolerance, f"differ by {worst:.1e} at most (limit {tolerance:g})")
+        )
     return checks

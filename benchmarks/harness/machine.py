@@ -44,7 +44,9 @@ def _same_libtorch(build: Path):
 
     ours = _field(build / "CMakeCache.txt", r"^FULGUR_TORCH_ROOT:PATH=(.*)$")
     try:
-        same = filecmp.cmp(Path(ours) / "lib/libtorch_cpu.so", Path(torch.__file__).parent / "lib/libtorch_cpu.so", shallow=False)
+        same = filecmp.cmp(
+            Path(ours) / "lib/libtorch_cpu.so", Path(torch.__file__).parent / "lib/libtorch_cpu.so", shallow=False
+        )
     except OSError:
         return "unknown"
     return "the same file contents" if same else "different builds"

@@ -26,8 +26,15 @@ def arguments(known):
     parser = argparse.ArgumentParser(prog="benchmarks/run.sh")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(known)}; default all")
     parser.add_argument("--repeats", type=int, help="rounds of each benchmark; default: its own")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the results; others that are there are kept; default build/benchmarks")
-    parser.add_argument("--quick", action="store_true", help="few rounds of little work: shows that all runs, the figures mean nothing")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for the results; others that are there are kept; default build/benchmarks",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds of little work: shows that all runs, the figures mean nothing"
+    )
     parser.add_argument("--build", type=Path, required=True, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.names = [name.upper() for name in args.names] or list(known)
@@ -43,7 +50,12 @@ def run_one(module, args, places, work):
     benchmark = importlib.import_module(module).benchmark(args.quick)
     if args.repeats:
         benchmark.rounds = args.repeats
-    conditions = {"date": machine.now(), "commit": machine.commit(FOLDER.parent), "quick": args.quick, "load_before": machine.load_average()}
+    conditions = {
+        "date": machine.now(),
+        "commit": machine.commit(FOLDER.parent),
+        "quick": args.quick,
+        "load_before": machine.load_average(),
+    }
     results = runner.run(benchmark, places, work)
     conditions["load_after"] = machine.load_average()
     return report.record(benchmark, results, benchmark.check(results), conditions)
@@ -70,7 +82,13 @@ def main():
     args = arguments(known)
     described = machine.describe(FOLDER.parent, args.build)
     benchmarks = earlier(args.out, described)
-    places = {"bin": str(args.build / "bin"), "lib": str(args.build / "lib"), "python": sys.executable, "peers": str(FOLDER / "peers"), "suite": str(FOLDER / "suite")}
+    places = {
+        "bin": str(args.build / "bin"),
+        "lib": str(args.build / "lib"),
+        "python": sys.executable,
+        "peers": str(FOLDER / "peers"),
+        "suite": str(FOLDER / "suite"),
+    }
     work = Path(tempfile.mkdtemp(prefix="fulgur-benchmarks-"))
     failed = []
     try:
@@ -79,7 +97,9 @@ def main():
             failed += [f"{name}: {c['title']}: {c['detail']}" for c in benchmarks[name]["checks"] if not c["good"]]
             for target in benchmarks[name]["targets"]:
                 verdict = "" if target["reached"] else "  (falls short)"
-                print(f"{name}  {target['title']}: {target['min']:.2f} {target['unit']} (medians {target['median']:.2f}){verdict}")
+                print(
+                    f"{name}  {target['title']}: {target['min']:.2f} {target['unit']} (medians {target['median']:.2f}){verdict}"
+                )
             write(args, described, benchmarks)
     except runner.PeerFailed as error:
         sys.exit(f"run.sh: {error}")

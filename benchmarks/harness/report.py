@@ -19,17 +19,37 @@ def record(benchmark: Benchmark, results: Results, checks: list[Check], conditio
         listed = []
         for row in [name for name in titles if name in rows]:
             values = {
-                metric.title: {s: round(metric.of(results.statistic(row, metric.key, s, case), case), metric.digits + 2) for s in ("min", "median")}
+                metric.title: {
+                    s: round(metric.of(results.statistic(row, metric.key, s, case), case), metric.digits + 2)
+                    for s in ("min", "median")
+                }
                 for metric in benchmark.metrics
                 if results.has(row, metric.key, case)
             }
-            listed.append({"row": row, "title": titles[row], "values": values, "count": len(rows[row]), "samples": _kept(rows[row])})
-        cases.append({"case": case, "rows": listed})
+            listed.append(
+                {
+                    "row": row,
+                    "title": titles[row],
+                    "values": values,
+                    "count": len(rows[row]),
+                    "samples": _kept(rows[row]),
+                }
+            )
+        cases.append({"case": case, "plotted": benchmark.plotted.get(case, benchmark.metrics[0].title), "rows": listed})
     targets = []
     for target in benchmark.targets:
         least, median = target.value(results, "min"), target.value(results, "median")
-        targets.append({"title": target.title, "min": round(least, 3), "median": round(median, 3), "unit": target.unit, "aim": target.aim,
-                        "at_least": target.at_least, "reached": target.reached(least if target.judged == "min" else median)})
+        targets.append(
+            {
+                "title": target.title,
+                "min": round(least, 3),
+                "median": round(median, 3),
+                "unit": target.unit,
+                "aim": target.aim,
+                "at_least": target.at_least,
+                "reached": target.reached(least if target.judged == "min" else median),
+            }
+        )
     return {
         "title": benchmark.title,
         "about": benchmark.about,
@@ -43,7 +63,10 @@ def record(benchmark: Benchmark, results: Results, checks: list[Check], conditio
 
 
 def write_json(path: Path, machine: dict, benchmarks: dict):
-    path.write_text(json.dumps({"machine": machine, "benchmarks": benchmarks}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({"machine": machine, "benchmarks": benchmarks}, indent=1, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+    )
 
 
 def _number(value, digits):
@@ -64,13 +87,27 @@ def _aim(target):
 
 def _section(name, data):
     conditions = data["conditions"]
-    lines = [f"## {name}: {data['title']}", "", data["about"], "",
-             f"{conditions['date']}, commit {conditions['commit']}, load average {conditions['load_before']} before and "
-             f"{conditions['load_after']} after, {conditions['rounds']} rounds.", ""]
+    lines = [
+        f"## {name}: {data['title']}",
+        "",
+        data["about"],
+        "",
+        f"{conditions['date']}, commit {conditions['commit']}, load average {conditions['load_before']} before and "
+        f"{conditions['load_after']} after, {conditions['rounds']} rounds.",
+        "",
+    ]
     rows = []
     for target in data["targets"]:
         aim, reached = _aim(target)
-        rows.append([target["title"], f"{target['min']:.2f} {target['unit']}", f"{target['median']:.2f} {target['unit']}", aim, reached])
+        rows.append(
+            [
+                target["title"],
+                f"{target['min']:.2f} {target['unit']}",
+                f"{target['median']:.2f} {target['unit']}",
+                aim,
+                reached,
+            ]
+        )
     lines += _table(["", "of the least", "of the medians", "aim", "reached"], rows)
     for case in data["cases"]:
         columns = [c for c in data["columns"] if any(c["title"] in row["values"] for row in case["rows"])]
@@ -92,9 +129,13 @@ def _section(name, data):
 
 
 def write_markdown(path: Path, machine: dict, benchmarks: dict):
-    lines = ["# Results of `benchmarks/run.sh`", "",
-             "Peers run in turn, each as a process of its own; the best and the median over all rounds. CPU time is that of the process, "
-             "which does not count what else the machine does; a ratio is of CPU times unless it says otherwise.", ""]
+    lines = [
+        "# Results of `benchmarks/run.sh`",
+        "",
+        "Peers run in turn, each as a process of its own; the best and the median over all rounds. CPU time is that of the process, "
+        "which does not count what else the machine does; a ratio is of CPU times unless it says otherwise.",
+        "",
+    ]
     lines += _table(["machine", ""], [[key, value] for key, value in machine.items()])
     for name in sorted(benchmarks):
         lines += _section(name, benchmarks[name])

@@ -59,7 +59,7 @@ class Benchmark:
     title: str
     about: str
     peers: list[Peer]
-    metrics: list[Metric]  # the first one is plotted
+    metrics: list[Metric]  # the first one is plotted where `plotted` names no other
     targets: list[Target]
     rounds: int
     warmup_rounds: int = 0
@@ -67,6 +67,7 @@ class Benchmark:
     make_inputs: Callable[[Path], None] = lambda folder: None
     check: Callable[["Results"], list[Check]] = lambda results: []
     rows: dict[str, str] = field(default_factory=dict)  # titles of rows that are not peers
+    plotted: dict[str, str] = field(default_factory=dict)  # titles of metrics by case
 
 
 class Results:

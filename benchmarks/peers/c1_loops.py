@@ -85,12 +85,19 @@ def with_trainer(batches, mode, scratch):
 
     options = {
         "barebones": {"barebones": True},
-        "off": {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False},
+        "off": {
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        },
         "default": {"logger": CSVLogger(scratch)},
     }[mode]
     idle = [type(f"Idle{i}", (Idle,), {})() for i in range(CALLBACKS)]
     net = Net()
-    pl.Trainer(accelerator="cpu", devices=1, max_epochs=EPOCHS, callbacks=idle, default_root_dir=scratch, **options).fit(net, batches)
+    pl.Trainer(
+        accelerator="cpu", devices=1, max_epochs=EPOCHS, callbacks=idle, default_root_dir=scratch, **options
+    ).fit(net, batches)
     return net.laps, net.weights
 
 

@@ -42,5 +42,11 @@ torch.set_num_threads(1)
 warnings.filterwarnings("ignore")
 pl.seed_everything(1)
 centres = torch.randn(10, 784)
-trainer = pl.Trainer(accelerator="cpu", devices=1, max_steps=1, logger=CSVLogger(sys.argv[1]), default_root_dir=sys.argv[1])
-trainer.fit(Classifier(), DataLoader(made(1024, centres), batch_size=64, shuffle=True), DataLoader(made(256, centres), batch_size=64))
+trainer = pl.Trainer(
+    accelerator="cpu", devices=1, max_steps=1, logger=CSVLogger(sys.argv[1]), default_root_dir=sys.argv[1]
+)
+trainer.fit(
+    Classifier(),
+    DataLoader(made(1024, centres), batch_size=64, shuffle=True),
+    DataLoader(made(256, centres), batch_size=64),
+)

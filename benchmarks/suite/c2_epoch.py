@@ -22,7 +22,12 @@ def make_inputs(folder: Path, epochs: int):
     save_file({"x": x, "y": y, "order": order}, folder / "data.safetensors")
     torch.manual_seed(1)
     first, second = torch.nn.Linear(FEATURES, 128), torch.nn.Linear(128, CLASSES)
-    weights = {"first.weight": first.weight, "first.bias": first.bias, "second.weight": second.weight, "second.bias": second.bias}
+    weights = {
+        "first.weight": first.weight,
+        "first.bias": first.bias,
+        "second.weight": second.weight,
+        "second.bias": second.bias,
+    }
     save_file({name: value.detach().numpy() for name, value in weights.items()}, folder / "weights.safetensors")
 
 
@@ -43,23 +48,73 @@ def benchmark(quick: bool) -> Benchmark:
         about="60,000 samples of 784 float32, MLP 784-128-10, batch 64, 938 steps, AdamW; seconds of an epoch from start to start, "
         "checkpoint included where one is written.",
         peers=[
-            peer("fulgur_default", "Fulgur Trainer, default", "c2_fulgur", "default", terminal=True,
-                 note="CSV and JSONL log, ModelCheckpoint, progress bar on a terminal, summary, one value logged in each step."),
+            peer(
+                "fulgur_default",
+                "Fulgur Trainer, default",
+                "c2_fulgur",
+                "default",
+                terminal=True,
+                note="CSV and JSONL log, ModelCheckpoint, progress bar on a terminal, summary, one value logged in each step.",
+            ),
             peer("fulgur_barebones", "Fulgur Trainer, barebones", "c2_fulgur", "barebones"),
-            peer("libtorch_fused", "LibTorch by hand, fused", "c2_libtorch_fused", "-",
-                 note="index_select for a batch, at::_fused_adamw_: what no program on these kernels can undercut."),
+            peer(
+                "libtorch_fused",
+                "LibTorch by hand, fused",
+                "c2_libtorch_fused",
+                "-",
+                note="index_select for a batch, at::_fused_adamw_ and nothing around them: the floor, but for how a batch is gathered.",
+            ),
             peer("libtorch_naive", "LibTorch, torch::data and torch::optim", "c2_libtorch_naive", "-"),
-            peer("torch_best", "PyTorch by hand, best", "c2_torch.py", "best",
-                 note="Eager: index_select for a batch, AdamW(fused=True), no DataLoader, no logging."),
-            peer("torch_indexed", "PyTorch by hand, x[rows]", "c2_torch.py", "indexed", note="As best, but a batch by indexing with a tensor, as most write it."),
-            peer("torch_default", "PyTorch by hand, DataLoader", "c2_torch.py", "default",
-                 note="DataLoader without workers (with them it is slower) over a TensorDataset, AdamW as it is by default."),
-            peer("fabric", "Lightning Fabric", "c2_fabric.py", "-", note="As PyTorch by hand with a DataLoader; loader, model and optimizer set up by Fabric."),
-            peer("lightning_default", "Lightning, default", "c2_lightning.py", "default", terminal=True,
-                 note="CSVLogger, ModelCheckpoint, progress bar on a terminal, summary, one value logged in each step; DataLoader without workers."),
-            peer("lightning_barebones", "Lightning, barebones", "c2_lightning.py", "barebones", note="Trainer(barebones=True); DataLoader without workers."),
-            peer("lightning_best", "Lightning, barebones and best", "c2_lightning.py", "best",
-                 note="Barebones, with the batches and the optimizer of PyTorch at its best: for those who write loader and optimizer for speed."),
+            peer(
+                "torch_best",
+                "PyTorch by hand, best",
+                "c2_torch.py",
+                "best",
+                note="Eager: index_select for a batch, AdamW(fused=True), no DataLoader, no logging.",
+            ),
+            peer(
+                "torch_indexed",
+                "PyTorch by hand, x[rows]",
+                "c2_torch.py",
+                "indexed",
+                note="As best, but a batch by indexing with a tensor, as most write it.",
+            ),
+            peer(
+                "torch_default",
+                "PyTorch by hand, DataLoader",
+                "c2_torch.py",
+                "default",
+                note="DataLoader without workers (with them it is slower) over a TensorDataset, AdamW as it is by default.",
+            ),
+            peer(
+                "fabric",
+                "Lightning Fabric",
+                "c2_fabric.py",
+                "-",
+                note="As PyTorch by hand with a DataLoader; loader, model and optimizer set up by Fabric.",
+            ),
+            peer(
+                "lightning_default",
+                "Lightning, default",
+                "c2_lightning.py",
+                "default",
+                terminal=True,
+                note="CSVLogger, ModelCheckpoint, progress bar on a terminal, summary, one value logged in each step; DataLoader without workers.",
+            ),
+            peer(
+                "lightning_barebones",
+                "Lightning, barebones",
+                "c2_lightning.py",
+                "barebones",
+                note="Trainer(barebones=True); DataLoader without workers.",
+            ),
+            peer(
+                "lightning_best",
+                "Lightning, barebones and best",
+                "c2_lightning.py",
+                "best",
+                note="Barebones, with the batches and the optimizer of PyTorch at its best: for those who write loader and optimizer for speed.",
+            ),
         ],
         metrics=[Metric("cpu_s", "CPU s an epoch", digits=3), Metric("wall_s", "wall s an epoch", digits=3)],
         targets=[

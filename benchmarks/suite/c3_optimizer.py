@@ -23,7 +23,9 @@ def make_inputs(folder: Path):
 
 def benchmark(quick: bool) -> Benchmark:
     sizes = {(1000, 256): 10, (200, 65536): 3} if quick else SIZES
-    listed = ",".join(f"{kind}:{tensors}:{elements}:{steps}" for kind in BYTES for (tensors, elements), steps in sizes.items())
+    listed = ",".join(
+        f"{kind}:{tensors}:{elements}:{steps}" for kind in BYTES for (tensors, elements), steps in sizes.items()
+    )
     common = ["--cases", listed, "--inputs", "{inputs}", "--report", "{report}"]
 
     def name(kind, size):
@@ -33,13 +35,19 @@ def benchmark(quick: bool) -> Benchmark:
 
     def over(title, row, kind, size, aim):
         case = name(kind, size)
-        return Target(f"{case}: {title} over Fulgur", lambda r, statistic: r.ratio(row, "fulgur", "cpu_s", statistic, case), aim)
+        return Target(
+            f"{case}: {title} over Fulgur", lambda r, statistic: r.ratio(row, "fulgur", "cpu_s", statistic, case), aim
+        )
 
     targets = [
         over(title, row, kind, size, aim)
         for kind in BYTES
         for size in sizes
-        for title, row, aim in [("torch::optim", "libtorch", 3.0), ("Python fused", "torch_fused", 1.0), ("Python default", "torch_default", None)]
+        for title, row, aim in [
+            ("torch::optim", "libtorch", 3.0),
+            ("Python fused", "torch_fused", 1.0),
+            ("Python default", "torch_default", None),
+        ]
     ]
 
     return Benchmark(
@@ -50,8 +58,15 @@ def benchmark(quick: bool) -> Benchmark:
         peers=[
             Peer("fulgur", "Fulgur", ["{bin}/c3_fulgur", *common]),
             Peer("libtorch", "torch::optim", ["{bin}/c3_libtorch", *common]),
-            *(Peer(f"torch_{mode}", f"Python, {mode}", ["{python}", "{peers}/c3_torch.py", "--mode", mode, *common], note)
-              for mode, note in [("default", "On the CPU a loop over parameters."), ("foreach", ""), ("fused", "")]),
+            *(
+                Peer(
+                    f"torch_{mode}",
+                    f"Python, {mode}",
+                    ["{python}", "{peers}/c3_torch.py", "--mode", mode, *common],
+                    note,
+                )
+                for mode, note in [("default", "On the CPU a loop over parameters."), ("foreach", ""), ("fused", "")]
+            ),
         ],
         metrics=[
             Metric("cpu_s", "CPU ms", of=lambda seconds, case: 1e3 * seconds, digits=3),

@@ -30,22 +30,92 @@ def benchmark(quick: bool) -> Benchmark:
     def row(name, title, program, mode, workers, cases, note=""):
         runs = ["{python}", "{peers}/" + program] if program.endswith(".py") else ["{bin}/" + program]
         for i, (case, (batch, samples)) in enumerate(cases.items()):
-            command = [*runs, "--mode", mode, "--workers", str(workers), "--case", case, "--batch", str(batch), "--samples", str(samples),
-                       "--epochs", str(epochs), "--inputs", "{inputs}", "--report", "{report}"]
+            command = [
+                *runs,
+                "--mode",
+                mode,
+                "--workers",
+                str(workers),
+                "--case",
+                case,
+                "--batch",
+                str(batch),
+                "--samples",
+                str(samples),
+                "--epochs",
+                str(epochs),
+                "--inputs",
+                "{inputs}",
+                "--report",
+                "{report}",
+            ]
             peers.append(Peer(f"{name}:{case}", title, command, note if i == 0 else "", row=name))
 
     for workers in (0, "auto", 1, 2):
-        row(f"fulgur_{workers}", f"Fulgur, {workers} workers", "c4_fulgur", "tensors", workers, memory,
-            "TensorDataset of uint8 and a transform of whole batches." if workers == 0 else "")
-    row("libtorch_0", "torch::data, 0 workers", "c4_libtorch", "batch", 0, memory, "Stack of uint8 samples, then normalised batch by batch: its fastest way.")
+        row(
+            f"fulgur_{workers}",
+            f"Fulgur, {workers} workers",
+            "c4_fulgur",
+            "tensors",
+            workers,
+            memory,
+            "TensorDataset of uint8 and a transform of whole batches." if workers == 0 else "",
+        )
+    row(
+        "libtorch_0",
+        "torch::data, 0 workers",
+        "c4_libtorch",
+        "batch",
+        0,
+        memory,
+        "Stack of uint8 samples, then normalised batch by batch: its fastest way.",
+    )
     row("libtorch_2", "torch::data, 2 workers", "c4_libtorch", "batch", 2, memory)
-    row("libtorch_sample", "torch::data, by sample, 0 workers", "c4_libtorch", "sample", 0, memory, "Normalised sample by sample, as its own Normalize does.")
-    row("index", "Python, batched index", "c4_torch.py", "index", 0, memory, "No DataLoader: one index_select for a batch.")
-    row("torch_0", "Python DataLoader, 0 workers", "c4_torch.py", "batch", 0, memory,
-        "uint8 samples, default_collate, then normalised batch by batch: its fastest way with samples.")
-    row("torch_2", "Python DataLoader, 2 workers", "c4_torch.py", "batch", 2, memory, "persistent_workers; CPU time includes the workers'.")
-    row("torch_sample", "Python DataLoader, by sample, 0 workers", "c4_torch.py", "sample", 0, memory,
-        "Normalised sample by sample, as with torchvision's transforms.")
+    row(
+        "libtorch_sample",
+        "torch::data, by sample, 0 workers",
+        "c4_libtorch",
+        "sample",
+        0,
+        memory,
+        "Normalised sample by sample, as its own Normalize does.",
+    )
+    row(
+        "index",
+        "Python, batched index",
+        "c4_torch.py",
+        "index",
+        0,
+        memory,
+        "No DataLoader: one index_select for a batch.",
+    )
+    row(
+        "torch_0",
+        "Python DataLoader, 0 workers",
+        "c4_torch.py",
+        "batch",
+        0,
+        memory,
+        "uint8 samples, default_collate, then normalised batch by batch: its fastest way with samples.",
+    )
+    row(
+        "torch_2",
+        "Python DataLoader, 2 workers",
+        "c4_torch.py",
+        "batch",
+        2,
+        memory,
+        "persistent_workers; CPU time includes the workers'.",
+    )
+    row(
+        "torch_sample",
+        "Python DataLoader, by sample, 0 workers",
+        "c4_torch.py",
+        "sample",
+        0,
+        memory,
+        "Normalised sample by sample, as with torchvision's transforms.",
+    )
     for workers in (0, "auto", 1, 2):
         row(f"fulgur_{workers}", f"Fulgur, {workers} workers", "c4_fulgur", "work", workers, work)
     for workers in (0, 2):
@@ -86,6 +156,7 @@ def benchmark(quick: bool) -> Benchmark:
             Metric("gap_s", "gap µs", of=lambda s, case: 1e6 * s, digits=1),
         ],
         targets=targets,
+        plotted={case: "images/s, wall" for case in work},
         rounds=2 if quick else 5,
         make_inputs=lambda folder: make_inputs(folder, epochs + 2),
         check=lambda results: values_agree(results, "torch_0", "contents", 1e-4),
