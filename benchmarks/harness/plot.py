@@ -8,35 +8,36 @@ matplotlib.use("svg")
 from matplotlib import pyplot, ticker  # noqa: E402
 
 OURS, OTHERS = "#c2185b", "#78909c"
+COLUMNS = 2
 
 
-def _panels(benchmarks):
-    for name in sorted(benchmarks):
-        for case in benchmarks[name]["cases"]:
-            column = next(c for c in benchmarks[name]["columns"] if c["title"] == case["plotted"])
-            bars = [
-                (row["title"], row["values"][column["title"]]["min"])
-                for row in case["rows"]
-                if column["title"] in row["values"]
-            ]
-            if bars:
-                yield f"{name} {case['case'] or benchmarks[name]['title']}: {column['title']}", bars, column["digits"]
+def _panels(name, data):
+    for case in data["cases"]:
+        column = next(c for c in data["columns"] if c["title"] == case["plotted"])
+        bars = [
+            (row["title"], row["values"][column["title"]]["min"])
+            for row in case["rows"]
+            if column["title"] in row["values"]
+        ]
+        if bars:
+            yield f"{name} {case['case'] or data['title']}: {column['title']}", bars, column["digits"]
 
 
 def write_svg(path: Path, benchmarks: dict):
-    panels = list(_panels(benchmarks))
-    if not panels:
+    grid = []
+    for name in sorted(benchmarks):  # each benchmark begins a line
+        panels = list(_panels(name, benchmarks[name]))
+        grid += [panels[i : i + COLUMNS] for i in range(0, len(panels), COLUMNS)]
+    if not grid:
         return
     pyplot.rcParams.update(
         {"font.size": 9, "svg.hashsalt": "fulgur", "svg.fonttype": "none", "font.family": "sans-serif"}
     )
-    columns = 2 if len(panels) > 1 else 1
-    grid = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [max(len(bars) for _, bars, _ in row) + 2.0 for row in grid]
     figure, axes = pyplot.subplots(
         len(grid),
-        columns,
-        figsize=(7.2 * columns, 0.27 * sum(heights)),
+        COLUMNS,
+        figsize=(7.2 * COLUMNS, 0.27 * sum(heights)),
         squeeze=False,
         height_ratios=heights,
         layout="constrained",
@@ -54,7 +55,7 @@ def write_svg(path: Path, benchmarks: dict):
             axis.set_title(title, fontsize=10, loc="left")
             axis.invert_yaxis()
             axis.xaxis.set_major_locator(ticker.MaxNLocator(5))
-            axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+            axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.10g}"))
             axis.margins(x=0.18)
             axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
