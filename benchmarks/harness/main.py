@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -78,6 +79,8 @@ def earlier(out, described):
 
 
 def main():
+    # Ends as an error does: no peer goes on, no folder stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = suite()
     args = arguments(known)
     described = machine.describe(FOLDER.parent, args.build)

@@ -46,7 +46,10 @@ def _run(command, env, log, terminal):
     process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
     os.close(theirs)
     reader.start()
-    code = process.wait()
+    try:
+        code = process.wait()
+    finally:
+        process.kill()
     reader.join()
     os.close(ours)
     return code
