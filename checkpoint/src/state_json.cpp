@@ -61,7 +61,7 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
           Json map = Json::object();
           // Straight into the vector that it is: looking each key up would be quadratic.
           for (const auto& [key, item] : value) map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
-          if (value.size() == 1 && is_word(value.begin()->first)) return Json{{"__map__", std::move(map)}};
+          if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
           return map;
         } else if constexpr (std::is_same_v<T, std::string>) {
           if (!is_utf8(value)) bad(cat("the text '", escape_controls(place), "' is not UTF-8."));
@@ -115,6 +115,8 @@ StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int
 }
 
 }  // namespace
+
+bool looks_like_a_word(const StateTree::Map& map) { return map.size() == 1 && is_word(map.begin()->first); }
 
 std::string StateTensors::add(const std::string& place, const Tensor& tensor) {
   // A name of the format's own, or none at all, would not come back.
