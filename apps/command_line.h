@@ -17,6 +17,7 @@ struct CommandLine {
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
+  bool resume = false;  ///< stands in the overrides as `ckpt_path: auto`
   std::string text;       ///< help or version, to be printed instead of running anything
   bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
 };
