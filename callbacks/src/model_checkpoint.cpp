@@ -59,20 +59,29 @@ std::string ModelCheckpoint::state_key() const {
 
 StateTree ModelCheckpoint::state() const {
   StateTree::List kept;
-  for (const Kept& item : kept_) kept.push_back(StateTree::map({{"path", item.path.string()}, {"score", item.score}}));
-  StateTree tree = StateTree::map({{"kept", std::move(kept)}, {"folder", folder_.string()}, {"saved_step", saved_step_}});
+  // By name: a run folder may be moved.
+  for (const Kept& item : kept_) kept.push_back(StateTree::map({{"name", item.path.filename().string()}, {"score", item.score}}));
+  StateTree::List pending;
+  for (const auto& [ticket, score] : pending_)
+    pending.push_back(StateTree::map({{"ticket", static_cast<int64_t>(ticket)}, {"score", score ? StateTree(*score) : StateTree(nullptr)}}));
+  StateTree tree = StateTree::map({{"kept", std::move(kept)}, {"pending", std::move(pending)}, {"folder", folder_.string()}, {"saved_step", saved_step_}});
   tree["best_score"] = best_score_ ? StateTree(*best_score_) : StateTree(nullptr);
   return tree;
 }
 
 void ModelCheckpoint::load_state(const StateTree& state) {
   std::vector<Kept> kept;
-  for (const StateTree& item : state.at("kept").as_list()) kept.push_back({item.at("path").as_string(), item.at("score").as_double()});
+  const std::filesystem::path folder = state.at("folder").as_string();
+  for (const StateTree& item : state.at("kept").as_list()) kept.push_back({folder / item.at("name").as_string(), item.at("score").as_double()});
+  std::map<uint64_t, std::optional<double>> pending;
+  for (const StateTree& item : state.at("pending").as_list())
+    pending[static_cast<uint64_t>(item.at("ticket").as_int())] = item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
   std::optional<double> best;
   if (!state.at("best_score").is_null()) best = state.at("best_score").as_double();
   const int64_t step = state.at("saved_step").as_int();
-  folder_ = state.at("folder").as_string();
+  folder_ = folder;
   kept_ = std::move(kept);
+  pending_ = std::move(pending);
   best_score_ = best;
   saved_step_ = step;
 }
@@ -92,17 +101,21 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
 }
 
 void ModelCheckpoint::setup(RunContext&, Verb) {
+  pending_.clear();
   batches_at_start_ = -1;
   waits_for_validation_ = false;
 }
 
 void ModelCheckpoint::on_train_start(RunContext& run) {
-  const std::filesystem::path folder = options_.dirpath.value_or(run.checkpoint_dir());
-  // Ranks of another folder mean nothing here.
+  const std::filesystem::path folder = std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
   if (folder != folder_) {
-    kept_.clear();
-    best_score_.reset();
-    saved_step_ = -1;
+    // Of a run folder that was moved; ranks of another folder mean nothing here.
+    for (Kept& item : kept_) item.path = folder / item.path.filename();
+    std::erase_if(kept_, [](const Kept& item) { return !std::filesystem::exists(item.path); });
+    if (kept_.empty()) {
+      best_score_.reset();
+      saved_step_ = -1;
+    }
   }
   folder_ = folder;
   seen_step_ = run.progress().global_step;
@@ -159,7 +172,8 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
 }
 
 std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
-  const int64_t epoch = run.progress().epoch;
+  // Behind the last epoch it is still that one.
+  const int64_t epoch = std::min(run.progress().epoch, std::max<int64_t>(run.progress().epochs.ready - 1, 0));
   const auto value_of = [&](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return static_cast<double>(epoch);
     if (field == "step") return static_cast<double>(run.progress().global_step);
@@ -167,7 +181,7 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
   };
   std::string name = detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
                                                   options_.filename ? options_.auto_insert_metric_name : true, value_of);
-  return std::filesystem::absolute(folder_).lexically_normal() / name;
+  return folder_ / name;
 }
 
 void ModelCheckpoint::save(RunContext& run) {

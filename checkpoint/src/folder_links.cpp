@@ -39,7 +39,8 @@ void link_checkpoint(const fs::path& link, const fs::path& target) {
   const fs::path folder = detail::folder_of(link);
   detail::make_folders(folder);
   const fs::path temporary = detail::temporary_sibling(link);
-  const fs::path relative = detail::folder_of(target) == folder ? target.filename() : fs::absolute(target);
+  std::error_code different;
+  const fs::path relative = fs::equivalent(detail::folder_of(target), folder, different) ? target.filename() : fs::absolute(target);
   detail::SystemCalls& calls = detail::system_calls();
   if (calls.symlink(relative.c_str(), temporary.c_str()) != 0) detail::throw_errno("linking", temporary, errno);
   if (calls.rename(temporary.c_str(), link.c_str()) != 0) {

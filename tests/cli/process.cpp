@@ -1,6 +1,7 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,20 +52,54 @@ void redirect(const std::filesystem::path& path, int target) {
 
 }  // namespace
 
-Finished trainer(const std::vector<std::string>& arguments, const Start& start) {
+Running::Running(const std::vector<std::string>& arguments, const Start& start) {
   const char* program = FULGUR_TRAINER_BIN;  // by the build
-  const TemporaryFolder output;
-  const pid_t child = ::fork();
-  if (child < 0) throw std::runtime_error("fork failed");
-  if (child == 0) run_child(program, arguments, start, output);
+  child_ = ::fork();
+  if (child_ < 0) throw std::runtime_error("fork failed");
+  if (child_ == 0) run_child(program, arguments, start, output_);
+}
+
+Running::~Running() {
+  if (status_) return;
+  ::kill(child_, SIGKILL);
+  ::waitpid(child_, nullptr, 0);
+}
+
+void Running::signal(int number) const {
+  if (!status_) ::kill(child_, number);
+}
+
+bool Running::has_ended() {
   int status = 0;
-  ::waitpid(child, &status, 0);
+  if (!status_ && ::waitpid(child_, &status, WNOHANG) == child_) status_ = status;
+  return status_.has_value();
+}
+
+bool Running::wait_until(const std::function<bool()>& condition) {
+  for (int i = 0; i < 30000; ++i) {
+    if (condition()) return true;
+    if (has_ended()) return condition();
+    ::usleep(1000);
+  }
+  return false;
+}
+
+std::string Running::err() const { return read_text(output_ / "err"); }
+
+Finished Running::wait() {
+  if (!status_) {
+    int status = 0;
+    ::waitpid(child_, &status, 0);
+    status_ = status;
+  }
   Finished finished;
-  finished.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  finished.exit_code = WIFEXITED(*status_) ? WEXITSTATUS(*status_) : 128 + WTERMSIG(*status_);
   if (finished.exit_code == 127) throw std::runtime_error("the trainer program could not be started");
-  finished.out = read_text(output / "out");
-  finished.err = read_text(output / "err");
+  finished.out = read_text(output_ / "out");
+  finished.err = read_text(output_ / "err");
   return finished;
 }
+
+Finished trainer(const std::vector<std::string>& arguments, const Start& start) { return Running(arguments, start).wait(); }
 
 }  // namespace fulgur::test

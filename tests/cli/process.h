@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,28 @@ struct Start {
 
 /// Runs the built `trainer` and waits for its end.
 Finished trainer(const std::vector<std::string>& arguments, const Start& start = {});
+
+/// The built `trainer` while it runs. Whatever happens, it is gone when this is.
+class Running {
+ public:
+  explicit Running(const std::vector<std::string>& arguments, const Start& start = {});
+  ~Running();
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  void signal(int number) const;
+  bool has_ended();
+  /// Waits until `condition` holds; false where the process ended before, or after half a minute.
+  bool wait_until(const std::function<bool()>& condition);
+  /// What it has written to stderr so far.
+  std::string err() const;
+  Finished wait();
+
+ private:
+  TemporaryFolder output_;
+  int child_ = -1;
+  std::optional<int> status_;
+};
 
 inline bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -10,6 +10,29 @@
 namespace fulgur::detail {
 namespace fs = std::filesystem;
 
+namespace {
+
+using Wish = std::pair<uint64_t, CheckpointRequest>;
+
+StateTree to_state(const Wish& wish) {
+  const CheckpointRequest& r = wish.second;
+  return StateTree::map({{"ticket", static_cast<int64_t>(wish.first)}, {"name", r.name.string()}, {"reason", r.reason}, {"best", r.best}, {"keep", r.keep},
+                         {"weights_only", r.weights_only}, {"owner", r.owner}, {"score", r.score ? StateTree(*r.score) : StateTree(nullptr)}});
+}
+
+Wish to_wish(const StateTree& state) {
+  const StateTree& score = state.at("score");
+  return {static_cast<uint64_t>(state.at("ticket").as_int()),
+          {.name = state.at("name").as_string(), .reason = state.at("reason").as_string(), .best = state.at("best").as_bool(), .keep = state.at("keep").as_bool(),
+           .weights_only = state.at("weights_only").as_bool(), .owner = state.at("owner").as_string(),
+           .score = score.is_null() ? std::nullopt : std::optional(score.as_double())}};
+}
+
+// One way to write a path, so that paths can be compared.
+fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
+
+}  // namespace
+
 CheckpointRequest checkpoint_of_now(const Run& run, std::string reason) {
   const Progress& p = run.progress();
   const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
@@ -24,11 +47,12 @@ uint64_t CheckpointStore::request(CheckpointRequest request) {
 }
 
 void CheckpointStore::release(const fs::path& path, std::string_view owner) {
-  const auto found = keepers_.find(path);
+  const fs::path known = plain(path);
+  const auto found = keepers_.find(known);
   std::error_code error;
   if (found != keepers_.end()) found->second.erase(std::string(owner));
   // Of an earlier part of the run, or another run: known by what a checkpoint must have.
-  else if (fs::exists(path / "state.json", error)) keepers_[path];
+  else if (fs::exists(known / "state.json", error)) keepers_[known];
   released_ = true;
 }
 
@@ -37,10 +61,11 @@ void CheckpointStore::act() {
     for (const auto& result : writer_->poll()) finish(result);
   if (requests_.empty() && !released_) return;
   released_ = false;
-  auto pending = std::move(requests_);
-  requests_.clear();
-  for (const auto& [ticket, request] : pending)
+  while (!requests_.empty()) {
+    const auto [ticket, request] = std::move(requests_.front());
+    requests_.erase(requests_.begin());
     if (run_.checkpoints_allowed) begin(ticket, request);
+  }
   prune();
 }
 
@@ -50,19 +75,36 @@ void CheckpointStore::settle() {
   prune();
 }
 
-void CheckpointStore::resumed_from(const fs::path& path, int64_t global_step, int64_t save_counter, const fs::path& folder) {
-  saved_step_ = global_step;
-  saves_ = save_counter;
+void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
+  const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
+  saved_step_ = run_.progress_.global_step;
+  saves_ = content.origin.save_counter;
+  const auto& wishes = content.state.at("checkpoint_requests").as_list();
+  for (const StateTree& wish : wishes) next_ticket_ = std::max(next_ticket_, to_wish(wish).first + 1);
   if (path.parent_path() != folder) return;
   // Saves that were made behind this one, and are given up now, stay older than those to come.
   for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
   last_ = path;
   keepers_[path];
-  std::error_code error;
   const fs::path best = folder / "best.ckpt";
-  if (!fs::is_symlink(best, error)) return;
-  const fs::path target = fs::read_symlink(best, error);
-  if (!error) best_ = target.is_absolute() ? target : folder / target;
+  std::error_code error;
+  if (fs::is_symlink(best, error)) {
+    const fs::path target = fs::read_symlink(best, error);
+    if (!error) best_ = plain(folder / target);
+  }
+  for (const StateTree& wish : wishes) requests_.push_back(to_wish(wish));
+  if (requests_.empty()) return;
+  const auto [ticket, request] = requests_.front();
+  requests_.erase(requests_.begin());
+  resumed_ = CheckpointInfo{.ticket = ticket, .path = path, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
+}
+
+void CheckpointStore::tell_resumed() {
+  if (!resumed_) return;
+  CheckpointInfo info = std::move(*resumed_);
+  resumed_.reset();
+  publish(info);
+  act();
 }
 
 void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
@@ -70,13 +112,18 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
   settle();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += ".ckpt";
+  folder = plain(folder);
   CheckpointInfo info{.ticket = ticket, .path = folder, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
   if (const auto bad = run_.finite.bad_weight()) return refuse(info, *bad);
   ++saves_;
   const int64_t saved_before = saved_step_;
   if (!request.weights_only) saved_step_ = run_.progress_.global_step;
   try {
-    const CheckpointContent content = run_.collect_checkpoint(request.weights_only);
+    CheckpointContent content = run_.collect_checkpoint(request.weights_only);
+    // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
+    StateTree::List wishes{to_state({ticket, request})};
+    for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
+    content.state["checkpoint_requests"] = std::move(wishes);
     if (run_.options.async_checkpoint) {
       if (!writer_) writer_.emplace();
       writer_->submit(folder, content);

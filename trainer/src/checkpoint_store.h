@@ -31,7 +31,10 @@ class CheckpointStore {
   /// Waits for the save in flight, and tells of it.
   void settle();
   /// The run goes on from this checkpoint.
-  void resumed_from(const std::filesystem::path& path, int64_t global_step, int64_t save_counter, const std::filesystem::path& folder);
+  void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
+  /// Tells callbacks of it, as if it had been written now: they counted on that when it was, and the process may have died
+  /// in between. Behind on_train_start.
+  void tell_resumed();
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
@@ -57,7 +60,7 @@ class CheckpointStore {
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
-  std::optional<CheckpointInfo> in_flight_;
+  std::optional<CheckpointInfo> in_flight_, resumed_;
 };
 
 /// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.

@@ -45,6 +45,7 @@ class FitLoop {
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
     warn_of_eval_mode();
+    run.checkpoints.tell_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was cut off before or inside a validation.
     if (resumed && run.validation_pending && run.validation_runs) validate();

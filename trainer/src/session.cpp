@@ -392,7 +392,7 @@ void Session::restore_loops(const CheckpointContent& content) {
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
   run.finite.load_state(state.at("nonfinite"));
-  run.checkpoints.resumed_from(*checkpoint_, run.progress_.global_step, content.origin.save_counter, run.checkpoint_dir());
+  run.checkpoints.resumed_from(*checkpoint_, content);
   const StateTree& loop = state.at("loop");
   // What a callback made of the option goes on; an option that was changed counts from the next window on.
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches) run.accumulation_ = loop.at("accumulation").as_int();
