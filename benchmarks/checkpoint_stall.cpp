@@ -156,7 +156,8 @@ void run(const Arguments& arguments) {
   }
   fs::remove_all(folder);
 
-  std::printf("%lld parameters with Adam state, %.2f GB, %d rounds, one thread\n\n", static_cast<long long>(arguments.parameters), static_cast<double>(bytes) / 1e9, arguments.rounds);
+  std::printf("%lld parameters with Adam state, %.2f GB, %d rounds, one thread\n\n",
+              static_cast<long long>(arguments.parameters), static_cast<double>(bytes) / 1e9, arguments.rounds);
   std::printf("%-28s %10s %10s %10s\n", "", "min s", "median s", "GB/s (min)");
   for (const Row& row : rows) std::printf("%-28s %10.3f %10.3f %10.2f\n", row.name, row.min(), row.median(), static_cast<double>(bytes) / 1e9 / row.min());
   std::printf("\nstall of submit / memcpy: %.2f of the minima, %.2f of the medians; the first submit, into new memory: %.3f s\n",

@@ -1,11 +1,9 @@
 // C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
 // 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the batches
 // as they lie in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and the least and
-// the median of each are printed. An argument is another number of turns: 1 for a profiler.
+// the median of each are printed. With `--report FILE` they are written there, for benchmarks/run.sh.
 //
 //   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/mse_loss.h>
@@ -14,9 +12,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <ctime>
 
+#include "cpp/bench.h"
 #include "fulgur/core/log.h"
 #include "fulgur/loggers/memory_logger.h"
 #include "fulgur/optim/sgd.h"
@@ -27,13 +24,9 @@ using namespace fulgur;
 namespace {
 
 constexpr int64_t kSteps = 5000;
+constexpr int kRepeats = 7;
 
-// Process CPU time: does not count what else the machine does.
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+using bench::cpu_seconds;
 
 const std::vector<Batch>& batches() {
   static const std::vector<Batch> all = [] {
@@ -150,16 +143,16 @@ double microseconds(const std::vector<double>& seconds, bool median) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const int repeats = argc > 1 ? std::max(std::atoi(argv[1]), 1) : 7;
-  at::set_num_threads(1);
+int main(int count, char** values) {
+  bench::prepare();
   log::set_level(log::Level::error);
   (void)batches();
   (void)hand_loop(false);
   (void)hand_loop(true);
   (void)trainer_loop();
   std::vector<double> plain, loader, trainer;
-  for (int i = 0; i < repeats; ++i) {
+  double weight = 0;
+  for (int i = 0; i < kRepeats; ++i) {
     const Result a = hand_loop(false);
     const Result b = hand_loop(true);
     const Result c = trainer_loop();
@@ -167,9 +160,27 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "the loops came to different weights: %.17g, %.17g and %.17g\n", a.weight, b.weight, c.weight);
       return 1;
     }
+    weight = a.weight;
     plain.push_back(a.seconds);
     loader.push_back(b.seconds);
     trainer.push_back(c.seconds);
+  }
+  if (count > 2) {
+    const auto samples = [](const char* key, const std::vector<double>& list) {
+      auto rows = nlohmann::json::array();
+      for (const double value : list) rows.push_back({{key, value}});
+      return rows;
+    };
+    const auto least = [](const std::vector<double>& seconds) { return *std::min_element(seconds.begin(), seconds.end()); };
+    bench::write_report(bench::Arguments(count, values),
+                        {{"rows",
+                          {{"by_hand", samples("cpu_s", plain)},
+                           {"by_hand_loader", samples("cpu_s", loader)},
+                           {"trainer", samples("cpu_s", trainer)},
+                           {"added", samples("added_s", {least(trainer) - least(plain)})},
+                           {"added_loader", samples("added_s", {least(trainer) - least(loader)})}}},
+                         {"weights", {{"sum", {weight}}}}});
+    return 0;
   }
   const auto row = [](const char* name, const std::vector<double>& seconds) {
     std::printf("%-24s %10.2f %10.2f\n", name, microseconds(seconds, false), microseconds(seconds, true));

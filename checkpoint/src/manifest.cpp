@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr std::string_view kHashField = "\n\"manifest_xxh3_64\": \"";
 constexpr std::string_view kEnd = "\"\n}\n";
@@ -70,7 +70,7 @@ Manifest read_fields(const Json& json) {
     // Other names could point out of the folder.
     if (name != kModelFile && name != kOptimizerFile && name != kStateFile && name != kStateTensorsFile)
       bad(cat("it names the file '", escape_controls(name.substr(0, 200)), "', which no checkpoint has."));
-    if (!manifest.files.emplace(name, read_record(name, record)).second) bad(cat("it is damaged: it names ", name, " twice."));
+    manifest.files.emplace(name, read_record(name, record));
   }
   for (const char* name : {kModelFile, kOptimizerFile, kStateFile})
     if (!manifest.files.contains(name)) bad(cat("it is damaged: it does not name ", name, "."));
@@ -89,7 +89,7 @@ std::string claimed_writer(const Json& json) {
   return "Fulgur " + escape_controls(json["origin"]["fulgur"].get<std::string>().substr(0, 100));
 }
 
-// Iterative, where the parser's tree would be freed by recursion: deep nesting is refused while it is read.
+// Deep nesting is refused while it is read.
 Json parse(std::string_view text) {
   const auto shallow = [](int depth, Json::parse_event_t, Json&) {
     if (depth > 16) bad("it is damaged: nested too deeply.");
@@ -104,14 +104,14 @@ std::string manifest_to_text(const Manifest& manifest) {
   const CheckpointOrigin& origin = manifest.origin;
   std::string text;
   try {
-    const Json described{{"fulgur", origin.fulgur},
-                         {"libtorch", origin.libtorch},
-                         {"config_hash", origin.config_hash},
-                         {"world_size", origin.world_size},
-                         {"device", origin.device},
-                         {"threads", origin.threads},
-                         {"deterministic", origin.deterministic},
-                         {"save_counter", origin.save_counter}};
+    const nlohmann::ordered_json described{{"fulgur", origin.fulgur},
+                                           {"libtorch", origin.libtorch},
+                                           {"config_hash", origin.config_hash},
+                                           {"world_size", origin.world_size},
+                                           {"device", origin.device},
+                                           {"threads", origin.threads},
+                                           {"deterministic", origin.deterministic},
+                                           {"save_counter", origin.save_counter}};
     text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat, ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ",
                manifest.epoch, ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only, ",\n\"files\": {");
     const char* separator = "\n";

@@ -12,7 +12,9 @@
 namespace fulgur::detail {
 namespace {
 
+// Written objects are filled in order, read ones looked up: each has the kind that is not quadratic.
 using Json = nlohmann::ordered_json;
+using ReadJson = nlohmann::json;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -59,7 +61,7 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
           Json map = Json::object();
           // Straight into the vector that it is: looking each key up would be quadratic.
           for (const auto& [key, item] : value) map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
-          if (value.size() == 1 && is_word(value.begin()->first)) return Json{{"__map__", std::move(map)}};
+          if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
           return map;
         } else if constexpr (std::is_same_v<T, std::string>) {
           if (!is_utf8(value)) bad(cat("the text '", escape_controls(place), "' is not UTF-8."));
@@ -71,29 +73,29 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
       tree.variant());
 }
 
-StateTree::Map map_from_json(const Json& json, const TensorMap& tensors, int depth);
+StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int depth);
 
-StateTree from_json(const Json& json, const TensorMap& tensors, int depth) {
+StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
   if (depth > 2 * kMaxStateDepth + 2) bad("it is nested too deeply.");
   switch (json.type()) {
-    case Json::value_t::null: return nullptr;
-    case Json::value_t::boolean: return json.get<bool>();
-    case Json::value_t::number_integer: return json.get<int64_t>();
-    case Json::value_t::number_unsigned: {
+    case ReadJson::value_t::null: return nullptr;
+    case ReadJson::value_t::boolean: return json.get<bool>();
+    case ReadJson::value_t::number_integer: return json.get<int64_t>();
+    case ReadJson::value_t::number_unsigned: {
       const auto value = json.get<uint64_t>();
       if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return static_cast<int64_t>(value);
       return value;
     }
-    case Json::value_t::number_float: return json.get<double>();
-    case Json::value_t::string: return json.get<std::string>();
-    case Json::value_t::array: {
+    case ReadJson::value_t::number_float: return json.get<double>();
+    case ReadJson::value_t::string: return json.get<std::string>();
+    case ReadJson::value_t::array: {
       StateTree::List list;
-      for (const Json& item : json) list.push_back(from_json(item, tensors, depth + 1));
+      for (const ReadJson& item : json) list.push_back(from_json(item, tensors, depth + 1));
       return list;
     }
-    case Json::value_t::object: {
+    case ReadJson::value_t::object: {
       if (json.size() != 1 || !is_word(json.begin().key())) return map_from_json(json, tensors, depth + 1);
-      const Json& value = json.begin().value();
+      const ReadJson& value = json.begin().value();
       if (json.begin().key() == "__map__") return map_from_json(value, tensors, depth + 2);
       const std::string word = value.is_string() ? value.get<std::string>() : "";
       if (json.begin().key() == "__float__") return float_of_word(word);
@@ -105,7 +107,7 @@ StateTree from_json(const Json& json, const TensorMap& tensors, int depth) {
   }
 }
 
-StateTree::Map map_from_json(const Json& json, const TensorMap& tensors, int depth) {
+StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
   if (!json.is_object()) bad("a map is no object.");
   StateTree::Map map;
   for (const auto& [key, item] : json.items()) map.emplace(key, from_json(item, tensors, depth));
@@ -113,6 +115,8 @@ StateTree::Map map_from_json(const Json& json, const TensorMap& tensors, int dep
 }
 
 }  // namespace
+
+bool looks_like_a_word(const StateTree::Map& map) { return map.size() == 1 && is_word(map.begin()->first); }
 
 std::string StateTensors::add(const std::string& place, const Tensor& tensor) {
   // A name of the format's own, or none at all, would not come back.
@@ -133,11 +137,11 @@ std::string encode_state(const StateTree& tree, const std::string& place, StateT
 
 DecodedState decode_state(std::string_view text, CheckpointParts parts, const TensorMap& optimizer_tensors, const TensorMap& state_tensors) {
   // Deep nesting is refused while it is read: recursion comes later.
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) {
+  const auto shallow = [](int depth, ReadJson::parse_event_t, ReadJson&) {
     if (depth > 2 * kMaxStateDepth + 4) bad("it is nested too deeply.");
     return true;
   };
-  const Json json = Json::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
+  const ReadJson json = ReadJson::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers")) bad("it is no state of a checkpoint.");
   DecodedState decoded{nullptr, from_json(json["state"], state_tensors, 0)};
   if (parts == CheckpointParts::all) decoded.optimizers = from_json(json["optimizers"], optimizer_tensors, 0);

@@ -13,6 +13,9 @@ namespace fulgur::detail {
 /// How deep a state may be nested.
 inline constexpr int kMaxStateDepth = 256;
 
+/// True for a map that would be read as something else if it were written as it is.
+bool looks_like_a_word(const StateTree::Map& map);
+
 /// Tensors of a state, each under a name of its own: its place (`callbacks.Ema.weight`), with `#2` where that is taken.
 class StateTensors {
  public:
@@ -37,7 +40,8 @@ struct DecodedState {
   StateTree optimizers, state;
 };
 
-/// Reads the text of state.json; the optimizers only where `parts` names them. Throws a CheckpointError, also for a tensor that is not among the given.
+/// Reads the text of state.json; the optimizers only where `parts` names them. Throws a CheckpointError, also for a tensor
+/// that is not among the given.
 DecodedState decode_state(std::string_view json, CheckpointParts parts, const TensorMap& optimizer_tensors, const TensorMap& state_tensors);
 
 }  // namespace fulgur::detail

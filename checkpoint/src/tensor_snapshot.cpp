@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kKeptFor = 4;
 
-bool fits(const Tensor& buffer, const Tensor& tensor) {
-  return buffer.defined() && buffer.sizes() == tensor.sizes() && buffer.scalar_type() == tensor.scalar_type() && buffer.is_pinned() == tensor.is_cuda();
+bool same_form(const Tensor& buffer, const Tensor& tensor) {
+  return buffer.defined() && buffer.sizes() == tensor.sizes() && buffer.scalar_type() == tensor.scalar_type();
 }
 
 Tensor make_buffer(const Tensor& tensor) {
@@ -59,9 +59,10 @@ Tensor TensorSnapshot::copy(const std::string& place, const Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided) return tensor;
   Buffer& buffer = buffers_[place];
   buffer.last_used = count_;
-  if (!fits(buffer.tensor, tensor)) {
-    buffer.tensor = Tensor();
+  if (!same_form(buffer.tensor, tensor) || buffer.pinned != tensor.is_cuda()) {
+    buffer.tensor = Tensor();  // before the next takes memory
     buffer.tensor = make_buffer(tensor);
+    buffer.pinned = tensor.is_cuda();
   }
   if (tensor.is_cuda()) {
     const c10::Stream& stream = side_stream(tensor.device());

@@ -25,6 +25,7 @@ class TensorSnapshot {
  private:
   struct Buffer {
     Tensor tensor;
+    bool pinned = false;
     uint64_t last_used = 0;
   };
   Tensor copy(const std::string& place, const Tensor& tensor);

@@ -45,7 +45,7 @@ Plan make_plan(const CheckpointContent& content) {
   for (const auto& [alias, name] : content.aliases) plan.metadata["alias:" + alias] = name;
   // One line a field, so that each has a hash of its own.
   plan.state_parts.emplace_back("optimizers", cat("{\n\"optimizers\": ", detail::encode_state(content.optimizers, "", plan.optimizer_tensors), ",\n"));
-  if (content.state.is_map()) {
+  if (content.state.is_map() && !detail::looks_like_a_word(content.state.as_map())) {
     std::string start = "\"state\": {\n";
     for (const auto& [key, value] : content.state.as_map()) {
       const std::string name = detail::encode_state(key, key, plan.state_tensors);

@@ -100,7 +100,8 @@ struct ReadAhead::Shared {
       --slot->running;
       --busy;
       pieces[who] = {};
-      if (slot->ready || busy == 0) done.notify_all();
+      // drop() waits until nobody is at work, and has taken all slots away; the consumer is woken by whole batches only.
+      if (slot->ready || (busy == 0 && slots.empty())) done.notify_all();
     }
     --alive;
     done.notify_all();

@@ -185,7 +185,7 @@ TEST_CASE("F52 exit() waits for the save in flight") {
       if (call_name == "fsync") std::this_thread::sleep_for(std::chrono::milliseconds(20));
       return call();
     });
-    auto* writer = new AsyncCheckpointWriter;
+    static auto* const writer = new AsyncCheckpointWriter;  // never destroyed: only exit() can wait
     writer->submit(folder / "a.ckpt", content(6));
     std::exit(42);
     return 0;

@@ -131,6 +131,18 @@ TEST_CASE("a checkpoint of weights alone, and one without any tensor, come back"
   CHECK(summarize_checkpoint(empty).global_step == 0);
 }
 
+TEST_CASE("a state that is one of the format's own words, or no map at all, comes back") {
+  TemporaryFolder folder;
+  CheckpointContent c;
+  c.state = StateTree::map({{"__float__", "nan"}});
+  c.optimizers = StateTree::map({{"__tensor__", at::arange(3)}});
+  const CheckpointContent back = read_checkpoint(write_checkpoint(folder / "a.ckpt", c));
+  CHECK(back.state.at("__float__").as_string() == "nan");
+  CHECK(back.optimizers.at("__tensor__").tensor().equal(at::arange(3)));
+  c.state = StateTree::List{1, at::arange(2)};
+  CHECK(read_checkpoint(write_checkpoint(folder / "b.ckpt", c)).state.as_list()[1].tensor().equal(at::arange(2)));
+}
+
 TEST_CASE("the hash of a file is that of its bytes, as other programs compute it") {
   TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder / "a.ckpt", content());

@@ -101,8 +101,10 @@ TEST_CASE("prefixes of names are replaced, the longest that fits") {
   CHECK(report.loaded.size() == given.size());
   CHECK(report.differences.empty());
   CHECK(net.fc->weight.equal(given[0].second));
-  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"nte.", ""}}}), ContainsSubstring("begins with 'nte.'") && ContainsSubstring("'net.encoder.weight'"));
-  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"net.encoder.", "net.bn."}}}), ContainsSubstring("two tensors of the checkpoint would be 'net.bn.weight'"));
+  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"nte.", ""}}}),
+                    ContainsSubstring("begins with 'nte.'") && ContainsSubstring("'net.encoder.weight'"));
+  CHECK_THROWS_WITH(load_module_state(net, given, {.strict = false, .key_prefixes = {{"net.encoder.", "net.bn."}}}),
+                    ContainsSubstring("two tensors of the checkpoint would be 'net.bn.weight'"));
 }
 
 TEST_CASE("a tied parameter is stored once, with its alias") {

@@ -1,0 +1,74 @@
+// C2, Fulgur as it is used: `--mode default` with all that a Trainer does by default (CSV and JSONL logs, checkpoints,
+// progress bar, summary) and one logged value per step; `--mode barebones` with none of it.
+#include "fulgur/core/module.h"
+#include "fulgur/data/data_loader.h"
+#include "fulgur/data/tensor_dataset.h"
+#include "fulgur/optim/adam.h"
+#include "fulgur/trainer/trainer.h"
+#include "mlp.h"
+
+namespace {
+
+using at::Tensor;
+
+class Classifier : public fulgur::LightningModule {
+ public:
+  Classifier() { register_module("net", net); }
+
+  fulgur::StepOutput training_step(const fulgur::Batch& batch, int64_t) override {
+    const Tensor loss = net->loss(batch[0], batch[1]);
+    log("train_loss", loss, {.prog_bar = true});
+    losses.add(loss);
+    return loss;
+  }
+  fulgur::OptimizerPlan configure_optimizers() override {
+    fulgur::AdamW::Options options;
+    options.lr = bench::kRate;
+    return std::make_shared<fulgur::AdamW>(options);
+  }
+  void on_train_epoch_start() override { laps.stamp(); }
+  void on_train_end() override { laps.stamp(); }
+
+  std::shared_ptr<bench::Mlp> net = std::make_shared<bench::Mlp>();
+  bench::Losses losses;
+  bench::Laps laps;
+};
+
+/// The order that all peers have.
+class GivenOrder : public fulgur::Sampler {
+ public:
+  explicit GivenOrder(Tensor order) : order_(std::move(order)) {}
+  int64_t size(int64_t, int64_t) const override { return order_.size(1); }
+  std::vector<int64_t> order(const fulgur::SamplerContext& context) const override {
+    const int64_t* row = order_.const_data_ptr<int64_t>() + context.epoch * order_.size(1);
+    return {row, row + order_.size(1)};
+  }
+  bool shuffles() const override { return true; }
+
+ private:
+  Tensor order_;
+};
+
+}  // namespace
+
+int main(int count, char** values) {
+  const bench::Arguments arguments(count, values);
+  bench::prepare();
+  const bench::Inputs inputs(arguments);
+  auto module = std::make_shared<Classifier>();
+  module->net->load(arguments.text("inputs") + "/weights.safetensors");
+
+  fulgur::TrainerOptions options;
+  options.accelerator = "cpu";
+  options.max_epochs = arguments.number("epochs");
+  options.default_root_dir = arguments.text("scratch");
+  if (arguments.text("mode") == "barebones") options.barebones = true;
+  const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{inputs.x, inputs.y});
+  const auto loader = std::make_shared<fulgur::DataLoader>(
+      dataset,
+      fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<GivenOrder>(inputs.order)});
+  fulgur::Trainer(options).fit(module, fulgur::DataSource(loader));
+
+  bench::write_report(arguments,
+                      {{"samples", module->laps.samples()}, {"losses", module->losses.report(*module->net, inputs)}});
+}
