@@ -15,10 +15,11 @@ namespace {
 
 std::string shown(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
 
-enum class Kind : uint8_t { none, boolean, integer, real, text, tuple, list, dict, function, storage_class, dtype, storage, tensor };
+enum class Kind : uint8_t { none, boolean, integer, real, text, tuple, list, dict, object, function, storage_class, dtype, storage, tensor };
 
-// Names of code that a state dict needs; they are known by these words and call nothing.
-enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter };
+// Names of code that a state dict needs, or what Lightning keeps beside it (`plain`: a schedule's Counter, a Size). They are
+// known by these words and call nothing.
+enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter, plain };
 
 constexpr const char* kind_text(Kind kind) {
   switch (kind) {
@@ -30,6 +31,7 @@ constexpr const char* kind_text(Kind kind) {
     case Kind::tuple: return "a tuple";
     case Kind::list: return "a list";
     case Kind::dict: return "a mapping";
+    case Kind::object: return "an object";
     case Kind::tensor: return "a tensor";
     case Kind::storage: return "a storage";
     case Kind::dtype: return "a dtype";
@@ -46,6 +48,8 @@ struct Value {
   std::string_view text;     // in the pickle
   std::vector<Id> items;     // of a mapping: key, value, key, value, …
 };
+
+constexpr size_t kMaxArguments = 8;
 
 class Machine {
  public:
@@ -223,7 +227,10 @@ class Machine {
         {{"collections", "OrderedDict"}, Function::ordered_dict},
         {{"torch._utils", "_rebuild_tensor_v2"}, Function::rebuild_tensor_v2},
         {{"torch._utils", "_rebuild_tensor_v3"}, Function::rebuild_tensor_v3},
-        {{"torch._utils", "_rebuild_parameter"}, Function::rebuild_parameter}};
+        {{"torch._utils", "_rebuild_parameter"}, Function::rebuild_parameter},
+        {{"collections", "Counter"}, Function::plain},
+        {{"torch", "Size"}, Function::plain},
+        {{"torch", "device"}, Function::plain}};
     if (const auto found = kFunctions.find({module, name}); found != kFunctions.end())
       return push(Kind::function, static_cast<int64_t>(found->second));
     if (module == "torch.storage" && name == "UntypedStorage") return push(Kind::storage_class, -1);
@@ -260,8 +267,12 @@ class Machine {
     const Id arguments = pop(), function = pop();
     if (values_[function].kind != Kind::function || values_[arguments].kind != Kind::tuple)
       bad(cat(kind_text(values_[function].kind), " is called, which is no function that a state dict needs"));
+    const auto called = static_cast<Function>(values_[function].number);
+    if (called == Function::plain) return push(Kind::object);
+    if (values_[arguments].items.size() > kMaxArguments) bad("a function gets more arguments than torch.save gives any");
+    // A copy: what is made of them moves the values.
     const std::vector<Id> items = values_[arguments].items;
-    switch (static_cast<Function>(values_[function].number)) {
+    switch (called) {
       case Function::ordered_dict:
         if (!items.empty()) bad("an OrderedDict is made with arguments");
         return push(Kind::dict);
@@ -270,6 +281,7 @@ class Machine {
       case Function::rebuild_parameter:
         if (items.size() != 3 || values_[items[0]].kind != Kind::tensor) bad("a parameter is not described as torch.save does it");
         return push(items[0]);
+      case Function::plain: break;
     }
   }
 
@@ -310,8 +322,8 @@ class Machine {
   static void check_bounds(const PickledTensor& tensor, const PickledStorage& storage) {
     const auto elements = static_cast<int64_t>(storage.bytes / tensor.dtype->bytes);
     if (tensor.sizes.size() != tensor.strides.size()) bad("a tensor has more or fewer strides than sizes");
-    int64_t count = 1, product = static_cast<int64_t>(tensor.dtype->bytes), last = tensor.offset;
-    bool overflow = tensor.offset < 0;
+    int64_t product = static_cast<int64_t>(tensor.dtype->bytes), last = tensor.offset;
+    bool overflow = tensor.offset < 0, empty = false;
     for (size_t i = 0; i < tensor.sizes.size(); ++i) {
       const int64_t size = tensor.sizes[i];
       int64_t step = 0;
@@ -319,13 +331,10 @@ class Machine {
       overflow |= __builtin_mul_overflow(product, std::max<int64_t>(size, 1), &product);
       overflow |= __builtin_mul_overflow(std::max<int64_t>(size - 1, 0), tensor.strides[i], &step);
       overflow |= __builtin_add_overflow(last, step, &last);
-      count = overflow ? 0 : count * size;
+      empty |= size == 0;
     }
-    if (overflow || last > elements || (count > 0 && last >= elements))
+    if (overflow || last > elements || (!empty && last >= elements))
       bad(cat("a tensor reaches out of storage ", shown(storage.key), ", which has ", elements, " elements"));
-    if (count > elements)
-      throw CheckpointError(cat("[checkpoint.pytorch] a tensor has ", count, " elements in a storage of ", elements,
-                                ", so some stand for several. Call contiguous() on what expand() made before saving."));
   }
 
   // The attribute _metadata of a state dict: versions of modules, which nothing here needs.
@@ -337,7 +346,7 @@ class Machine {
 
   // Result ------------------------------------------------------------------------------------------------------------
   void leave_out(std::string_view name, Id value) {
-    out_.left_out.push_back(cat(shown(name), " (", kind_text(values_[value].kind), ")"));
+    if (out_.left_out.size() < kMaxLeftOut) out_.left_out.push_back(cat(shown(name), " (", kind_text(values_[value].kind), ")"));
   }
 
   std::string_view key_text(Id key) const { return values_[key].kind == Kind::text ? values_[key].text : kind_text(values_[key].kind); }
@@ -373,7 +382,7 @@ class Machine {
     }
     if (out_.tensors.empty() && !out_.left_out.empty())
       throw CheckpointError(cat("[checkpoint.pytorch] the file must hold a mapping of names to tensors, or one under 'state_dict'; it has ", out_.left_out.front(),
-                                out_.left_out.size() > 1 ? cat(" and ", out_.left_out.size() - 1, " more") : std::string(),
+                                out_.left_out.size() > 1 ? " and more" : "",
                                 ". Save the state dict alone: torch.save(model.state_dict(), FILE)."));
     return std::move(out_);
   }

@@ -316,6 +316,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
 void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
   const StateTree& state = content.state;
+  if (state.contains("imported")) return run.print("weights: imported; the run begins at its first step");
   if (content.optimizers.is_null() || state.at("weights_only").as_bool())
     throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it.");
   const auto& optimizers = content.optimizers.as_list();
