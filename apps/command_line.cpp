@@ -144,7 +144,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
       ->expected(1)
       ->take_all();
   CLI::App* inspect = app.add_subcommand("inspect", "Show what a checkpoint, or a file of weights, holds")->fallthrough();
-  inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file of weights")->required()->type_name("CKPT");
+  inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")->required()->type_name("CKPT");
   inspect->add_flag("--json", out.json, "Prints it as JSON");
 }
 

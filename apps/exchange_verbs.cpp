@@ -73,7 +73,8 @@ ExitCode export_checkpoint(const CommandLine& command) {
 ExitCode import_weights(const CommandLine& command, const Config& config) {
   const fs::path file = *command.argument;
   const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
-  const LoadOptions options{.strict = command.strict, .key_prefixes = prefixes_of(command.key_prefixes)};
+  // What does not fit is told in the words of this verb; the module is given up then.
+  const LoadOptions options{.strict = false, .key_prefixes = prefixes_of(command.key_prefixes)};
   if (output.extension() != ".ckpt") throw ConfigError(cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(output, ignored)))
@@ -84,7 +85,10 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   const PreparedRun run = prepare(config, Verb::fit);
   run.module->configure_model();
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);
-  if (report.loaded.empty()) throw CheckpointError(cat("[cli.import] no tensor of ", escape_controls(file.string()), " fits the module:\n", report.differences));
+  if (!report.differences.empty() && (command.strict || report.loaded.empty()))
+    throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
+                              "\nGive the model the options that the weights were made with, replace beginnings of names with --key_prefix OLD=NEW",
+                              command.strict ? ", or load what fits with --strict false." : "."));
   if (!report.differences.empty()) log::info(cat("not loaded:\n", report.differences));
   CheckpointContent content;
   content.module = module_state(*run.module);

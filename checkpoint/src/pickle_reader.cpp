@@ -333,7 +333,7 @@ class Machine {
       overflow |= __builtin_add_overflow(last, step, &last);
       empty |= size == 0;
     }
-    if (overflow || last > elements || (!empty && last >= elements))
+    if (overflow || (empty ? tensor.offset > elements : last >= elements))
       bad(cat("a tensor reaches out of storage ", shown(storage.key), ", which has ", elements, " elements"));
   }
 

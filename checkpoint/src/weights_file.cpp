@@ -1,5 +1,6 @@
 #include "fulgur/checkpoint/weights_file.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "durable_file.h"
@@ -16,12 +17,16 @@ namespace {
 
 constexpr const char* kAliasMark = "alias:";
 
-bool is_pytorch(const fs::path& path) {
+WeightsFormat format_of(const fs::path& path) {
   detail::InputFile file(path);
-  char start[4] = {};
-  if (file.size() >= sizeof start) file.read(start, sizeof start);
+  char start[9] = {};
+  file.read(start, std::min<uint64_t>(file.size(), sizeof start));
+  const std::string hint = file.looks_like();
   // A pickle that is in no archive goes there too, for its message.
-  return detail::looks_like_zip({start, sizeof start}) || file.looks_like().find("pickle") != std::string::npos;
+  if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos) return WeightsFormat::pytorch;
+  // Behind the length of the header there is its JSON.
+  if (start[8] == '{') return WeightsFormat::safetensors;
+  throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()), " must be a safetensors file or one of torch.save; it is neither.", hint));
 }
 
 void refuse_existing(const fs::path& path) {
@@ -34,9 +39,9 @@ void refuse_existing(const fs::path& path) {
 
 WeightsFile read_weights_file(const fs::path& path) {
   WeightsFile out;
-  if (is_pytorch(path)) {
+  out.format = format_of(path);
+  if (out.format == WeightsFormat::pytorch) {
     PytorchFile file = read_pytorch_file(path);
-    out.format = WeightsFormat::pytorch;
     out.tensors = std::move(file.tensors);
     out.left_out = std::move(file.left_out);
     return out;
