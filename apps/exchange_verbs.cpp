@@ -1,5 +1,7 @@
 #include "exchange_verbs.h"
 
+#include <sstream>
+
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/weights_file.h"
@@ -84,12 +86,13 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
     log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out), ". Resuming a Python run is not possible; its weights are imported."));
   const PreparedRun run = prepare(config, Verb::fit);
   run.module->configure_model();
+  std::string line;
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);
   if (!report.differences.empty() && (command.strict || report.loaded.empty()))
     throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
                               "\nGive the model the options that the weights were made with, replace beginnings of names with --key_prefix OLD=NEW",
                               command.strict ? ", or load what fits with --strict false." : "."));
-  if (!report.differences.empty()) log::info(cat("not loaded:\n", report.differences));
+  for (std::istringstream lines(report.differences); std::getline(lines, line);) log::info(cat("not loaded: ", line));
   CheckpointContent content;
   content.module = module_state(*run.module);
   content.aliases = parameter_aliases(*run.module);

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <deque>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -101,6 +102,12 @@ class Machine {
     stack_.push_back(id);
   }
   void push(Kind kind, int64_t number_of = 0, std::string_view text = {}) { push(make({kind, number_of, text, {}})); }
+  // Values that never change are there once, so that instructions of one byte take little more than that.
+  void push_constant(Kind kind, int64_t number_of = 0) {
+    const auto [found, is_new] = constants_.emplace(std::pair(kind, number_of), 0);
+    if (is_new) found->second = make({kind, number_of, {}, {}});
+    push(found->second);
+  }
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   Id pop() {
     if (stack_.size() <= floor()) bad("a value is missing");
@@ -151,18 +158,18 @@ class Machine {
         if (marks_.size() >= kMaxPickleDepth) bad(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
         marks_.push_back(stack_.size());
         break;
-      case 'N': push(Kind::none); break;
-      case 0x88: push(Kind::boolean, 1); break;
-      case 0x89: push(Kind::boolean, 0); break;
-      case 'K': push(Kind::integer, static_cast<int64_t>(number(1))); break;
+      case 'N': push_constant(Kind::none); break;
+      case 0x88: push_constant(Kind::boolean, 1); break;
+      case 0x89: push_constant(Kind::boolean, 0); break;
+      case 'K': push_constant(Kind::integer, static_cast<int64_t>(number(1))); break;
       case 'M': push(Kind::integer, static_cast<int64_t>(number(2))); break;
       case 'J': push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4)))); break;
       case 0x8a: long_integer(); break;
-      case 'G': take(8), push(Kind::real); break;
+      case 'G': take(8), push_constant(Kind::real); break;
       case 'X': text(); break;
       case '}': push(Kind::dict); break;
       case ']': push(Kind::list); break;
-      case ')': push(Kind::tuple); break;
+      case ')': push_constant(Kind::tuple); break;
       case 't': push_tuple(pop_to_mark()); break;
       case 0x85: push_tuple(1); break;
       case 0x86: push_tuple(2); break;
@@ -232,7 +239,7 @@ class Machine {
         {{"torch", "Size"}, Function::plain},
         {{"torch", "device"}, Function::plain}};
     if (const auto found = kFunctions.find({module, name}); found != kFunctions.end())
-      return push(Kind::function, static_cast<int64_t>(found->second));
+      return push_constant(Kind::function, static_cast<int64_t>(found->second));
     if (module == "torch.storage" && name == "UntypedStorage") return push(Kind::storage_class, -1);
     for (size_t i = 0; module == "torch" && i < kTorchDtypes.size(); ++i) {
       if (name == kTorchDtypes[i].name) return push(Kind::dtype, static_cast<int64_t>(i));
@@ -388,7 +395,8 @@ class Machine {
   }
 
   std::string_view rest_;
-  std::vector<Value> values_;
+  std::deque<Value> values_;  // grows without a copy of all
+  std::map<std::pair<Kind, int64_t>, Id> constants_;
   std::vector<Id> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<Id, Id> memo_;

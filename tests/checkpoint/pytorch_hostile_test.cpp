@@ -72,7 +72,7 @@ std::string replaced(std::string bytes, const std::string& from, const std::stri
 
 }  // namespace
 
-TEST_CASE("F35 a pickle that names code is refused by that name") {
+TEST_CASE("F12 a pickle that names code is refused by that name") {
   refuse(kStart + "cposix\nsystem\n" + text("echo harm") + "\x85R.", "names 'posix.system'");
   refuse(kStart + "cos\nsystem\n.", "names 'os.system'");
   refuse(kStart + "c__builtin__\neval\n" + text("1") + "\x85R.", "names '__builtin__.eval'");
@@ -85,7 +85,7 @@ TEST_CASE("F35 a pickle that names code is refused by that name") {
   for (const char code : {'\x81', 'i', 'o', '\x93', '\x82'}) refuse(kStart + std::string(1, code), "none that torch.save writes");
 }
 
-TEST_CASE("F35 calls of what is no function are refused") {
+TEST_CASE("F12 calls of what is no function are refused") {
   refuse(kStart + text("print") + ")R.", "a text is called");
   refuse(kStart + "ccollections\nOrderedDict\n" + text("x") + "R.", "is called");
   refuse(kStart + "ccollections\nOrderedDict\n(K\x01tR.", "an OrderedDict is made with arguments");
@@ -98,7 +98,7 @@ TEST_CASE("F35 calls of what is no function are refused") {
   CHECK(read.left_out == std::vector<std::string>{"'c' (an object)"});
 }
 
-TEST_CASE("F35 pickles that ask for memory or time are refused") {
+TEST_CASE("F12 pickles that ask for memory or time are refused") {
   refuse(kStart + repeated("(", 2000) + ".", "nested deeper than 1000 levels");
   refuse(kStart + "Nr\xff\xff\xff\xff.", "remembers a value as number 4294967295");
   refuse(kStart + "h\x05.", "recalls value 5, which it never had");
@@ -115,7 +115,7 @@ TEST_CASE("F35 pickles that ask for memory or time are refused") {
   CHECK_THROWS_AS(read_state_dict_pickle(kStart + "]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."), CheckpointError);
 }
 
-TEST_CASE("F35 a pickle cut at any length is refused") {
+TEST_CASE("F12 a pickle cut at any length is refused") {
   const std::string whole = good_pickle();
   REQUIRE(read_state_dict_pickle(whole).tensors.size() == 1);
   for (size_t length = 0; length < whole.size(); ++length) CHECK_THROWS_AS(read_state_dict_pickle(std::string_view(whole).substr(0, length)), CheckpointError);
@@ -123,7 +123,7 @@ TEST_CASE("F35 a pickle cut at any length is refused") {
   refuse(replaced(whole, kStart, "\x80\x04"), "protocol 4");
 }
 
-TEST_CASE("F35 tensors that reach out of their storage are refused") {
+TEST_CASE("F12 tensors that reach out of their storage are refused") {
   const std::string zero("K\0", 2), two = storage("0", "K\x02");
   const auto of = [&](const std::string& offset, const std::string& sizes, const std::string& strides) { return dict_of(tensor(two, offset, sizes, strides)); };
   CHECK(read_state_dict_pickle(of(zero, "K\x02\x85", "K\x01\x85")).tensors.size() == 1);
@@ -151,7 +151,7 @@ TEST_CASE("what is no state dict says what it is") {
   refuse(kStart + "}K\x01" + tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85") + "s.", "a tensor's name is a number");
 }
 
-TEST_CASE("F35 archives that are none of torch.save are refused") {
+TEST_CASE("F12 archives that are none of torch.save are refused") {
   TemporaryFolder folder;
   const auto path = folder / "f.pt";
   const auto refuse_zip = [&](const Entries& entries, const std::string& expected) {
@@ -180,7 +180,7 @@ TEST_CASE("F35 archives that are none of torch.save are refused") {
   refuse_zip({{"a/data.pkl", good_pickle()}, {"a/data/0", "123456789"}}, "must have 8 bytes; 'a/data/0' has 9");
 }
 
-TEST_CASE("F35 zip bombs are refused before they unfold") {
+TEST_CASE("F12 zip bombs are refused before they unfold") {
   TemporaryFolder folder;
   const auto path = folder / "f.pt";
   // 100 MB of zeros in 100 kB.
@@ -202,7 +202,7 @@ TEST_CASE("F35 zip bombs are refused before they unfold") {
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("more bytes than the file"));
 }
 
-TEST_CASE("F35 an entry that stands in an archive twice, or whose checksum is another, is refused") {
+TEST_CASE("F12 an entry that stands in an archive twice, or whose checksum is another, is refused") {
   TemporaryFolder folder;
   const auto path = folder / "f.pt";
   Entries entries = good_entries();
