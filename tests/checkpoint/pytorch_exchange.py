@@ -4,7 +4,7 @@
     pytorch_exchange.py write FOLDER    writes what C++ is to read; tests/checkpoint/fixtures/pytorch was made so
     pytorch_exchange.py check FOLDER    reads what C++ wrote: ours.pt and ours.safetensors; fails where a value differs
 
-Ends with 77 where this Python has no torch.
+Ends with 77 where this Python has no torch or no safetensors.
 """
 import collections
 import os
@@ -12,6 +12,7 @@ import sys
 
 try:
     import torch
+    from safetensors.torch import load_file, save_file
 except ImportError:
     sys.exit(77)
 
@@ -74,11 +75,7 @@ def write(folder):
     torch.save(lightning(), os.path.join(folder, "lightning.ckpt"))
     torch.save({"module": torch.nn.Linear(2, 2)}, os.path.join(folder, "whole_module.pt"))
     torch.save(network(), os.path.join(folder, "legacy.pt"), _use_new_zipfile_serialization=False)
-    try:
-        from safetensors.torch import save_file
-        save_file({k: v for k, v in plain().items() if not v.is_complex()}, os.path.join(folder, "plain.safetensors"))
-    except ImportError:
-        print("no safetensors")
+    save_file({k: v for k, v in plain().items() if not v.is_complex()}, os.path.join(folder, "plain.safetensors"))
 
 
 def same(a, b):
@@ -97,7 +94,6 @@ def check(folder):
         for name, value in expected.items():
             assert same(got[name], value), name
         assert got["tied"].data_ptr() == got["dtype.float32"].data_ptr()
-    from safetensors.torch import load_file
     got = load_file(os.path.join(folder, "ours.safetensors"))
     expected = {k: v for k, v in expected.items() if not v.is_complex()}
     assert set(got) == set(expected), set(got) ^ set(expected)

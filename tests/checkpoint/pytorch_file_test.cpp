@@ -71,10 +71,10 @@ std::map<std::string, Tensor> read_map(const fs::path& path) {
 // Exit code of the Python side. Not inside a CHECK: it may skip.
 int python(const std::string& verb, const fs::path& folder) {
   const char* interpreter = std::getenv("FULGUR_TEST_PYTHON");
-  if (interpreter == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with torch (scripts/test.sh makes one beside the CUDA LibTorch)");
+  if (interpreter == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with torch and safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
   const std::string command = std::string("'").append(interpreter).append("' '").append(here() / "pytorch_exchange.py").append("' ").append(verb).append(" '").append(folder).append("'");
   const int code = WEXITSTATUS(std::system(command.c_str()));
-  if (code == 77) SKIP("the Python of FULGUR_TEST_PYTHON has no torch");
+  if (code == 77) SKIP("the Python of FULGUR_TEST_PYTHON has no torch, or no safetensors");
   return code;
 }
 
