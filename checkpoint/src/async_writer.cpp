@@ -160,7 +160,7 @@ class AsyncCheckpointWriter::Worker {
   Result write(const Job& job) {
     try {
       snapshot_.finish();
-      return {job.ticket, write_checkpoint(job.folder, job.content), std::nullopt};
+      return {job.ticket, write_verified_checkpoint(job.folder, job.content), std::nullopt};
     } catch (...) {
       return {job.ticket, job.folder, current_error("write")};
     }

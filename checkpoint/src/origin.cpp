@@ -2,9 +2,12 @@
 
 #include <torch/headeronly/version.h>
 
+#include "hash.h"
+
 namespace fulgur {
 
 std::string fulgur_version() { return FULGUR_VERSION; }
 std::string libtorch_version() { return TORCH_VERSION; }
+std::string content_hash(std::string_view bytes) { return detail::hash_text(detail::hash_of(bytes)); }
 
 }  // namespace fulgur

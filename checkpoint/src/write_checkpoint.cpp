@@ -163,4 +163,12 @@ fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& conte
   return published;
 }
 
+fs::path write_verified_checkpoint(const fs::path& folder, const CheckpointContent& content) {
+  const fs::path path = write_checkpoint(folder, content);
+  const VerifyReport report = verify_checkpoint(path);
+  if (report.ok()) return path;
+  remove_checkpoint(path);
+  throw CheckpointError(cat("[checkpoint.write] ", path, " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n", report.text()));
+}
+
 }  // namespace fulgur

@@ -77,10 +77,12 @@ TEST_CASE("ProgressBar: several validations in an epoch") {
       o.val_check_interval = 0.5;
     });
   }));
-  for (const std::string& line : of_epoch(lines, 1)) {
-    CAPTURE(line);
-    CHECK(time_left(line) == (done(line) <= 10 ? "00:01" : done(line) < 20 ? "00:01" : "00:00"));
-    CHECK(rate(line) > 60);
+  const auto second = of_epoch(lines, 1);
+  REQUIRE(second.size() >= 3);
+  for (size_t i = 0; i < second.size(); ++i) {
+    CAPTURE(second[i]);
+    CHECK(time_left(second[i]) == (i + 1 < second.size() ? "00:01" : "00:00"));
+    CHECK(rate(second[i]) > 60);
   }
   // Every second epoch: the ones between have none to come.
   const auto rarely = drawings(on_terminal(120, [] {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <catch2/catch_test_macros.hpp>
 #include <functional>
 #include <set>
 #include <sstream>
@@ -11,6 +10,9 @@
 #include "fulgur/core/yaml_writer.h"
 #include "fulgur/trainer/config.h"
 #include "support/temporary_folder.h"
+
+// Last: LibTorch has a CHECK of its own.
+#include <catch2/catch_test_macros.hpp>
 
 namespace fulgur::test {
 

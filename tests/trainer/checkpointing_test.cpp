@@ -5,6 +5,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -200,6 +201,8 @@ TEST_CASE("a save that fails ends the run with exit code 4, and the checkpoint b
     bool failed = false;
     void on_train_epoch_end(RunContext& run) override {
       if (run.progress().epoch != 1) return;
+      // The save of the epoch before may be on its way.
+      while (!fs::exists(run.checkpoint_dir() / "epoch=0-step=2.ckpt")) std::this_thread::yield();
       // The checkpoint folder becomes a file.
       fs::rename(run.checkpoint_dir(), run.log_dir() / "saved");
       test::write_text(run.checkpoint_dir(), "in the way");

@@ -276,6 +276,7 @@ TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") 
     }
     torch::nn::Linear wide{nullptr};
     Keeps() { wide = register_module("wide", torch::nn::Linear(256, 2)); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 1e-4}); }
     Tensor forward(const Tensor& x) { return x.size(1) == 256 ? wide->forward(x) : SelfPlanned::forward(x); }
   };
   struct Watching : Callback {

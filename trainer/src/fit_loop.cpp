@@ -7,6 +7,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "signals.h"
+#include "slurm.h"
 #include "training_step.h"
 
 namespace fulgur::detail {
@@ -86,6 +87,7 @@ class FitLoop {
   bool limit_reached() {
     Run& run = run_;
     if (const auto signal = signals::received()) throw Interrupted(*signal);
+    if (run.finite.stopped()) return true;
     if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) return stop("max_steps");
     if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
     if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
@@ -179,6 +181,7 @@ class FitLoop {
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
       if (!last_batch) run.act_on_checkpoint_requests();
+      if (!last_batch && signals::take_save_request()) save_for_signal();
       if (!last_batch && limit_reached()) {
         stopped_in_epoch_ = true;
         return;
@@ -194,6 +197,23 @@ class FitLoop {
     end_epoch();
   }
 
+  // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
+  void save_for_signal() {
+    Run& run = run_;
+    if (run.checkpoints_allowed && run.progress_.global_step > 0 && run.checkpoints.saved_step() != run.progress_.global_step) {
+      run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
+      run.act_on_checkpoint_requests();
+    }
+    run.checkpoints.settle();
+    run.print(cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
+    const auto job = slurm_job();
+    if (!job || requeued_ || !run.is_global_zero()) return;
+    requeued_ = true;
+    const auto failure = slurm_requeue(*job);
+    if (failure) log::error(cat("job ", *job, " is not queued again: ", *failure));
+    else run.print(cat("job ", *job, " is queued again"));
+  }
+
   void end_epoch() {
     Run& run = run_;
     Progress& progress = run.progress_;
@@ -203,6 +223,7 @@ class FitLoop {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
+    run.finite.check_window();
     run.send_metrics(run.logs.take_epoch_values(Stage::train));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
@@ -221,6 +242,7 @@ class FitLoop {
   std::optional<IntervalTrigger> validation_trigger_;
   bool stopped_in_epoch_ = false;
   bool told_to_go_on_ = false;
+  bool requeued_ = false;
 };
 
 }  // namespace

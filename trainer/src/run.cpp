@@ -89,8 +89,9 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
     each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
     model->on_before_optimizer_step(optimizer);
   }
-  strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, std::nullopt);
   stepped = true;
+  if (manual && !finite.saw_gradients(optimizer, GradientNorm::take(*model))) return;
+  strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, finite.found_inf());
   if (debug) debug->check_parameters();
 }
 
@@ -100,6 +101,7 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
                 "automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
   if (debug) debug->check_loss(loss);
+  if (!finite.saw_loss(loss)) return;
   const Tensor scaled = strategy->precision().scale(loss);
   each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(*this, scaled); });
   model->on_before_backward(scaled);
@@ -196,32 +198,24 @@ void Run::set_callbacks(std::vector<std::shared_ptr<Callback>> list) {
       if (callback->overridden().has(static_cast<Hook>(h))) overriding_[h].push_back(callback.get());
 }
 
-uint64_t Run::request_checkpoint(CheckpointRequest request) {
-  const uint64_t ticket = next_ticket_++;
-  requests_.emplace_back(ticket, std::move(request));
-  return ticket;
-}
-
-void Run::release_checkpoint(const fs::path& path, std::string_view owner) {
-  const auto found = keepers_.find(path);
-  std::error_code error;
-  if (found != keepers_.end()) found->second.erase(std::string(owner));
-  // Of an earlier part of the run, or another run: known by what a checkpoint must have.
-  else if (fs::exists(path / "state.json", error)) keepers_[path];
-  released_ = true;
-}
-
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*model);
   content.aliases = parameter_aliases(*model);
   content.optimizers = nullptr;
+  content.origin.config_hash = config_hash;
+  content.origin.world_size = world_size();
+  content.origin.device = device_text;
+  content.origin.threads = threads;
+  content.origin.deterministic = options.deterministic.enabled;
+  content.origin.save_counter = checkpoints.saves();
   StateTree& state = content.state;
   Progress now = progress_;
   now.fit_time_s = fit_time_s();
   state["progress"] = now.state();
   state["hparams"] = model->hparams().is_null() ? "{}\n" : to_yaml(model->hparams());
   state["config"] = to_yaml(resolved_config);
+  state["config_written"] = parts.config ? to_yaml(*parts.config) : std::string("{}\n");
   if (data.module) state["data"] = data.module->state();
   StateTree metrics;
   for (const auto& [name, value] : logs.published()) metrics[name] = value;
@@ -248,6 +242,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["logs"] = logs.state();
+    state["nonfinite"] = finite.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation_},
                                     {"accumulate_grad_batches", options.accumulate_grad_batches},
                                     {"window_length", window_length},
@@ -266,53 +261,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   return content;
 }
 
-void Run::act_on_checkpoint_requests() {
-  if (requests_.empty() && !released_) return;
-  released_ = false;
-  auto pending = std::move(requests_);
-  requests_.clear();
-  for (const auto& [ticket, request] : pending)
-    if (checkpoints_allowed) publish(ticket, request);
-  prune();
-}
-
-void Run::publish(uint64_t ticket, const CheckpointRequest& request) {
-  fs::path folder = request.name.is_absolute() ? request.name : checkpoint_dir() / request.name;
-  folder += ".ckpt";
-  CheckpointInfo info{.ticket = ticket, .path = {}, .epoch = progress_.epoch, .global_step = progress_.global_step, .request = request};
-  try {
-    info.path = write_checkpoint(folder, collect_checkpoint(request.weights_only));
-    if (!request.weights_only) {
-      link_checkpoint(checkpoint_dir() / "last.ckpt", info.path);
-      last_checkpoint_ = info.path;
-      last_saved_step_ = progress_.global_step;
-    }
-    if (request.best && (!best_owner_ || *best_owner_ == request.owner)) {
-      best_owner_ = request.owner;
-      link_checkpoint(checkpoint_dir() / "best.ckpt", info.path);
-      best_checkpoint_ = info.path;
-    }
-  } catch (const CheckpointError& error) {
-    for (const auto& callback : callbacks) callback->on_checkpoint_failed(*this, info, error);
-    throw;
-  }
-  keepers_[info.path];
-  if (request.keep) keepers_[info.path].insert(request.owner);
-  for (const auto& callback : callbacks) callback->on_checkpoint_published(*this, info);
-  for (const auto& logger : active_loggers) logger->after_save_checkpoint(info);
-}
-
-void Run::prune() {
-  for (auto item = keepers_.begin(); item != keepers_.end();) {
-    const bool linked = item->first == last_checkpoint_ || item->first == best_checkpoint_;
-    if (item->second.empty() && !linked) {
-      remove_checkpoint(item->first);
-      item = keepers_.erase(item);
-    } else {
-      ++item;
-    }
-  }
-}
+void Run::act_on_checkpoint_requests() { checkpoints.act(); }
 
 void Run::send_metrics(Metrics metrics) {
   if (metrics.empty() || sanity_checking_) return;
@@ -332,6 +281,7 @@ void Run::flush_step_metrics(Stage stage, bool force) {
   if (stage == Stage::train) {
     const bool due = options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
     if (!due && !force) return;
+    finite.check_window();
     logged_step_ = progress_.global_step;
   } else {
     const bool due = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;

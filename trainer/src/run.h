@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint_store.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/callback.h"
 #include "fulgur/core/data_module.h"
@@ -17,6 +18,7 @@
 #include "fulgur/core/strategy.h"
 #include "fulgur/trainer/trainer.h"
 #include "log_store.h"
+#include "nonfinite_guard.h"
 
 namespace fulgur::detail {
 
@@ -76,16 +78,16 @@ class Run final : public RunContext {
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return active_loggers; }
   std::filesystem::path log_dir() const override { return run_dir; }
   std::filesystem::path checkpoint_dir() const override { return run_dir / "checkpoints"; }
-  std::optional<std::filesystem::path> last_checkpoint() const override { return last_checkpoint_; }
-  std::optional<std::filesystem::path> best_checkpoint() const override { return best_checkpoint_; }
+  std::optional<std::filesystem::path> last_checkpoint() const override { return checkpoints.last(); }
+  std::optional<std::filesystem::path> best_checkpoint() const override { return checkpoints.best(); }
   double agreed_time_s() const override;
   double fit_time_s() const override { return progress_.fit_time_s + agreed_time_s() - fit_started_s; }
   void set_accumulation(int64_t count) override;
   int64_t accumulation() const override { return accumulation_; }
   void request_stop(std::string reason) override;
   bool stop_requested() const override { return stop_reason.has_value(); }
-  uint64_t request_checkpoint(CheckpointRequest request) override;
-  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override;
+  uint64_t request_checkpoint(CheckpointRequest request) override { return checkpoints.request(std::move(request)); }
+  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override { checkpoints.release(path, owner); }
 
   // ---- used by the loops ----
   /// Calls `function` on each callback, in their order. Logging inside is of `scope`.
@@ -124,7 +126,7 @@ class Run final : public RunContext {
   void fall_back_to_batch_start();
   /// What the run was doing, for people: epoch, batch with its shapes, step.
   std::string where() const;
-  /// Writes what was requested, at the one place where requests are acted on. Prunes afterwards.
+  /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
   /// State of the whole run, for a checkpoint.
   CheckpointContent collect_checkpoint(bool weights_only);
@@ -144,8 +146,11 @@ class Run final : public RunContext {
   OptimizerPlan plan;
   std::map<Stage, StageLoaders> stages;
   LogStore logs;
+  CheckpointStore checkpoints{*this};
+  NonFiniteGuard finite{*this};
   std::filesystem::path run_dir;
   ConfigNode resolved_config;
+  std::string config_hash;
   bool checkpoints_allowed = true;
 
   std::optional<int64_t> epoch_limit;
@@ -179,12 +184,10 @@ class Run final : public RunContext {
   bool sanity_checking_ = false;
   int64_t logged_step_ = 0;      ///< global step of the last step row
   int64_t evaluation_batches_ = 0;
-  std::optional<std::filesystem::path> last_checkpoint_, best_checkpoint_;
-  int64_t last_saved_step_ = -1;
+  std::string device_text;       ///< `1 × cpu`, for checkpoints
+  int64_t threads = 1;
 
  private:
-  void publish(uint64_t ticket, const CheckpointRequest& request);
-  void prune();
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& log_options);
 
@@ -195,11 +198,6 @@ class Run final : public RunContext {
   LogScope scope_ = LogScope::forbidden;
   std::chrono::steady_clock::time_point started_;
   std::vector<std::vector<Callback*>> overriding_;
-  std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
-  uint64_t next_ticket_ = 1;
-  bool released_ = false;
-  std::map<std::filesystem::path, std::set<std::string>> keepers_;
-  std::optional<std::string> best_owner_;
 };
 
 }  // namespace fulgur::detail

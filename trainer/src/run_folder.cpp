@@ -53,6 +53,13 @@ fs::path take_run_folder(const fs::path& root, const std::string& name, std::opt
   }
 }
 
+std::optional<fs::path> newest_run_folder(const fs::path& root, const std::string& name) {
+  const fs::path parent = (root / name).lexically_normal();
+  const auto versions = versions_in(parent);
+  if (versions.empty()) return std::nullopt;
+  return parent / cat(kVersionPrefix, versions.front());
+}
+
 fs::path find_checkpoint(const std::string& choice, const fs::path& root, const std::string& name, const fs::path& config_folder) {
   if (choice != "last" && choice != "best") return choice;
   const std::string link = choice + ".ckpt";

@@ -14,6 +14,7 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "fulgur/strategies/true_precision.h"
 #include "plan_optimizers.h"
+#include "resume.h"
 #include "run_folder.h"
 
 namespace fulgur::detail {
@@ -84,9 +85,16 @@ void Session::take_folder() {
   }
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return;
-  run.run_dir = take_run_folder(run.options.default_root_dir, name, version);
+  run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
+  lock_.emplace(run.run_dir);
+  std::optional<int64_t> resume_step;
+  if (goes_on_in_) {
+    resume_step = content_->state.at("progress").at("global_step").as_int();
+    remove_leftovers(run.checkpoint_dir());
+    unmark_finished(run.run_dir);
+  }
   for (const auto& logger : run.active_loggers) {
-    logger->start(run.run_dir, std::nullopt);
+    logger->start(run.run_dir, resume_step);
     started_loggers_.push_back(logger);
   }
 }
@@ -112,6 +120,7 @@ void Session::set_limits() {
   }
   if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
   run.checkpoints_allowed = o.enable_checkpointing && !run.fast_dev_run();
+  run.finite.configure();
   run.accumulation_ = o.accumulate_grad_batches;
   run.step_limit = o.max_steps;
   run.epoch_limit = o.max_epochs;
@@ -252,12 +261,16 @@ void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered
     checkpoint_ = remembered.last;
   } else if (*choice == "best" && remembered.best) {
     checkpoint_ = remembered.best;
+  } else if (*choice == "auto") {
+    if (verb_ != Verb::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
+    if (auto found = find_resume_point(run.options, run.parts)) {
+      checkpoint_ = std::move(found->path);
+      content_ = std::move(found->content);
+    } else {
+      run.print("resume: there is no checkpoint to go on from; the run starts anew");
+    }
   } else {
-    // Without loggers in this run the name of the folder is that of an earlier run's: the options still say it.
-    std::string name = kDefaultRunName;
-    if (!run.active_loggers.empty()) name = run.active_loggers.front()->run_name().value_or(name);
-    else if (!run.options.logger.loggers.empty()) name = run.options.logger.loggers.front().create()->run_name().value_or(name);
-    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, name, run.parts.config_folder);
+    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts), run.parts.config_folder);
   }
   // A link is followed once, so that the report names the checkpoint itself.
   std::error_code error;
@@ -281,9 +294,10 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, remembered);
-  std::optional<CheckpointContent> content;
-  if (checkpoint_)
-    content = read_checkpoint(*checkpoint_, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
+  if (checkpoint_ && !content_)
+    content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
+  if (checkpoint_ && verb_ == Verb::fit) goes_on_in_ = run_folder_of(*checkpoint_);
+  const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;
   if (run.data.module) run.data.module->prepare_data();
@@ -310,6 +324,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     run.model->on_load_checkpoint(content->state);
     if (verb_ == Verb::fit) restore(*content);
     log::info(cat("checkpoint: ", *checkpoint_));
+    content_.reset();
   }
 }
 
@@ -336,6 +351,8 @@ void Session::restore(const CheckpointContent& content) {
     if (state.at("callbacks").contains(callback->state_key())) callback->load_state(state.at("callbacks").at(callback->state_key()));
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
+  run.finite.load_state(state.at("nonfinite"));
+  run.checkpoints.resumed_from(*checkpoint_, run.progress_.global_step, content.origin.save_counter, run.checkpoint_dir());
   const StateTree& loop = state.at("loop");
   // What a callback made of the option goes on; an option that was changed counts from the next window on.
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches) run.accumulation_ = loop.at("accumulation").as_int();
@@ -345,7 +362,6 @@ void Session::restore(const CheckpointContent& content) {
   run.window_losses = loop.at("window_losses").as_int();
   run.validation_pending = loop.at("validation_pending").as_bool();
   run.logged_step_ = loop.at("logged_step").as_int();
-  run.last_saved_step_ = run.progress_.global_step;
   const auto& loaders = run.stages[Stage::train].loaders;
   const auto& loader_states = state.at("loaders").as_list();
   if (loader_states.size() == loaders.size())
@@ -368,12 +384,17 @@ void Session::save_config() {
   ConfigNode written = run.parts.config ? *run.parts.config : ConfigNode::map({{"trainer", options_node(run.options)}});
   run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.parts.seed);
   if (verb_ == Verb::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
+  run.config_hash = content_hash(to_yaml(run.resolved_config));
+  run.device_text = devices_.text();
+  run.threads = threads_;
   if (run.run_dir.empty()) return;
-  const fs::path path = run.run_dir / "config.yaml";
-  std::ofstream file(path);
+  const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
+  std::ofstream file(temporary);
   file << to_yaml(run.resolved_config, {.comments = true});
   file.close();
-  if (!file) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
+  std::error_code error;
+  if (file) fs::rename(temporary, path, error);
+  if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
 }
 
 void Session::print_start() {
@@ -424,6 +445,7 @@ void Session::on_exception(const std::exception& error) noexcept {
     if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
   }
   quietly(kWhen, [&] { run.act_on_checkpoint_requests(); });
+  quietly(kWhen, [&] { run.checkpoints.settle(); });
 }
 
 void Session::finish(RunStatus status) noexcept {
@@ -439,6 +461,7 @@ void Session::finish(RunStatus status) noexcept {
   }
   if (run.strategy) run.strategy->teardown();
   if (run.model) run.model->set_run(nullptr);
+  lock_.reset();
 }
 
 }  // namespace fulgur::detail

@@ -5,13 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "fulgur/checkpoint/run_lock.h"
 #include "run.h"
 #include "startup.h"
 
 namespace fulgur::detail {
-
-/// Folder of run folders where no logger names another.
-inline constexpr const char* kDefaultRunName = "fulgur_logs";
 
 /// The `trainer:` section that these options come from.
 ConfigNode options_node(TrainerOptions options);
@@ -62,6 +60,9 @@ class Session {
   double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
+  std::optional<CheckpointContent> content_;      ///< of it, until it is restored
+  std::optional<std::filesystem::path> goes_on_in_;  ///< the run folder of the checkpoint
+  std::optional<RunLock> lock_;
   bool finished_ = false;
   bool set_up_ = false;
 };

@@ -4,15 +4,22 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <iterator>
 #include <mutex>
 
 namespace fulgur::detail::signals {
 namespace {
 
 std::atomic<int> g_received{0};
-struct sigaction g_old_int, g_old_term;
+std::atomic<bool> g_save{false};
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+struct sigaction g_old[std::size(kCaught)];
 
 void handle(int number) {
+  if (number == SIGUSR1) {
+    g_save = true;
+    return;
+  }
   int expected = 0;
   if (!g_received.compare_exchange_strong(expected, number) && number == SIGINT) _exit(130);
 }
@@ -27,20 +34,24 @@ Scope::Scope() {
   const std::lock_guard lock(g_mutex);
   if (g_scopes++ > 0) return;
   g_received = 0;
+  g_save = false;
   struct sigaction action {};
-  action.sa_handler = handle;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, &g_old_int);
-  sigaction(SIGTERM, &action, &g_old_term);
+  for (size_t i = 0; i < std::size(kCaught); ++i) {
+    // A reader of the output that goes away must not end a run in the middle of a save.
+    action.sa_handler = kCaught[i] == SIGPIPE ? SIG_IGN : handle;
+    sigaction(kCaught[i], &action, &g_old[i]);
+  }
 }
 
 Scope::~Scope() {
   const std::lock_guard lock(g_mutex);
   if (--g_scopes > 0) return;
-  sigaction(SIGINT, &g_old_int, nullptr);
-  sigaction(SIGTERM, &g_old_term, nullptr);
+  for (size_t i = 0; i < std::size(kCaught); ++i) sigaction(kCaught[i], &g_old[i], nullptr);
 }
+
+bool take_save_request() { return g_save.exchange(false); }
 
 std::optional<int> received() {
   const int number = g_received;

@@ -4,8 +4,8 @@
 
 namespace fulgur::detail::signals {
 
-/// Catches SIGINT and SIGTERM while it lives: handlers only set a flag, the loop reads it between two batches. A second
-/// SIGINT ends the process at once.
+/// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while it lives: handlers only set a flag, the loop reads it between two batches.
+/// A second SIGINT ends the process at once. SIGPIPE is ignored: writing to a closed pipe is an error, not the end.
 class Scope {
  public:
   Scope();
@@ -14,6 +14,8 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 };
 
+/// True once for SIGUSR1: a checkpoint is wanted, and the run goes on.
+bool take_save_request();
 /// The signal that came since the scope began.
 std::optional<int> received();
 

@@ -10,11 +10,13 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "predictions.h"
+#include "resume.h"
 #include "session.h"
 #include "signals.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
+using detail::checkpoint_of_now;
 using detail::Run;
 using detail::Session;
 
@@ -61,14 +63,6 @@ ExitCode exit_code_of(std::optional<int> signal, bool saved) {
   if (!signal) return ExitCode::ok;
   if (*signal == SIGINT) return ExitCode::interrupted;
   return saved ? ExitCode::preempted : ExitCode::terminated;
-}
-
-// `epoch=E-step=S`, E the last epoch that was trained in.
-CheckpointRequest final_checkpoint(const Run& run) {
-  const Progress& p = run.progress();
-  const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
-  return {.name = cat("epoch=", epoch, "-step=", p.global_step), .reason = "end of fit", .best = false, .keep = true,
-          .weights_only = false, .owner = "trainer", .score = std::nullopt};
 }
 
 }  // namespace
@@ -149,9 +143,14 @@ void validate_before_training(Run& run) {
 
 // Whatever ended the loops, their last state is on disk.
 void write_final_checkpoint(Run& run) {
-  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.last_saved_step_ == run.progress_.global_step) return;
-  run.request_checkpoint(final_checkpoint(run));
+  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.checkpoints.saved_step() == run.progress_.global_step) return;
+  run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
   run.act_on_checkpoint_requests();
+}
+
+void settle_checkpoints(Run& run) {
+  write_final_checkpoint(run);
+  run.checkpoints.settle();
 }
 
 }  // namespace
@@ -159,15 +158,30 @@ void write_final_checkpoint(Run& run) {
 FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   const auto impl = impl_;
   FitReport report;
+  if (checkpoint == "auto") {
+    if (const auto finished = detail::find_finished_run(impl->options, impl->parts)) {
+      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", finished->epochs, " epochs, ", finished->global_step,
+                    " steps): there is nothing to go on with. Raise the limit, or leave --resume out for a new run"));
+      report.stop_reason = cat("finished: ", finished->reason);
+      report.epochs = finished->epochs;
+      report.global_step = finished->global_step;
+      report.run_dir = impl->run_dir = finished->run_dir;
+      report.last_checkpoint = impl->remembered.last = finished->last_checkpoint;
+      report.best_checkpoint = impl->remembered.best = finished->best_checkpoint;
+      return report;
+    }
+  }
+  bool nonfinite = false;
   const auto fill = [&](Run& run, double started) {
     report.train_seconds = run.agreed_time_s() - started;
     report.stop_reason = run.stop_reason.value_or("");
+    nonfinite = run.finite.stopped();
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
     report.run_dir = run.run_dir;
-    report.last_checkpoint = impl->remembered.last = run.last_checkpoint_;
-    report.best_checkpoint = impl->remembered.best = run.best_checkpoint_;
+    report.last_checkpoint = impl->remembered.last = run.last_checkpoint();
+    report.best_checkpoint = impl->remembered.best = run.best_checkpoint();
     run.print(cat("stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step, " steps · last checkpoint: ",
                   report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
   };
@@ -183,20 +197,22 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     } catch (const Interrupted& interrupted) {
       run.sanity_checking_ = false;
       run.stop_reason = cat("signal ", interrupted.signal());
-      write_final_checkpoint(run);
+      settle_checkpoints(run);
       fill(run, started);
       throw;
     }
-    write_final_checkpoint(run);
+    settle_checkpoints(run);
     // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
     // signal the run that goes on from there closes it.
     run.flush_step_metrics(Stage::train, true);
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
     run.model->on_fit_end();
     run.act_on_checkpoint_requests();
+    run.checkpoints.settle();
+    if (!run.finite.stopped()) detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
     fill(run, started);
   });
-  report.exit_code = exit_code_of(signal, report.last_checkpoint.has_value());
+  report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   return report;
 }
 

@@ -98,7 +98,14 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, s
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   const bool last_of_window = run.window_done + 1 == run.window_length;
+  left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+  if (left_out_) {
+    // What the window has gathered belongs to weights that are gone, or to a run that ends.
+    if (handle_) handle_->optimizer().zero_grad();
+    run.window_done = run.window_losses = 0;
+    return output;
+  }
   ++run.window_done;
   if (last_of_window) end_window();
   return output;
@@ -143,6 +150,11 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     throw Error("[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or computed under NoGradGuard?");
   }
   if (debug_) debug_->check_loss(output.loss);
+  if (!run.finite.saw_loss(output.loss)) {
+    left_out_ = true;
+    output.loss = output.loss.variable_data();
+    return output;
+  }
   Tensor loss = output.loss;
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
@@ -189,22 +201,28 @@ void TrainingStep::prepare_gradients() {
   run.strategy->precision().unscale(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
   run.model->on_before_optimizer_step(optimizer);
-  if (!run.options.log_grad_norm) return run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
-  Tensor norm = clips_by_norm ? Tensor() : grad_norm(optimizer.gradients());
+  const bool logs_norm = run.options.log_grad_norm;
+  Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
   run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
-  if (const Tensor clipped = GradientNorm::take(*run.model); clipped.defined()) norm = clipped;
-  if (!norm.defined()) norm = grad_norm(optimizer.gradients());
-  run.log("grad_norm", norm, {});
+  if (Tensor clipped = GradientNorm::take(*run.model); clipped.defined()) norm = std::move(clipped);
+  if (logs_norm) {
+    if (!norm.defined()) norm = grad_norm(optimizer.gradients());
+    run.log("grad_norm", norm, {});
+  }
+  makes_step_ = run.finite.saw_gradients(optimizer, norm);
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
   Run& run = run_;
+  if (closure) makes_step_ = true;  // the gradients come in it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
-  run.in_training_step = true;
-  module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
-  run.in_training_step = false;
+  if (makes_step_) {
+    run.in_training_step = true;
+    module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
+    run.in_training_step = false;
+  }
   run.muted = false;
   run.stepped = true;
   ++run.progress_.global_step;

@@ -33,6 +33,8 @@ class TrainingStep {
   ClipAlgorithm clip_algorithm_;
   bool counts_tokens_;
   std::optional<DebugChecks> debug_;
+  bool makes_step_ = true;  // false: the optimizer is left out of this step
+  bool left_out_ = false;   // the loss was not finite: no backward
   const BackwardOptions plain_backward_{};
 };
 

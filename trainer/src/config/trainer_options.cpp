@@ -231,6 +231,16 @@ void TrainerOptions::fields(Fields& f) {
   f(enable_autolog_hparams, "enable_autolog_hparams", "Gives the model's options to the loggers.");
   f(callbacks, "callbacks", "What watches and decides in the run, in this order.");
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint where the callbacks have none.");
+  f(async_checkpoint, "async_checkpoint", "Writes checkpoints on a thread of their own, from a copy in memory; false: training waits.");
+  f(on_save_error, "on_save_error", "When a checkpoint cannot be saved: end the run, or go on and tell of it.").one_of({"stop", "continue"});
+  f(on_nonfinite, "on_nonfinite",
+    "When the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll back to the last checkpoint "
+    "and go on behind it; off: nothing is checked.")
+      .one_of({"raise", "skip", "stop", "rollback", "off"});
+  f(check_every, "check_every",
+    "Looks at the loss, all gradients and all parameters every that many steps and names what is not finite (waits for the device); 0: the loss only, "
+    "where metrics are written, before checkpoints and at each epoch's end.")
+      .at_least(0);
   f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar where the callbacks have none.");
   f(enable_model_summary, "enable_model_summary", "Adds a ModelSummary where the callbacks have none.");
   f.hint_for_unknown = config::hint_for_trainer_key;

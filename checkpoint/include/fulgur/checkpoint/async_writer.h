@@ -11,7 +11,8 @@
 
 namespace fulgur {
 
-/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile.
+/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile, and verifies
+/// them (write_verified_checkpoint).
 ///
 /// One save is in flight at most. The copies lie in host memory that is kept and used again, as much as the state is
 /// large. All functions are for one thread, which may be any. A process that ends through `exit` waits for the save first.

@@ -29,6 +29,10 @@ struct FULGUR_API CheckpointContent {
 /// Throws a CheckpointError; nothing stays behind then.
 FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
 
+/// write_checkpoint, then reads back what was written and compares it with its manifest. What differs is removed, and is a
+/// CheckpointError. For where an older checkpoint is given up for this one.
+FULGUR_API std::filesystem::path write_verified_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
+
 /// Which parts to read.
 enum class CheckpointParts { all, weights_and_state };
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "fulgur/core/export.h"
 
@@ -11,6 +12,9 @@ namespace fulgur {
 FULGUR_API std::string fulgur_version();
 /// Version of LibTorch that this library was compiled with.
 FULGUR_API std::string libtorch_version();
+
+/// XXH3-64 of `bytes` as 16 hexadecimal digits, as `xxhsum -H3` prints it.
+FULGUR_API std::string content_hash(std::string_view bytes);
 
 /// Where a checkpoint comes from: what a resume that is to be exact to the bit depends on, beside the state itself.
 struct FULGUR_API CheckpointOrigin {

@@ -136,6 +136,10 @@ struct FULGUR_API TrainerOptions {
   bool enable_autolog_hparams = true;
   std::vector<Spec<Callback>> callbacks;
   bool enable_checkpointing = true;
+  bool async_checkpoint = true;
+  std::string on_save_error = "stop";
+  std::string on_nonfinite = "raise";
+  int64_t check_every = 0;
   bool enable_progress_bar = true;
   bool enable_model_summary = true;
 

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/checkpoint/async_writer.h"
+#include "fulgur/core/run_context.h"
+
+namespace fulgur::detail {
+
+class Run;
+
+/// The checkpoints of a run: what is asked for is written, behind training's back unless `async_checkpoint` is off, linked as
+/// `last` and `best`, told to callbacks and loggers, and removed again when nobody keeps it. On the run's thread.
+class CheckpointStore {
+ public:
+  explicit CheckpointStore(Run& run) : run_(run) {}
+
+  /// Remembers a wish; `act` fulfils it. Returns its ticket.
+  uint64_t request(CheckpointRequest request);
+  /// `owner` no longer keeps the checkpoint.
+  void release(const std::filesystem::path& path, std::string_view owner);
+  /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.
+  void act();
+  /// Waits for the save in flight, and tells of it.
+  void settle();
+  /// The run goes on from this checkpoint.
+  void resumed_from(const std::filesystem::path& path, int64_t global_step, int64_t save_counter, const std::filesystem::path& folder);
+
+  const std::optional<std::filesystem::path>& last() const { return last_; }
+  const std::optional<std::filesystem::path>& best() const { return best_; }
+  /// The global step of the newest save that was begun; -1 for none.
+  int64_t saved_step() const { return saved_step_; }
+  /// Saves of the run so far.
+  int64_t saves() const { return saves_; }
+
+ private:
+  void begin(uint64_t ticket, const CheckpointRequest& request);
+  void finish(const AsyncCheckpointWriter::Result& result);
+  void publish(CheckpointInfo& info);
+  void fail(const CheckpointInfo& info, const CheckpointError& error);
+  void refuse(const CheckpointInfo& info, const std::string& bad);
+  void prune();
+
+  Run& run_;
+  std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
+  uint64_t next_ticket_ = 1;
+  bool released_ = false;
+  std::map<std::filesystem::path, std::set<std::string>> keepers_;
+  std::optional<std::string> best_owner_;
+  std::optional<std::filesystem::path> last_, best_;
+  int64_t saved_step_ = -1, saves_ = 0;
+  std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
+  std::optional<CheckpointInfo> in_flight_;
+};
+
+/// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.
+CheckpointRequest checkpoint_of_now(const Run& run, std::string reason);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,204 @@
+#include "nonfinite_guard.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/clip.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "run.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr int64_t kMostRollbacks = 3;
+
+bool is_finite(const Tensor& value) { return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>(); }
+
+// A scalar on the CPU, read where it lies: item() would cost more than the rest of the check.
+bool is_finite_on_cpu(const Tensor& scalar) {
+  if (scalar.layout() == at::kStrided && !scalar.is_neg()) {
+    if (scalar.scalar_type() == at::kFloat) return std::isfinite(*scalar.const_data_ptr<float>());
+    if (scalar.scalar_type() == at::kDouble) return std::isfinite(*scalar.const_data_ptr<double>());
+  }
+  return std::isfinite(scalar.item<double>());
+}
+
+}  // namespace
+
+void NonFiniteGuard::configure() {
+  const std::string& name = run_.options.on_nonfinite;
+  policy_ = name == "raise" ? Policy::raise : name == "skip" ? Policy::skip : name == "stop" ? Policy::stop : name == "rollback" ? Policy::rollback : Policy::off;
+  if (run_.options.barebones) policy_ = Policy::off;
+}
+
+bool NonFiniteGuard::saw_loss(const Tensor& loss) {
+  if (policy_ == Policy::off) return true;
+  if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
+  if (loss.is_cpu()) {
+    if (is_finite_on_cpu(loss)) return true;
+    return act("the loss");
+  }
+  at::NoGradGuard no_grad;
+  if (!sum_.defined()) sum_ = at::zeros({}, loss.options().dtype(at::kFloat).requires_grad(false));
+  sum_.add_(loss.dim() == 0 ? loss : loss.reshape({}));
+  summed_ = true;
+  return true;
+}
+
+bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
+  found_inf_.reset();
+  if (policy_ == Policy::off) return true;
+  const int64_t every = run_.options.check_every;
+  if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
+    if (const std::string bad = find(); !bad.empty() && !act(bad)) return false;
+  }
+  at::NoGradGuard no_grad;
+  Tensor norm = known_norm;
+  if (!norm.defined() && policy_ == Policy::skip) norm = grad_norm(optimizer.gradients());
+  bool steps = !std::exchange(skip_step_, false);
+  if (norm.defined() && norm.is_cpu()) {
+    if (!is_finite_on_cpu(norm)) {
+      const std::string bad = find();
+      if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
+      steps = false;
+    }
+  } else if (norm.defined()) {
+    found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
+    if (policy_ == Policy::skip) {
+      if (!skipped_on_device_.defined()) skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf_->options());
+      skipped_on_device_.add_(*found_inf_);
+    }
+  }
+  if (policy_ != Policy::skip) return steps;
+  if (!steps) ++skipped_;
+  skip_step_ = false;
+  const LogOptions last{.reduce_fx = Reduce::last};
+  if (skipped_on_device_.defined()) run_.log("skipped_steps", skipped_on_device_, last);
+  else run_.log("skipped_steps", static_cast<double>(skipped_), last);
+  return steps;
+}
+
+void NonFiniteGuard::check_window() {
+  if (policy_ == Policy::off) return;
+  const bool good = !summed_ || std::isfinite(sum_.item<float>());
+  if (summed_) sum_.zero_();
+  summed_ = false;
+  // With skip, a bad loss has left no trace in the weights.
+  if (!good && policy_ != Policy::skip) act("a loss");
+  first_batch_ = -1;
+}
+
+std::optional<std::string> NonFiniteGuard::bad_weight() const {
+  if (policy_ == Policy::off) return std::nullopt;
+  at::NoGradGuard no_grad;
+  const NamedTensors all = module_state(*run_.model);
+  // One number says whether anything is wrong; only then each is looked at.
+  std::vector<Tensor> floating;
+  for (const auto& [name, value] : all)
+    if (value.is_floating_point() && value.numel() > 0) floating.push_back(value.detach());
+  if (floating.empty() || is_finite(grad_norm(floating))) return std::nullopt;
+  for (const auto& [name, value] : all)
+    if (!is_finite(value)) return name;
+  return std::nullopt;  // a sum of squares beyond the largest number
+}
+
+bool NonFiniteGuard::act(const std::string& what) {
+  note(what);
+  switch (policy_) {
+    case Policy::off: return true;
+    case Policy::raise: {
+      const std::string bad = find();
+      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")", bad.empty() || bad == what ? "" : cat("; first of all ", bad),
+                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip goes on without such steps."));
+    }
+    case Policy::skip:
+      skip_step_ = true;
+      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ")"));
+      return true;
+    case Policy::stop:
+      stopped_ = true;
+      run_.checkpoints_allowed = false;
+      run_.stop_reason = cat("non-finite: ", what);
+      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), "): the run ends here, no further checkpoint is written."));
+      return false;
+    case Policy::rollback: roll_back(what); return false;
+  }
+  return true;
+}
+
+void NonFiniteGuard::roll_back(const std::string& what) {
+  run_.checkpoints.settle();
+  const auto path = run_.checkpoints.last();
+  const std::string where = cat("(", run_.where(), ", ", batches(), ")");
+  if (!path) throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", and there is no checkpoint to roll back to."));
+  const CheckpointSummary summary = summarize_checkpoint(*path);
+  rollbacks_in_a_row_ = summary.global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
+  rolled_back_to_ = summary.global_step;
+  if (rollbacks_in_a_row_ > kMostRollbacks)
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks, " rollbacks to the same checkpoint, ", *path,
+                             ". Lower the learning rate or look at the data."));
+  const CheckpointContent content = read_checkpoint(*path);
+  load_module_state(*run_.model, content.module);
+  const auto& optimizers = content.optimizers.as_list();
+  const auto& schedulers = content.state.at("lr_schedulers").as_list();
+  for (size_t i = 0; i < run_.plan.optimizers.size(); ++i) {
+    PlannedOptimizer& planned = run_.plan.optimizers[i];
+    planned.optimizer->load_state(optimizers.at(i));
+    if (planned.scheduler && !schedulers.at(i).is_null()) planned.scheduler->scheduler->load_state(schedulers.at(i));
+    planned.optimizer->zero_grad();
+  }
+  run_.strategy->precision().load_state(content.state.at("precision"));
+  run_.window_done = run_.window_losses = 0;
+  ++rollbacks_;
+  if (summed_) sum_.zero_();
+  summed_ = false;
+  log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ": weights, optimizers and schedules are those of ", *path, " again; training goes on behind this batch."));
+}
+
+void NonFiniteGuard::note(const std::string& what) const {
+  if (run_.run_dir.empty() || !run_.is_global_zero()) return;
+  std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
+  nlohmann::ordered_json line{{"epoch", run_.progress_.epoch}, {"global_step", run_.progress_.global_step},
+                              {"first_batch", first_batch_}, {"last_batch", run_.batch_idx_},
+                              {"what", what}, {"policy", run_.options.on_nonfinite}};
+  file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+}
+
+// What is not finite: an entry of the batch, a parameter, a gradient; empty where nothing is.
+std::string NonFiniteGuard::find() const {
+  for (const auto& [name, value] : run_.batch_)
+    if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor)) return cat("'", escape_controls(name), "' of the batch");
+  const auto parameters = unique_parameters(*run_.model);
+  for (const auto& [name, value] : parameters)
+    if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
+  for (const auto& [name, value] : parameters)
+    if (!is_finite(value.grad())) return cat("the gradient of '", name, "'");
+  return "";
+}
+
+std::string NonFiniteGuard::batches() const {
+  if (first_batch_ < 0 || first_batch_ == run_.batch_idx_) return cat("batch ", run_.batch_idx_);
+  return cat("in batches ", first_batch_, " to ", run_.batch_idx_);
+}
+
+StateTree NonFiniteGuard::state() const {
+  int64_t skipped = skipped_;
+  if (skipped_on_device_.defined()) skipped += static_cast<int64_t>(skipped_on_device_.item<float>());
+  return StateTree::map({{"skipped_steps", skipped}, {"rollbacks", rollbacks_}});
+}
+
+void NonFiniteGuard::load_state(const StateTree& state) {
+  const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
+  skipped_ = skipped;
+  rollbacks_ = rollbacks;
+}
+
+}  // namespace fulgur::detail

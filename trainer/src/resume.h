@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/trainer/trainer.h"
+
+namespace fulgur::detail {
+
+/// A checkpoint that a run goes on from.
+struct ResumePoint {
+  std::filesystem::path path;
+  CheckpointContent content;
+};
+
+/// Name of the folder of run folders: as the first logger names it.
+std::string run_name(const TrainerOptions& options, const Parts& parts);
+
+/// `ckpt_path: auto`: the newest checkpoint that verifies in the newest run folder. Each one that does not is told with its
+/// reason. Nothing where there is none.
+std::optional<ResumePoint> find_resume_point(const TrainerOptions& options, const Parts& parts);
+
+/// The run folder of a checkpoint (`RUN/checkpoints/NAME.ckpt`); nothing where it lies elsewhere.
+std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
+
+/// Leaves in a run folder that its run came to its end.
+void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress);
+/// Takes the mark away: the run goes on.
+void unmark_finished(const std::filesystem::path& run_dir);
+
+/// A run that `ckpt_path: auto` would go on with, but that has come to its end.
+struct FinishedRun {
+  std::filesystem::path run_dir;
+  std::string reason;
+  int64_t epochs = 0, global_step = 0;
+  std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
+};
+/// Nothing where the newest run has not ended, or ended at a limit that is higher now.
+std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const Parts& parts);
+
+}  // namespace fulgur::detail
