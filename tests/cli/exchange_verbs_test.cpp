@@ -60,12 +60,16 @@ TEST_CASE("weights go out as .pt and .safetensors, come back, and test alike") {
 TEST_CASE("an imported checkpoint begins a fit, which can be resumed") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
-  REQUIRE(run({"import", "last.pt", "-c", "c.yaml"}).exit_code == 0);
-  const Finished fit = run({"fit", "-c", "c.yaml", "--ckpt_path", "last.ckpt", "--report", "r.json"});
+  // Into a run's folder: that run is not the one that goes on.
+  const std::string start = "fulgur_logs/version_0/checkpoints/start.ckpt", rows = read_text(run / "fulgur_logs/version_0/metrics.csv");
+  REQUIRE(run({"import", "last.pt", "-c", "c.yaml", "--output", start}).exit_code == 0);
+  const Finished fit = run({"fit", "-c", "c.yaml", "--ckpt_path", start, "--report", "r.json"});
   INFO(fit.err);
   REQUIRE(fit.exit_code == 0);
   CHECK(says(fit.err, "imported; the run begins at its first step"));
   CHECK(Json::parse(read_text(run / "r.json"))["global_step"] == 1);
+  CHECK(fs::exists(run / "fulgur_logs/version_1/config.yaml"));
+  CHECK(read_text(run / "fulgur_logs/version_0/metrics.csv") == rows);
   const std::string last = Json::parse(read_text(run / "r.json"))["last_checkpoint"];
   CHECK(run({"fit", "-c", "c.yaml", "--ckpt_path", last, "--trainer.max_epochs", "2"}).exit_code == 0);
 }

@@ -296,7 +296,8 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   choose_checkpoint(choice, remembered);
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
-  if (checkpoint_ && verb_ == Verb::fit) goes_on_in_ = run_folder_of(*checkpoint_);
+  // Imported weights begin a run, wherever they lie.
+  if (checkpoint_ && verb_ == Verb::fit && !content_->state.contains("imported")) goes_on_in_ = run_folder_of(*checkpoint_);
   const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;
