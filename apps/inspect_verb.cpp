@@ -133,11 +133,33 @@ Json json_of(const CheckpointInspection& found) {
           {"problems", std::move(problems)}};
 }
 
+/// As safetensors writes it, so that files and checkpoints look alike; complex numbers are in `.pt` only.
+std::string dtype_text(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool: return "BOOL";
+    case at::kByte: return "U8";
+    case at::kChar: return "I8";
+    case at::kShort: return "I16";
+    case at::kInt: return "I32";
+    case at::kLong: return "I64";
+    case at::kUInt16: return "U16";
+    case at::kUInt32: return "U32";
+    case at::kUInt64: return "U64";
+    case at::kHalf: return "F16";
+    case at::kBFloat16: return "BF16";
+    case at::kFloat: return "F32";
+    case at::kDouble: return "F64";
+    case at::kFloat8_e4m3fn: return "F8_E4M3";
+    case at::kFloat8_e5m2: return "F8_E5M2";
+    default: return c10::toString(dtype);
+  }
+}
+
 /// A file that `import` would read.
 ExitCode inspect_file(const fs::path& path, bool as_json) {
   const WeightsFile file = read_weights_file(path);
   std::vector<TensorInfo> tensors;
-  for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, std::string(c10::toString(tensor.scalar_type())), tensor.sizes().vec(), tensor.nbytes()});
+  for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, dtype_text(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
   const std::string format = file.format == WeightsFormat::pytorch ? "pt" : "safetensors";
   if (as_json) {
     print(dump(Json{{"path", path.string()}, {"format", format}, {"tensors", json_of(tensors)}, {"aliases", file.aliases}, {"left_out", file.left_out}}));

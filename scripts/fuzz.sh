@@ -40,6 +40,7 @@ sources_of() {
   esac
 }
 
+# shellcheck disable=SC2054
 flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wall -Wextra
   -Icore/include -Icheckpoint/include -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz)
 mkdir -p build/fuzz

@@ -65,14 +65,14 @@ ZipReader::ZipReader(std::string_view archive) {
   open(source, archive.size());
 }
 
-void ZipReader::open(void* source, uint64_t bytes) {
+void ZipReader::open(zip_source* source, uint64_t bytes) {
   zip_error_t error;
   zip_error_init(&error);
-  archive_.reset(zip_open_from_source(static_cast<zip_source_t*>(source), ZIP_RDONLY, &error));
+  archive_.reset(zip_open_from_source(source, ZIP_RDONLY, &error));
   const std::string reason = archive_ ? "" : zip_error_strerror(&error);
   zip_error_fini(&error);
   if (!archive_) {
-    zip_source_free(static_cast<zip_source_t*>(source));
+    zip_source_free(source);
     bad(cat("damaged or cut off: no zip archive can be read from it (", reason, ")."));
   }
   list(bytes);

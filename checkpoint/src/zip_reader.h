@@ -9,6 +9,7 @@
 #include <string_view>
 
 struct zip;
+struct zip_source;
 
 namespace fulgur::detail {
 
@@ -33,7 +34,7 @@ class ZipReader {
   struct Closer {
     void operator()(zip* archive) const;
   };
-  void open(void* source, uint64_t bytes);
+  void open(zip_source* source, uint64_t bytes);
   void list(uint64_t bytes);
   std::unique_ptr<zip, Closer> archive_;
   std::map<std::string, Entry, std::less<>> entries_;

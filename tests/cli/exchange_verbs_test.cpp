@@ -149,7 +149,9 @@ TEST_CASE("inspect shows a file of weights") {
   CHECK(text.exit_code == 0);
   CHECK(says(text.out, "model.1.running_mean"));
   CHECK(says(text.out, "'optimizer_states' (a list)"));
-  CHECK(Json::parse(trainer({"inspect", fixture, "--json"}).out)["tensors"].size() == 8);
+  const Json json = Json::parse(trainer({"inspect", fixture, "--json"}).out);
+  CHECK(json["tensors"].size() == 8);
+  CHECK(json["tensors"][0] == Json{{"name", "model.0.weight"}, {"dtype", "F32"}, {"shape", {4, 4}}, {"bytes", 64}});
 }
 
 TEST_CASE("the verbs of exchange say what is missing or wrong") {
