@@ -35,6 +35,17 @@ constexpr Verb kRuns[] = {{"fit", "Train a model"},
 /// Options of the program itself; everything else that begins with `--` is a key of the config.
 constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
 constexpr const char* kFlags[] = {"help", "version", "force", "json"};
+/// Short for keys of the config.
+struct Short {
+  const char* name;
+  const char* key;
+  const char* value;  ///< null: the user's
+  const char* doc;
+};
+constexpr Short kShorts[] = {
+    {"resume", "ckpt_path", "auto", "fit: go on from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
+    {"allow-config-change", "load.allow_config_change", "true", "fit: where config and checkpoint differ, the config wins"},
+    {"verify", "load.verify", nullptr, "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
 
 template <class Names>
 bool is_one_of(const std::string& name, const Names& names) {
@@ -53,6 +64,7 @@ std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hin
   known.insert(known.end(), std::begin(kWithValue), std::end(kWithValue));
   known.insert(known.end(), std::begin(kFlags), std::end(kFlags));
   for (const Field& field : schema.all()) known.push_back(field.name);
+  for (const Short& option : kShorts) known.emplace_back(option.name);
   for (std::string& option : known) option = "--" + option;
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
@@ -100,6 +112,14 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
     if (is_one_of(name, kWithValue) || is_one_of(name, kFlags)) {
       rest.push_back(argument);
       if (!has_value && is_one_of(name, kWithValue) && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
+      continue;
+    }
+    const auto* shorthand = std::find_if(std::begin(kShorts), std::end(kShorts), [&](const Short& option) { return name == option.name; });
+    if (shorthand != std::end(kShorts)) {
+      if (shorthand->value != nullptr && has_value) throw ConfigError(cat("[cli] --", name, " takes no value"));
+      if (shorthand->value == nullptr && !has_value && i + 1 == arguments.size()) throw ConfigError(cat("[cli] --", name, " needs a value"));
+      out.sources.overrides.emplace_back(shorthand->key, shorthand->value != nullptr ? shorthand->value : has_value ? argument.substr(equals + 1) : arguments[++i]);
+      if (name == "resume") out.resume = true;
       continue;
     }
     const std::string key = name.ends_with('+') ? name.substr(0, name.size() - 1) : name;
@@ -179,6 +199,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   // Read before CLI11 sees the arguments; declared for --help.
   const std::string print_help = "Prints the config with all defaults and exits; =comments,skip_null";
   app.add_flag("--print_config", print_help);
+  for (const Short& option : kShorts) {
+    if (option.value != nullptr) app.add_flag(std::string("--") + option.name, option.doc);
+    else app.add_option(std::string("--") + option.name, option.doc)->type_name("WHAT");
+  }
   for (const Verb& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
   CLI::App* describe =
@@ -206,6 +230,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     return out;
   }
   out.verb = verbs.front()->get_name();
+  if (out.resume && out.verb != "fit") throw ConfigError(cat("[cli] --resume is for fit; ", out.verb, " takes --ckpt_path last, best or a path"));
+  if (out.resume && std::count_if(out.sources.overrides.begin(), out.sources.overrides.end(), [](const auto& o) { return o.first == "ckpt_path"; }) > 1)
+    throw ConfigError("[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the two");
   if (*kind || !argument.empty()) out.argument = argument;
   out.sources.files.assign(files.begin(), files.end());
   out.plugins.assign(plugins.begin(), plugins.end());

@@ -23,6 +23,7 @@ struct CommandLine {
   bool strict = true;                           ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
   bool json = false;                            ///< of inspect
+  bool resume = false;  ///< stands in the overrides as `ckpt_path: auto`
   std::string text;       ///< help or version, to be printed instead of running anything
   bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
 };

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
 #include "exchange_verbs.h"
 #include "inspect_verb.h"
@@ -27,7 +29,8 @@ void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
-ExitCode fit(const CommandLine& command, const Config& config) {
+ExitCode fit(const CommandLine& command, Config config) {
+  for (const ConfigDifference& difference : agree_with_checkpoint(config)) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   save_report(command, report_json("fit", report));

@@ -140,7 +140,7 @@ EpochPlan DataLoader::Impl::make_plan() const {
   std::vector<int64_t> order = sampler->order(context);
   check(order.size(), sampler->size(context.rank, context.world_size), "order() of the sampler must give as many indices");
   order.resize(static_cast<size_t>(usable_samples()));
-  return EpochPlan(std::move(order), options.batch_size);
+  return EpochPlan(std::move(order), options.batch_size, options.drop_last);
 }
 
 bool DataLoader::Impl::pins() const {
@@ -358,14 +358,19 @@ void DataLoader::unread() {
 
 StateTree DataLoader::state() const {
   const EpochPosition& position = impl_->loaded ? *impl_->loaded : impl_->position;
-  return StateTree::map({{"epoch", position.epoch}, {"batches", position.batches}, {"samples", position.samples}});
+  return StateTree::map({{"epoch", position.epoch}, {"batches", position.batches}, {"samples", position.samples}, {"batch_size", batch_size()}});
 }
 
 void DataLoader::load_state(const StateTree& state) {
-  const EpochPosition position{.epoch = state.at("epoch").as_int(), .batches = state.at("batches").as_int(), .samples = state.at("samples").as_int()};
+  EpochPosition position{.epoch = state.at("epoch").as_int(), .batches = state.at("batches").as_int(), .samples = state.at("samples").as_int()};
   if (position.epoch < 0 || position.batches < 0 || position.samples < 0)
     throw CheckpointError(cat("[data.DataLoader] a position must not be negative; got epoch ", position.epoch, ", batch ", position.batches,
                               ", sample ", position.samples, "."));
+  // The samples count: with another batch size as many batches are left as they need.
+  if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size()) {
+    const int64_t left = std::max<int64_t>(impl_->usable_samples() - position.samples, 0);
+    position.batches = std::max<int64_t>(*size() - (impl_->options.drop_last ? left / batch_size() : (left + batch_size() - 1) / batch_size()), 0);
+  }
   impl_->loaded = position;
 }
 

@@ -7,8 +7,8 @@
 
 namespace fulgur {
 
-EpochPlan::EpochPlan(std::vector<int64_t> order, int64_t batch_size)
-    : order_(std::make_shared<const std::vector<int64_t>>(std::move(order))), largest_(batch_size) {}
+EpochPlan::EpochPlan(std::vector<int64_t> order, int64_t batch_size, bool whole_only)
+    : order_(std::make_shared<const std::vector<int64_t>>(std::move(order))), largest_(batch_size), whole_only_(whole_only) {}
 
 EpochPlan::EpochPlan(const std::vector<std::vector<int64_t>>& batches) {
   std::vector<int64_t> order;
@@ -22,7 +22,10 @@ EpochPlan::EpochPlan(const std::vector<std::vector<int64_t>>& batches) {
 }
 
 int64_t EpochPlan::rows_at(const EpochPosition& position) const {
-  if (ends_.empty()) return std::min(largest_, samples() - position.samples);
+  if (ends_.empty()) {
+    const int64_t left = samples() - position.samples;
+    return left < largest_ && whole_only_ ? 0 : std::min(largest_, left);
+  }
   const auto batch = static_cast<size_t>(position.batches);
   return batch < ends_.size() ? ends_[batch] - position.samples : 0;
 }

@@ -20,8 +20,8 @@ struct EpochPosition {
 class EpochPlan {
  public:
   EpochPlan() : order_(std::make_shared<std::vector<int64_t>>()) {}
-  /// Batches of `batch_size`, the last one with the rest.
-  EpochPlan(std::vector<int64_t> order, int64_t batch_size);
+  /// Batches of `batch_size`, the last one with the rest, or without it where `whole_only`.
+  EpochPlan(std::vector<int64_t> order, int64_t batch_size, bool whole_only);
   /// Batches as they are given. Throws an Error for one without samples.
   explicit EpochPlan(const std::vector<std::vector<int64_t>>& batches);
 
@@ -37,6 +37,7 @@ class EpochPlan {
   std::shared_ptr<const std::vector<int64_t>> order_;
   std::vector<int64_t> ends_;  ///< of given batches
   int64_t largest_ = 1;
+  bool whole_only_ = false;
 };
 
 }  // namespace fulgur

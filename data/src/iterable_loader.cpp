@@ -193,7 +193,7 @@ void IterableLoader::unread() {
 
 StateTree IterableLoader::state() const {
   const Impl::Position& p = impl_->loaded ? *impl_->loaded : impl_->position;
-  return StateTree::map({{"epoch", p.epoch}, {"batches", p.batches}, {"samples", p.samples}, {"dataset", p.dataset}});
+  return StateTree::map({{"epoch", p.epoch}, {"batches", p.batches}, {"samples", p.samples}, {"batch_size", impl_->options.batch_size}, {"dataset", p.dataset}});
 }
 
 void IterableLoader::load_state(const StateTree& state) {
@@ -204,6 +204,9 @@ void IterableLoader::load_state(const StateTree& state) {
   p.dataset = state.at("dataset");
   if (p.epoch < 0 || p.batches < 0 || p.samples < 0)
     throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ", p.batches, ", sample ", p.samples, "."));
+  if (p.batches > 0 && state.contains("batch_size") && state.at("batch_size").as_int() != impl_->options.batch_size)
+    throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside an epoch of batches of ", state.at("batch_size").as_int(), ", the run has ",
+                              impl_->options.batch_size, "; iterable data goes on with the same batch size only."));
   impl_->loaded = std::move(p);
 }
 

@@ -198,17 +198,23 @@ void Run::set_callbacks(std::vector<std::shared_ptr<Callback>> list) {
       if (callback->overridden().has(static_cast<Hook>(h))) overriding_[h].push_back(callback.get());
 }
 
+CheckpointOrigin Run::origin() const {
+  CheckpointOrigin origin;
+  origin.config_hash = config_hash;
+  origin.world_size = world_size();
+  origin.device = device_text;
+  origin.threads = threads;
+  origin.deterministic = options.deterministic.enabled;
+  origin.save_counter = checkpoints.saves();
+  return origin;
+}
+
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*model);
   content.aliases = parameter_aliases(*model);
   content.optimizers = nullptr;
-  content.origin.config_hash = config_hash;
-  content.origin.world_size = world_size();
-  content.origin.device = device_text;
-  content.origin.threads = threads;
-  content.origin.deterministic = options.deterministic.enabled;
-  content.origin.save_counter = checkpoints.saves();
+  content.origin = origin();
   StateTree& state = content.state;
   Progress now = progress_;
   now.fit_time_s = fit_time_s();

@@ -130,6 +130,8 @@ class Run final : public RunContext {
   void act_on_checkpoint_requests();
   /// State of the whole run, for a checkpoint.
   CheckpointContent collect_checkpoint(bool weights_only);
+  /// What a checkpoint of this run says of where it comes from.
+  CheckpointOrigin origin() const;
   /// Sends a row to all loggers.
   void send_metrics(Metrics metrics);
   /// A row of the running step window where it is due, or where `force` and there is one.

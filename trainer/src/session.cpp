@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <tuple>
 #include <typeinfo>
 
 #include "evaluation_loop.h"
@@ -290,14 +291,17 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   choose_hardware();
   set_limits();
   check_options();
+  run.parts.load.check();
   run.model->set_run(&run);
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, remembered);
   if (checkpoint_ && !content_)
-    content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit ? CheckpointParts::all : CheckpointParts::weights_and_state);
+    content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
+                               run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
   // Imported weights begin a run, wherever they lie.
-  if (checkpoint_ && verb_ == Verb::fit && !content_->state.contains("imported")) goes_on_in_ = run_folder_of(*checkpoint_);
+  if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
+  if (checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops()) goes_on_in_ = run_folder_of(*checkpoint_);
   const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;
@@ -312,7 +316,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   run.model->setup(verb_);
   run.model->configure_model();
   set_up_data();
-  if (content) load_module_state(*run.model, content->module);
+  if (content) load_weights(*content);
   run.strategy->attach(*run.model);
   if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
   take_folder();
@@ -321,7 +325,8 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content->state); });
+    if (verb_ != Verb::fit || run.parts.load.loads_loops())
+      run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content->state); });
     run.model->on_load_checkpoint(content->state);
     if (verb_ == Verb::fit) restore(*content);
     log::info(cat("checkpoint: ", *checkpoint_));
@@ -329,12 +334,32 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   }
 }
 
+void Session::load_weights(const CheckpointContent& content) {
+  const CheckpointLoading& load = run_->parts.load;
+  const LoadReport report = load_module_state(*run_->model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes});
+  if (!report.differences.empty())
+    log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(), " weights were loaded; the rest does not fit:\n", report.differences));
+}
+
 void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
+  const CheckpointLoading& load = run.parts.load;
   const StateTree& state = content.state;
-  if (state.contains("imported")) return run.print("weights: imported; the run begins at its first step");
-  if (content.optimizers.is_null() || state.at("weights_only").as_bool())
-    throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it.");
+  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
+  const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
+  if (wants_more && state.at("weights_only").as_bool())
+    throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
+                          "--load.weights_only true begins a new run with these weights.");
+  if (load.loads_optimizer()) restore_optimizers(content);
+  if (load.loads_loops()) restore_loops(content);
+  if (load.loads_rng()) load_rng_state(run.device(), state.at("rng"));
+  if (load.loads_loops()) tell_origin(content.origin);
+}
+
+void Session::restore_optimizers(const CheckpointContent& content) {
+  Run& run = *run_;
+  const CheckpointLoading& load = run.parts.load;
+  const StateTree& state = content.state;
   const auto& optimizers = content.optimizers.as_list();
   const auto& schedulers = state.at("lr_schedulers").as_list();
   if (optimizers.size() != run.plan.optimizers.size() || schedulers.size() != run.plan.optimizers.size())
@@ -342,12 +367,29 @@ void Session::restore(const CheckpointContent& content) {
                               static_cast<int64_t>(run.plan.optimizers.size()), "."));
   for (size_t i = 0; i < optimizers.size(); ++i) {
     PlannedOptimizer& planned = run.plan.optimizers[i];
+    std::vector<std::pair<double, double>> rates;
+    for (const ParamGroup& group : planned.optimizer->groups()) rates.emplace_back(group.lr, group.initial_lr);
     planned.optimizer->load_state(optimizers[i]);
-    if (planned.scheduler && !schedulers[i].is_null()) planned.scheduler->scheduler->load_state(schedulers[i]);
+    if (load.allow_config_change)
+      for (size_t g = 0; g < rates.size(); ++g) std::tie(planned.optimizer->groups()[g].lr, planned.optimizer->groups()[g].initial_lr) = rates[g];
+    if (!load.loads_lr_scheduler() || !planned.scheduler || schedulers[i].is_null()) continue;
+    LrScheduler& schedule = *planned.scheduler->scheduler;
+    try {
+      schedule.load_state(schedulers[i]);
+    } catch (const CheckpointError&) {
+      if (!load.allow_config_change) throw;
+      // Another schedule: it goes on from the same step.
+      schedule.LrScheduler::load_state(schedulers[i]);
+    }
   }
+  run.strategy->precision().load_state(state.at("precision"));
+}
+
+void Session::restore_loops(const CheckpointContent& content) {
+  Run& run = *run_;
+  const StateTree& state = content.state;
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i) run.handles[i]->set_steps(optimizer_steps[i].as_int());
-  run.strategy->precision().load_state(state.at("precision"));
   for (const auto& callback : run.callbacks)
     if (state.at("callbacks").contains(callback->state_key())) callback->load_state(state.at("callbacks").at(callback->state_key()));
   run.progress_.load_state(state.at("progress"));
@@ -366,12 +408,36 @@ void Session::restore(const CheckpointContent& content) {
   const auto& loaders = run.stages[Stage::train].loaders;
   const auto& loader_states = state.at("loaders").as_list();
   if (loader_states.size() == loaders.size())
-    for (size_t i = 0; i < loaders.size(); ++i) loaders[i]->load_state(loader_states[i]);
+    for (size_t i = 0; i < loaders.size(); ++i) {
+      loaders[i]->load_state(loader_states[i]);
+      // With another batch size, another batch of the epoch is next: the same samples lie behind it.
+      const StateTree now = loaders[i]->state();
+      if (i > 0 || !now.contains("batches") || !loader_states[i].contains("batches")) continue;
+      const int64_t before = loader_states[i].at("batches").as_int(), after = now.at("batches").as_int();
+      if (before == after || run.progress_.batches.completed != before) continue;
+      run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
+      log::info(cat("batch size: the epoch goes on at batch ", after, " (", now.at("samples").as_int(), " samples), where it was at batch ", before));
+    }
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;
     value.mutable_grad() = state.at("gradients").at(name).tensor().to(value.device());
   }
-  load_rng_state(run.device(), state.at("rng"));
+}
+
+// What a resume that is exact to the bit depends on, beside the state.
+void Session::tell_origin(const CheckpointOrigin& origin) const {
+  const CheckpointOrigin now = run_->origin();
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* what, const auto& then, const auto& here) {
+    if (then != here) differences.push_back(cat(what, " ", then, " → ", here));
+  };
+  compare("Fulgur", origin.fulgur, now.fulgur);
+  compare("LibTorch", origin.libtorch, now.libtorch);
+  compare("device", origin.device, now.device);
+  compare("processes", origin.world_size, now.world_size);
+  compare("threads", origin.threads, now.threads);
+  compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
+  if (!differences.empty()) run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "), ". Results may differ in the last bits"));
 }
 
 ConfigNode options_node(TrainerOptions options) {

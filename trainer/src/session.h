@@ -48,7 +48,11 @@ class Session {
   bool reads_ahead() const;
   void set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option);
   void set_limits();
+  void load_weights(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
+  void restore_optimizers(const CheckpointContent& content);
+  void restore_loops(const CheckpointContent& content);
+  void tell_origin(const CheckpointOrigin& origin) const;
   void save_config();
   void print_start();
 

@@ -80,6 +80,7 @@ Trainer Trainer::from_config(const Config& config) {
   Parts parts;
   parts.config = config.write();
   parts.config_folder = config.folder;
+  parts.load = config.load;
   if (config.optimizer && *config.optimizer) parts.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) parts.lr_scheduler = config.lr_scheduler;
   parts.lr_scheduler_config = {.scheduler = nullptr,
@@ -191,9 +192,10 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     double started = run.agreed_time_s();
     run.fit_started_s = started;
     try {
-      if (!path) validate_before_training(run);
+      const bool goes_on = path && run.parts.load.loads_loops();
+      if (!goes_on) validate_before_training(run);
       run.fit_started_s = started = run.agreed_time_s();
-      detail::fit_loop(run, path.has_value());
+      detail::fit_loop(run, goes_on);
     } catch (const Interrupted& interrupted) {
       run.sanity_checking_ = false;
       run.stop_reason = cat("signal ", interrupted.signal());

@@ -47,7 +47,8 @@ void Config::fields(Fields& f) {
   f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that wants one.");
   f(lr_scheduler_strict, "lr_scheduler_strict", "A missing monitored metric is an error; false: a warning.");
   f(lr_scheduler_name, "lr_scheduler_name", "Name of the rate in the logs, for LearningRateMonitor.");
-  f(ckpt_path, "ckpt_path", "Checkpoint to start from: last, best, or a path.");
+  f(ckpt_path, "ckpt_path", "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
+  f(load, "load", "What of that checkpoint is loaded.");
   f(link, "link", "Target option to fact of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings that are not shown.");
   f.hint_for_unknown = config::hint_for_top_key;

@@ -11,6 +11,7 @@
 #include "fulgur/core/module.h"
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/options.h"
+#include "fulgur/trainer/checkpoint_loading.h"
 #include "fulgur/trainer/trainer_options.h"
 #include "fulgur/trainer/yaml.h"
 
@@ -43,6 +44,7 @@ struct FULGUR_API Config {
   bool lr_scheduler_strict = true;
   std::optional<std::string> lr_scheduler_name;
   std::optional<std::string> ckpt_path;
+  CheckpointLoading load;
   /// Target option → fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied after setup.
   std::map<std::string, std::string> link;
   std::vector<std::string> silence;  ///< warning ids not to show

@@ -40,6 +40,8 @@ struct FULGUR_API Parts {
   std::optional<Spec<LrScheduler>> lr_scheduler;
   /// When that schedule steps; its `scheduler` is made from `lr_scheduler`.
   SchedulerConfig lr_scheduler_config;
+  /// What of a checkpoint is loaded.
+  CheckpointLoading load;
   /// Seed of loaders and generators; nothing: the process's random state is used as it is.
   std::optional<uint64_t> seed;
 };
@@ -54,7 +56,7 @@ struct FULGUR_API DataSource {
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
 };
 
-/// `last`, `best` or a path, as `--ckpt_path` takes them.
+/// `last`, `best`, a path, or, for fit, `auto`, as `--ckpt_path` takes them.
 using CheckpointChoice = std::optional<std::string>;
 
 /// Runs the loops, one run at a time: a second one on the same Trainer, from a hook or another thread, throws an Error

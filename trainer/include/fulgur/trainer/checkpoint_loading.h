@@ -1,0 +1,32 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "fulgur/core/options.h"
+
+namespace fulgur {
+
+/// What of a checkpoint is loaded, and how (`load:` in the config).
+struct FULGUR_API CheckpointLoading {
+  bool weights_only = false;  ///< as if the next four were false
+  bool optimizer = true;
+  bool lr_scheduler = true;
+  bool loops = true;          ///< progress, position in the data, callbacks, metrics, open accumulation window
+  bool rng = true;
+  bool strict = true;         ///< of the weights' names, shapes and dtypes
+  std::map<std::string, std::string> key_prefixes;  ///< beginnings of names: in the checkpoint → in the module
+  std::string verify = "whole";                     ///< or `needed`: only files that are read
+  bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
+
+  bool loads_optimizer() const { return optimizer && !weights_only; }
+  bool loads_lr_scheduler() const { return lr_scheduler && !weights_only; }
+  bool loads_loops() const { return loops && !weights_only; }
+  bool loads_rng() const { return rng && !weights_only; }
+
+  void fields(Fields& f);
+  /// Throws a ConfigError for a combination that cannot be.
+  void check() const;
+};
+
+}  // namespace fulgur
