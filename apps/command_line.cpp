@@ -33,8 +33,8 @@ constexpr Verb kRuns[] = {{"fit", "Train a model"},
                           {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; everything else that begins with `--` is a key of the config.
-constexpr const char* kWithValue[] = {"config", "report", "plugin"};
-constexpr const char* kFlags[] = {"help", "version"};
+constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
+constexpr const char* kFlags[] = {"help", "version", "force", "json"};
 /// Short for keys of the config.
 struct Short {
   const char* name;
@@ -146,6 +146,28 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
              sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
 }
 
+/// Verbs that bring weights to Python and back, and show what a checkpoint holds.
+void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
+  CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights for Python")->fallthrough();
+  exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")->required()->type_name("CKPT");
+  exports->add_option("--format", out.format, "safetensors or pt; by the name of the output where it is not given")
+      ->check(CLI::IsMember({"safetensors", "pt"}))
+      ->type_name("FORMAT");
+  exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")->type_name("FILE");
+  exports->add_flag("--force", out.force, "Replaces the output where it exists");
+  CLI::App* imports = app.add_subcommand("import", "Make a checkpoint from a Python state dict")->fallthrough();
+  imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")->required()->type_name("FILE");
+  imports->add_option("--output", out.output, "Checkpoint folder to make; the file's name in this folder if not given")->type_name("DIR");
+  imports->add_option("--strict", out.strict, "false: loads what fits, and lists the rest")->type_name("BOOL");
+  imports->add_option("--key_prefix", out.key_prefixes, "Beginning of names in the file = what stands for it in the module; may be given several times")
+      ->type_name("OLD=NEW")
+      ->expected(1)
+      ->take_all();
+  CLI::App* inspect = app.add_subcommand("inspect", "Show what a checkpoint, or a file of weights, holds")->fallthrough();
+  inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")->required()->type_name("CKPT");
+  inspect->add_flag("--json", out.json, "Prints it as JSON");
+}
+
 }  // namespace
 
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
@@ -187,6 +209,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
       app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();
   CLI::Option* kind = list->add_option("kind", argument, "callback, model, data, …");
   describe->add_option("name", argument, "Name of the component")->required();
+  add_exchange(app, out, argument);
 
   try {
     std::reverse(rest.begin(), rest.end());
@@ -210,7 +233,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   if (out.resume && out.verb != "fit") throw ConfigError(cat("[cli] --resume is for fit; ", out.verb, " takes --ckpt_path last, best or a path"));
   if (out.resume && std::count_if(out.sources.overrides.begin(), out.sources.overrides.end(), [](const auto& o) { return o.first == "ckpt_path"; }) > 1)
     throw ConfigError("[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the two");
-  if (*kind || out.verb == "describe") out.argument = argument;
+  if (*kind || !argument.empty()) out.argument = argument;
   out.sources.files.assign(files.begin(), files.end());
   out.plugins.assign(plugins.begin(), plugins.end());
   if (*report_option) out.report = report;

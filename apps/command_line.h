@@ -12,11 +12,17 @@ namespace fulgur::cli {
 /// What the user asked for.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty where `text` is all there is to do
-  std::optional<std::string> argument;  ///< of list and describe
+  std::optional<std::string> argument;  ///< of list, describe, export, import and inspect
   ConfigSources sources;
   std::optional<std::filesystem::path> report;
   std::vector<std::filesystem::path> plugins;
   std::optional<YamlStyle> print_config;
+  std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
+  std::optional<std::filesystem::path> output;  ///< of export and import
+  bool force = false;                           ///< of export: replaces the output
+  bool strict = true;                           ///< of import
+  std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
+  bool json = false;                            ///< of inspect
   bool resume = false;  ///< stands in the overrides as `ckpt_path: auto`
   std::string text;       ///< help or version, to be printed instead of running anything
   bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2

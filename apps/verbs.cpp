@@ -2,24 +2,20 @@
 
 #include <dlfcn.h>
 
-#include <cstdio>
-
 #include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
+#include "exchange_verbs.h"
+#include "inspect_verb.h"
+#include "prepared_run.h"
+#include "print.h"
 #include "report_file.h"
 
 namespace fulgur::cli {
 
 namespace {
-
-/// A reader that has gone away (`| head -1`) is no error.
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 void load_plugin(const std::filesystem::path& path) {
   // A name without a slash would be looked for in the system's folders only.
@@ -29,43 +25,13 @@ void load_plugin(const std::filesystem::path& path) {
   throw ConfigError(cat("[cli] --plugin '", path, "' cannot be loaded: ", why != nullptr ? why : "unknown reason"));
 }
 
-/// Facts of the data are known only after its setup, and the model may need them before it is made.
-void fill_links(Config& config, DataModule* data, fulgur::Verb verb) {
-  if (config.link.empty()) return;
-  if (data == nullptr) throw ConfigError("[config] link needs data to take values from; none is chosen. Set `data`.");
-  data->prepare_data();
-  data->setup(verb);
-  apply_links(config, data->facts());
-}
-
-struct Run {
-  Trainer trainer;
-  std::shared_ptr<LightningModule> module;
-  DataSource data;
-};
-
-Run prepare(Config config, fulgur::Verb verb) {
-  if (!config.model) {
-    throw ConfigError(cat("[cli] ", name_of(verb),
-                          " needs a model; the config names none. Give --config FILE or --model NAME; "
-                          "`trainer list model` shows what there is."));
-  }
-  log::silence(config.silence);
-  std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
-  fill_links(config, data.get(), verb);
-  // Before the module is made: the trainer seeds the generators that initialise it.
-  Trainer trainer = Trainer::from_config(config);
-  std::shared_ptr<LightningModule> module = config.model.create();
-  return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};
-}
-
 void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
 ExitCode fit(const CommandLine& command, Config config) {
   for (const ConfigDifference& difference : agree_with_checkpoint(config)) log::info(cat("resume: ", difference.text()));
-  Run run = prepare(config, fulgur::Verb::fit);
+  PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   save_report(command, report_json("fit", report));
   print(metrics_table("Fit metric", {report.metrics}));
@@ -73,7 +39,7 @@ ExitCode fit(const CommandLine& command, Config config) {
 }
 
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb) {
-  Run run = prepare(config, verb);
+  PreparedRun run = prepare(config, verb);
   const bool validates = verb == fulgur::Verb::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
@@ -84,7 +50,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
 }
 
 ExitCode predict(const CommandLine& command, const Config& config) {
-  Run run = prepare(config, fulgur::Verb::predict);
+  PreparedRun run = prepare(config, fulgur::Verb::predict);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   save_report(command, report_json("predict", report));
   std::string files;
@@ -101,11 +67,14 @@ ExitCode run(const CommandLine& command) {
   if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
   if (command.verb == "describe") return print(describe_component(*command.argument)), ExitCode::ok;
   if (command.verb == "schema") return print(config_json_schema()), ExitCode::ok;
+  if (command.verb == "export") return export_checkpoint(command);
+  if (command.verb == "inspect") return inspect(command);
 
   const Config config = load_config(command.sources);
   if (command.print_config) return print(to_yaml(config.write(), *command.print_config)), ExitCode::ok;
   if (command.verb == "config") return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
   if (command.report) check_report_path(*command.report);
+  if (command.verb == "import") return import_weights(command, config);
   if (command.verb == "fit") return fit(command, config);
   if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);
   if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test);

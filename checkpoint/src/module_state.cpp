@@ -35,6 +35,18 @@ std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors, const 
   return given;
 }
 
+// Python's state dicts have a tied parameter under each of its names, or under one that is not our first.
+void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>& given) {
+  for (const auto& [alias, name] : parameter_aliases(module)) {
+    const auto found = given.find(alias);
+    if (found == given.end()) continue;
+    const auto [kept, is_new] = given.emplace(name, found->second);
+    if (!is_new && !kept->second->equal(*found->second))
+      throw CheckpointError(cat("[checkpoint.load_module_state] '", alias, "' and '", name, "' are one parameter in the module; the checkpoint has two that differ."));
+    given.erase(found);
+  }
+}
+
 }  // namespace
 
 NamedTensors module_state(const torch::nn::Module& module) {
@@ -57,7 +69,8 @@ std::map<std::string, std::string> parameter_aliases(const torch::nn::Module& mo
 }
 
 LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options) {
-  const std::map<std::string, const Tensor*> given = renamed(tensors, options.key_prefixes);
+  std::map<std::string, const Tensor*> given = renamed(tensors, options.key_prefixes);
+  untie(module, given);
   LoadReport report;
   std::vector<std::string> wrong;
   std::vector<std::pair<Tensor, const Tensor*>> copies;

@@ -25,6 +25,7 @@ CASES = [
     ("core/include/fulgur/core/a.h", HEADER + "#include <spdlog/spdlog.h>\n", "a public header does not include <spdlog/spdlog.h>"),
     ("core/include/fulgur/core/a.h", HEADER + "#include <CLI/CLI.hpp>\n", "a public header does not include <CLI/CLI.hpp>"),
     ("core/include/fulgur/core/a.h", HEADER + "#include <nlohmann/json.hpp>\n", "a public header does not include <nlohmann/json.hpp>"),
+    ("core/include/fulgur/core/a.h", HEADER + "#include <zip.h>\n", "a public header does not include <zip.h>"),
     ("core/include/fulgur/core/a.h", HEADER + '#include "text_impl.h"\n', "public headers only"),
     ("core/include/fulgur/core/a.h", "#include <string>\n", "#pragma once"),
     ("core/include/fulgur/core/a.h", "/* why */\n" + HEADER, None),

@@ -120,3 +120,16 @@ TEST_CASE("a tied parameter is stored once, with its alias") {
   CHECK(module_state(net).size() == 3);
   CHECK(parameter_aliases(net) == std::map<std::string, std::string>{{"b.weight", "a.weight"}});
 }
+
+TEST_CASE("Python's names of a tied parameter: both with equal values, or the other one alone") {
+  torch::nn::Module module;
+  const Tensor weight = module.register_parameter("a", at::zeros({2}));
+  module.register_parameter("b", weight);
+  load_module_state(module, {{"a", at::full({2}, 1.0)}, {"b", at::full({2}, 1.0)}});
+  CHECK(weight.equal(at::full({2}, 1.0)));
+  const LoadReport report = load_module_state(module, {{"b", at::full({2}, 2.0)}});
+  CHECK(report.loaded == std::vector<std::string>{"a"});
+  CHECK(weight.equal(at::full({2}, 2.0)));
+  CHECK_THROWS_WITH(load_module_state(module, {{"a", at::full({2}, 3.0)}, {"b", at::full({2}, 4.0)}}), ContainsSubstring("'b' and 'a' are one parameter"));
+  CHECK(weight.equal(at::full({2}, 2.0)));
+}

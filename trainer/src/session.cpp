@@ -299,6 +299,8 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
+  // Imported weights begin a run, wherever they lie.
+  if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
   if (checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops()) goes_on_in_ = run_folder_of(*checkpoint_);
   const std::optional<CheckpointContent>& content = content_;
 
@@ -343,6 +345,7 @@ void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
   const CheckpointLoading& load = run.parts.load;
   const StateTree& state = content.state;
+  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "

@@ -35,7 +35,8 @@ struct FULGUR_API LoadReport {
 };
 
 /// Copies `tensors` into the module. Every name, shape and dtype is compared first: with `strict` any difference throws a
-/// CheckpointError that lists them all, and the module is as it was.
+/// CheckpointError that lists them all, and the module is as it was. A tied parameter may stand under any of its names, or
+/// under several with equal values.
 FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options = {});
 
 }  // namespace fulgur

@@ -1,0 +1,105 @@
+#include "exchange_verbs.h"
+
+#include <sstream>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "prepared_run.h"
+#include "print.h"
+
+namespace fulgur::cli {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSafetensors = ".safetensors";
+
+/// The name of `path` in this folder, with another end.
+fs::path named_after(const fs::path& path, const char* extension) {
+  // `folder/` has no file name.
+  const fs::path named = path.has_filename() ? path : path.parent_path();
+  fs::path name = named.filename();
+  return name.replace_extension(extension);
+}
+
+WeightsFormat format_of(const CommandLine& command) {
+  if (command.format) return *command.format == "pt" ? WeightsFormat::pytorch : WeightsFormat::safetensors;
+  const fs::path end = command.output ? command.output->extension() : fs::path();
+  if (end == kSafetensors) return WeightsFormat::safetensors;
+  if (end == ".pt" || end == ".pth") return WeightsFormat::pytorch;
+  throw ConfigError("[cli.export] the format must be known; neither --format nor the name of --output tells. Give --format safetensors or --format pt.");
+}
+
+std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& pairs) {
+  std::map<std::string, std::string> prefixes;
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos) throw ConfigError(cat("[cli.import] --key_prefix is OLD=NEW; got '", escape_controls(pair), "'. Leave NEW empty to drop OLD."));
+    if (!prefixes.emplace(pair.substr(0, equals), pair.substr(equals + 1)).second)
+      throw ConfigError(cat("[cli.import] --key_prefix names '", escape_controls(pair.substr(0, equals)), "' twice."));
+  }
+  return prefixes;
+}
+
+/// What a run that begins with these weights, and load_from_checkpoint, look for.
+StateTree state_of(LightningModule& module, const Config& config, const fs::path& file) {
+  StateTree state;
+  state["imported"] = file.filename().string();
+  state["weights_only"] = true;
+  state["progress"] = StateTree::map({{"epoch", 0}, {"global_step", 0}});
+  state["hparams"] = module.hparams().is_null() ? "{}\n" : to_yaml(module.hparams());
+  state["config"] = to_yaml(config.write());
+  state["metrics"] = StateTree();
+  module.on_save_checkpoint(state);
+  return state;
+}
+
+}  // namespace
+
+ExitCode export_checkpoint(const CommandLine& command) {
+  const fs::path checkpoint = *command.argument;
+  WeightsFile weights;
+  weights.format = format_of(command);
+  const fs::path output = command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
+  CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
+  weights.tensors = std::move(content.module);
+  weights.aliases = std::move(content.aliases);
+  write_weights_file(output, weights, command.force);
+  print(escape_controls(output.string()) + "\n");
+  return ExitCode::ok;
+}
+
+ExitCode import_weights(const CommandLine& command, const Config& config) {
+  const fs::path file = *command.argument;
+  const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
+  // What does not fit is told in the words of this verb; the module is given up then.
+  const LoadOptions options{.strict = false, .key_prefixes = prefixes_of(command.key_prefixes)};
+  if (output.extension() != ".ckpt") throw ConfigError(cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(output, ignored)))
+    throw CheckpointError(cat("[cli.import] the output must not exist; ", escape_controls(output.string()), " does. Name another one with --output."));
+  const WeightsFile weights = read_weights_file(file);
+  if (!weights.left_out.empty())
+    log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out), ". Resuming a Python run is not possible; its weights are imported."));
+  const PreparedRun run = prepare(config, Verb::fit);
+  run.module->configure_model();
+  std::string line;
+  const LoadReport report = load_module_state(*run.module, weights.tensors, options);
+  if (!report.differences.empty() && (command.strict || report.loaded.empty()))
+    throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
+                              "\nGive the model the options that the weights were made with, replace beginnings of names with --key_prefix OLD=NEW",
+                              command.strict ? ", or load what fits with --strict false." : "."));
+  for (std::istringstream lines(report.differences); std::getline(lines, line);) log::info(cat("not loaded: ", line));
+  CheckpointContent content;
+  content.module = module_state(*run.module);
+  content.aliases = parameter_aliases(*run.module);
+  content.optimizers = nullptr;
+  content.state = state_of(*run.module, config, file);
+  print(escape_controls(write_checkpoint(output, content).string()) + "\n");
+  return ExitCode::ok;
+}
+
+}  // namespace fulgur::cli

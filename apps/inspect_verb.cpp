@@ -1,0 +1,187 @@
+#include "inspect_verb.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/checkpoint/inspect.h"
+#include "fulgur/checkpoint/weights_file.h"
+#include "fulgur/core/text.h"
+#include "print.h"
+
+namespace fulgur::cli {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
+
+std::string bytes_text(uint64_t bytes) {
+  if (bytes < 1000) return cat(bytes, " B");
+  if (bytes < 1'000'000) return format_fixed(static_cast<double>(bytes) / 1e3, 1) + " kB";
+  if (bytes < 1'000'000'000) return format_fixed(static_cast<double>(bytes) / 1e6, 1) + " MB";
+  return format_fixed(static_cast<double>(bytes) / 1e9, 2) + " GB";
+}
+
+/// Columns side by side, two spaces between them.
+std::string columns(const Rows& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    text += " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += " " + row[i];
+      if (i + 1 < row.size()) text += std::string(widths[i] - row[i].size() + 1, ' ');
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> row_of(const TensorInfo& tensor) {
+  return {escape_controls(tensor.name), tensor.dtype, shape_text(tensor.shape), bytes_text(tensor.bytes)};
+}
+
+Json json_of(const std::vector<TensorInfo>& tensors) {
+  Json out = Json::array();
+  for (const TensorInfo& tensor : tensors) out.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
+  return out;
+}
+
+/// Paths are not ours: bytes that are no UTF-8 are replaced rather than refused.
+std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+std::map<std::string, double> metrics_of(const StateTree& state) {
+  std::map<std::string, double> metrics;
+  if (!state.contains("metrics") || !state.at("metrics").is_map()) return metrics;
+  for (const auto& [name, value] : state.at("metrics").as_map())
+    if (value.holds<double>() || value.holds<int64_t>()) metrics.emplace(name, value.as_double());
+  return metrics;
+}
+
+uint64_t values_of(const CheckpointInspection::File& file) {
+  uint64_t count = 0;
+  for (const TensorInfo& tensor : file.tensors) {
+    uint64_t values = 1;
+    for (const int64_t size : tensor.shape) values *= static_cast<uint64_t>(size);
+    count += values;
+  }
+  return count;
+}
+
+std::string text_of(const CheckpointInspection& found) {
+  const CheckpointOrigin& origin = found.summary.origin;
+  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n", "epoch         ", found.summary.epoch, "\n", "global step   ",
+                         found.summary.global_step, "\n");
+  if (found.state.contains("imported")) text += cat("imported from ", escape_controls(found.state.at("imported").as_string()), "\n");
+  text += cat("holds         ", found.summary.weights_only ? "weights only" : "weights, optimizers and the run's state", "\n");
+  text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch), ", ",
+              origin.device.empty() ? "device unknown" : escape_controls(origin.device), ", world size ", origin.world_size, "\n");
+  for (const auto& [name, value] : metrics_of(found.state)) text += cat("metric        ", escape_controls(name), " ", value, "\n");
+  Rows files;
+  for (const auto& file : found.files) {
+    files.push_back({escape_controls(file.name), bytes_text(file.bytes)});
+    if (!file.tensors.empty()) files.back().push_back(cat(file.tensors.size(), " tensors, ", format_count(static_cast<int64_t>(values_of(file))), " values"));
+  }
+  text += "files\n" + columns(files);
+  for (const auto& file : found.files) {
+    if (file.name != "model.safetensors") continue;
+    Rows tensors;
+    for (const TensorInfo& tensor : file.tensors) tensors.push_back(row_of(tensor));
+    for (const auto& [alias, name] : found.aliases) tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
+    text += "weights\n" + columns(tensors);
+  }
+  return text + (found.report.ok() ? "verified      every byte is as it was written\n" : cat("damaged\n", found.report.text(), "\n"));
+}
+
+Json json_of(const CheckpointInspection& found) {
+  const CheckpointOrigin& origin = found.summary.origin;
+  Json metrics = Json::object(), files = Json::array(), problems = Json::array();
+  for (const auto& [name, value] : metrics_of(found.state)) {
+    if (std::isfinite(value)) metrics[name] = value;
+    else metrics[name] = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+  }
+  for (const auto& file : found.files) {
+    Json one{{"name", file.name}, {"bytes", file.bytes}};
+    if (file.name.ends_with(".safetensors")) one["tensors"] = json_of(file.tensors);
+    files.push_back(std::move(one));
+  }
+  for (const CheckpointProblem& problem : found.report.problems) problems.push_back({{"file", problem.file}, {"part", problem.part}, {"message", problem.message}});
+  return {{"path", found.summary.path.string()},
+          {"epoch", found.summary.epoch},
+          {"global_step", found.summary.global_step},
+          {"weights_only", found.summary.weights_only},
+          {"imported_from", found.state.contains("imported") ? Json(found.state.at("imported").as_string()) : Json(nullptr)},
+          {"origin",
+           {{"fulgur", origin.fulgur},
+            {"libtorch", origin.libtorch},
+            {"device", origin.device},
+            {"threads", origin.threads},
+            {"deterministic", origin.deterministic},
+            {"world_size", origin.world_size},
+            {"config_hash", origin.config_hash},
+            {"save_counter", origin.save_counter}}},
+          {"metrics", std::move(metrics)},
+          {"files", std::move(files)},
+          {"aliases", found.aliases},
+          {"verified", found.report.ok()},
+          {"problems", std::move(problems)}};
+}
+
+/// As safetensors writes it, so that files and checkpoints look alike; complex numbers are in `.pt` only.
+std::string dtype_text(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBool: return "BOOL";
+    case at::kByte: return "U8";
+    case at::kChar: return "I8";
+    case at::kShort: return "I16";
+    case at::kInt: return "I32";
+    case at::kLong: return "I64";
+    case at::kUInt16: return "U16";
+    case at::kUInt32: return "U32";
+    case at::kUInt64: return "U64";
+    case at::kHalf: return "F16";
+    case at::kBFloat16: return "BF16";
+    case at::kFloat: return "F32";
+    case at::kDouble: return "F64";
+    case at::kFloat8_e4m3fn: return "F8_E4M3";
+    case at::kFloat8_e5m2: return "F8_E5M2";
+    default: return c10::toString(dtype);
+  }
+}
+
+/// A file that `import` would read.
+ExitCode inspect_file(const fs::path& path, bool as_json) {
+  const WeightsFile file = read_weights_file(path);
+  std::vector<TensorInfo> tensors;
+  for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, dtype_text(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
+  const std::string format = file.format == WeightsFormat::pytorch ? "pt" : "safetensors";
+  if (as_json) {
+    print(dump(Json{{"path", path.string()}, {"format", format}, {"tensors", json_of(tensors)}, {"aliases", file.aliases}, {"left_out", file.left_out}}));
+    return ExitCode::ok;
+  }
+  Rows rows;
+  for (const TensorInfo& tensor : tensors) rows.push_back(row_of(tensor));
+  std::string text = cat("file          ", escape_controls(path.string()), "\nformat        ", format, "\nweights\n", columns(rows));
+  if (!file.left_out.empty()) text += cat("left out      ", join(file.left_out), "\n");
+  print(text);
+  return ExitCode::ok;
+}
+
+}  // namespace
+
+ExitCode inspect(const CommandLine& command) {
+  const fs::path path = *command.argument;
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) return inspect_file(path, command.json);
+  const CheckpointInspection found = inspect_checkpoint(path);
+  print(command.json ? dump(json_of(found)) : text_of(found));
+  return found.report.ok() ? ExitCode::ok : ExitCode::checkpoint;
+}
+
+}  // namespace fulgur::cli

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+
+#include "fulgur/trainer/trainer.h"
+
+namespace fulgur::cli {
+
+/// The parts of a run, as the config names them.
+struct PreparedRun {
+  Trainer trainer;
+  std::shared_ptr<LightningModule> module;
+  DataSource data;
+};
+
+/// Makes them, after links from the data were filled. Throws a ConfigError where the config names no model.
+PreparedRun prepare(Config config, Verb verb);
+
+}  // namespace fulgur::cli

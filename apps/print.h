@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace fulgur::cli {
+
+/// To stdout, at once. A reader that has gone away (`| head -1`) is no error.
+void print(const std::string& text);
+
+}  // namespace fulgur::cli

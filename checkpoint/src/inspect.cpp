@@ -1,0 +1,67 @@
+#include "fulgur/checkpoint/inspect.h"
+
+#include "checked_folder.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "input_file.h"
+#include "safetensors_file.h"
+#include "state_json.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_safetensors(std::string_view name) { return name.ends_with(".safetensors"); }
+
+detail::SafetensorsHeader header_of(const fs::path& path) {
+  detail::InputFile file(path);
+  unsigned char length[8];
+  file.read(length, sizeof length);
+  const uint64_t bytes = detail::header_length(length);
+  if (bytes > detail::kMaxHeaderBytes || bytes > file.size() - sizeof length) throw CheckpointError("[checkpoint.safetensors] the header is longer than the file.");
+  std::string text(bytes, '\0');
+  file.read(text.data(), bytes);
+  return detail::parse_safetensors_header(text, file.size() - sizeof length - bytes);
+}
+
+StateTree state_of(const fs::path& path) {
+  detail::CheckedFolder folder(path);
+  detail::TensorMap tensors;
+  if (folder.manifest().files.contains(detail::kStateTensorsFile))
+    for (auto& [name, tensor] : folder.read_tensors(detail::kStateTensorsFile).tensors) tensors.emplace(name, tensor);
+  return detail::decode_state(folder.read_text(detail::kStateFile), CheckpointParts::weights_and_state, {}, tensors).state;
+}
+
+}  // namespace
+
+CheckpointInspection inspect_checkpoint(const fs::path& path) {
+  CheckpointInspection out;
+  const detail::CheckedFolder folder(path);
+  const detail::Manifest& manifest = folder.manifest();
+  out.summary = {path, manifest.epoch, manifest.global_step, manifest.weights_only, manifest.origin, std::nullopt};
+  out.report = verify_checkpoint(path);
+  for (const auto& [name, record] : manifest.files) {
+    CheckpointInspection::File& file = out.files.emplace_back();
+    file.name = name;
+    file.bytes = record.bytes;
+    if (!is_safetensors(name)) continue;
+    try {
+      const detail::SafetensorsHeader header = header_of(path / name);
+      for (const detail::SafetensorsEntry& entry : header.entries) file.tensors.push_back({entry.name, entry.dtype, entry.shape, entry.end - entry.begin});
+      if (name != detail::kModelFile) continue;
+      for (const auto& [key, value] : header.metadata)
+        if (key.starts_with("alias:")) out.aliases.emplace(key.substr(6), value);
+    } catch (const CheckpointError&) {
+      // The report has it.
+    }
+  }
+  if (!out.report.ok()) return out;
+  try {
+    out.state = state_of(path);
+  } catch (const CheckpointError& error) {
+    out.report.problems.push_back({detail::kStateFile, "", error.what()});
+  }
+  return out;
+}
+
+}  // namespace fulgur

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of foreign files with clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer. They are
+# files without LibTorch, so a build takes a minute.
+#
+#   scripts/fuzz.sh                          each target for 60 seconds
+#   scripts/fuzz.sh --seconds 600 idx config these, for longer
+#
+# Begins with tests/fuzz/corpus, which ctest replays in the normal build too; what is found new is kept in
+# build/fuzz/corpus. A finding ends it with 1 and lies in build/fuzz: bring it into tests/fuzz/corpus with its repair.
+# Needs clang and its run-time (Debian: clang, libclang-rt-14-dev or what belongs to that clang).
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$(repository_root)"
+
+all=(safetensors_header pytorch_pickle pytorch_zip idx config)
+seconds=60
+targets=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --seconds) seconds="${2:?--seconds needs a number}"; shift 2 ;;
+    -*) die 2 "fuzz.sh: unknown argument '$1' (--seconds N, or targets: ${all[*]})" ;;
+    *)
+      case " ${all[*]} " in *" $1 "*) targets+=("$1") ;; *) die 2 "fuzz.sh: unknown target '$1' (${all[*]})" ;; esac
+      shift ;;
+  esac
+done
+[ ${#targets[@]} -gt 0 ] || targets=("${all[@]}")
+
+cxx="${FUZZ_CXX:-clang++}"
+command -v "$cxx" >/dev/null || die 2 "fuzz.sh: needs clang with libFuzzer; install clang, or name one with FUZZ_CXX"
+
+core=(core/src/errors.cpp core/src/text.cpp)
+sources_of() {
+  case "$1" in
+    safetensors_header) echo tests/fuzz/safetensors_header.cpp checkpoint/src/safetensors_header.cpp ;;
+    pytorch_*) echo tests/fuzz/pytorch.cpp checkpoint/src/{pickle_reader,pickle_writer,pytorch_archive,zip_reader,durable_file,system_calls}.cpp ;;
+    idx) echo tests/fuzz/idx.cpp data/src/idx.cpp ;;
+    config) echo tests/fuzz/config.cpp core/src/{config_node,interval,options,yaml_writer}.cpp trainer/src/config/{interpolate,merge,yaml_reader}.cpp ;;
+  esac
+}
+
+# shellcheck disable=SC2054
+flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wall -Wextra
+  -Icore/include -Icheckpoint/include -Icheckpoint/src -Idata/src -Itrainer/include -Itrainer/src -Itests/fuzz)
+mkdir -p build/fuzz
+failed=()
+for target in "${targets[@]}"; do
+  say "building $target"
+  # shellcheck disable=SC2046
+  "$cxx" "${flags[@]}" -DFULGUR_FUZZ_TARGET="$target" tests/fuzz/libfuzzer_main.cpp $(sources_of "$target") "${core[@]}" \
+    -lzip -lz -lyaml-cpp -o "build/fuzz/$target"
+  mkdir -p "build/fuzz/corpus/$target"
+  dictionary=()
+  [ ! -e "tests/fuzz/$target.dict" ] || dictionary=(-dict="tests/fuzz/$target.dict")
+  say "fuzzing $target for $seconds s"
+  if ! "build/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 -print_final_stats=1 -verbosity=1 \
+    "${dictionary[@]}" -artifact_prefix="build/fuzz/$target-" "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"build/fuzz/$target.log" 2>&1; then
+    failed+=("$target")
+    tail -n 40 "build/fuzz/$target.log"
+  fi
+  grep -hE '^(stat::number_of_executed_units|stat::peak_rss_mb)' "build/fuzz/$target.log" || true
+done
+[ ${#failed[@]} -eq 0 ] || die 1 "fuzz.sh: findings in ${failed[*]}; the inputs are in build/fuzz"
+say "no findings"

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Writes the inputs that fuzzing begins with into tests/fuzz/corpus, from the fixtures and presets of the repository."""
+import gzip
+import os
+import struct
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+FIXTURES = os.path.join(ROOT, "tests", "checkpoint", "fixtures")
+
+
+def put(target, name, data):
+    folder = os.path.join(HERE, "corpus", target)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(data)
+
+
+def read(*parts):
+    with open(os.path.join(*parts), "rb") as file:
+        return file.read()
+
+
+def safetensors_header():
+    def header(name, json, size):
+        put("safetensors_header", name, struct.pack("<H", size) + json)
+
+    for name in ("model", "optimizer", "state"):
+        data = read(FIXTURES, "v1", "epoch=3-step=1000.ckpt", name + ".safetensors")
+        (length,) = struct.unpack("<Q", data[:8])
+        header(name, data[8:8 + length], len(data) - 8 - length)
+    header("empty", b"{}", 0)
+    header("metadata", b'{"__metadata__":{"format":"pt","alias:b":"a"},"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}', 4)
+    header("zero_size", b'{"a":{"dtype":"BF16","shape":[0,4],"data_offsets":[0,0]},"b":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}}  ', 2)
+    header("overflow", b'{"a":{"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,0]}}', 0)
+    header("hole", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}', 3)
+    header("escapes", b'{"\\u00fc\\n\\ud83d\\ude00":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1)
+
+
+def pytorch():
+    folder = os.path.join(FIXTURES, "pytorch")
+    for name in ("network.pt", "lightning.ckpt", "plain.pt", "views.pt", "whole_module.pt"):
+        put("pytorch_zip", name, read(folder, name))
+        with zipfile.ZipFile(os.path.join(folder, name)) as archive:
+            pickle = next(entry for entry in archive.namelist() if entry.endswith("/data.pkl"))
+            put("pytorch_pickle", name + ".pkl", archive.read(pickle))
+    put("pytorch_pickle", "system", b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R.")
+    put("pytorch_pickle", "itself", b"\x80\x02]q\x00h\x00a.")
+    put("pytorch_pickle", "long", b"\x80\x02}X\x01\x00\x00\x00a\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01s.")
+
+
+def idx():
+    images = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4) + bytes(range(24))
+    labels = struct.pack(">BBBBI", 0, 0, 8, 1, 5) + bytes(5)
+    for name, dims, data in (("images", 3, images), ("labels", 1, labels), ("too_long", 1, labels + b"x"), ("too_short", 3, images[:-1]),
+                             ("wrong_type", 1, b"\0\0\x0d\x01" + labels[4:]), ("large", 3, images[:4] + b"\xff" * 12),
+                             ("gzip", 3, gzip.compress(images, mtime=0)), ("gzip_cut", 1, gzip.compress(labels, mtime=0)[:-6]),
+                             ("gzip_zeros", 1, gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, 900_000) + bytes(900_000), mtime=0))):
+        put("idx", name, bytes([dims]) + data)
+
+
+def config():
+    folder = os.path.join(ROOT, "configs")
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".yaml"):
+            put("config", name, read(folder, name))
+    for name, text in {
+        "options": "number: 3\nrate: 1e-3\nflag: true\nname: 'x y'\nmaybe: ~\nlist: [1, 2]\nmap: {a: 1.0}\nlength: 10ep\nlimit: 0.5\nthreads: auto\n",
+        "references": "a: 1\nb: ${a}\nc: {d: '${b} and ${env:HOME}', e: $${x}}\n",
+        "cycle": "a: ${b}\nb: ${a}\n",
+        "aliases": "a: &x [1, 2]\nb: [*x, *x]\nc: &y {k: *x}\nd: *y\n",
+        "itself": "a: &a [*a]\n",
+        "merge_key": "a: &a {x: 1}\nb: {<<: *a}\n",
+        "texts": "a: |\n  two\n  lines\nb: >-\n  folded\n  text\nc: \"\\u00fc\\t\"\nd: 'it''s'\ne: 010\nf: 0x1F\ng: .nan\nh: yes\n",
+        "documents": "a: 1\n---\nb: 2\n",
+        "nested": "[" * 70 + "]" * 70,
+    }.items():
+        put("config", name, text.encode())
+
+
+if __name__ == "__main__":
+    safetensors_header()
+    pytorch()
+    idx()
+    config()
