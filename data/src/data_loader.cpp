@@ -57,7 +57,7 @@ struct DataLoader::Impl {
   void check_options();
   void check_not_empty() const;
   int64_t usable_samples() const;
-  EpochPlan make_plan() const;
+  EpochPlan make_plan(int64_t begin) const;
   bool pins() const;
   void make_recipe();
   void set_workers(int64_t count);
@@ -127,7 +127,8 @@ int64_t DataLoader::Impl::usable_samples() const {
   return options.drop_last ? all - all % options.batch_size : all;
 }
 
-EpochPlan DataLoader::Impl::make_plan() const {
+// Of an epoch that goes on at sample `begin`: what drop_last leaves out is counted from there.
+EpochPlan DataLoader::Impl::make_plan(int64_t begin) const {
   const auto check = [&](size_t got, int64_t expected, const char* what) {
     if (static_cast<int64_t>(got) != expected)
       throw Error(cat("[data.DataLoader] ", what, " as its size() says; got ", static_cast<int64_t>(got), " instead of ", expected, "."));
@@ -139,7 +140,8 @@ EpochPlan DataLoader::Impl::make_plan() const {
   }
   std::vector<int64_t> order = sampler->order(context);
   check(order.size(), sampler->size(context.rank, context.world_size), "order() of the sampler must give as many indices");
-  order.resize(static_cast<size_t>(usable_samples()));
+  const auto all = static_cast<int64_t>(order.size());
+  if (options.drop_last && begin <= all) order.resize(static_cast<size_t>(all - (all - begin) % options.batch_size));
   return EpochPlan(std::move(order), options.batch_size, options.drop_last);
 }
 
@@ -299,7 +301,7 @@ void DataLoader::start_epoch(int64_t epoch) {
   EpochPosition start{.epoch = epoch};
   if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
   m.context.epoch = epoch;
-  m.plan = m.make_plan();
+  m.plan = m.make_plan(start.samples);
   if (!m.plan.fits(start))
     throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch, " of the ", m.options.name,
                         " set, which has ", m.plan.samples(), m.options.batch_sampler ? " in other batches" : "",
@@ -368,7 +370,7 @@ void DataLoader::load_state(const StateTree& state) {
                               ", sample ", position.samples, "."));
   // The samples count: with another batch size as many batches are left as they need.
   if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size()) {
-    const int64_t left = std::max<int64_t>(impl_->usable_samples() - position.samples, 0);
+    const int64_t all = impl_->sampler->size(impl_->context.rank, impl_->context.world_size), left = std::max<int64_t>(all - position.samples, 0);
     position.batches = std::max<int64_t>(*size() - (impl_->options.drop_last ? left / batch_size() : (left + batch_size() - 1) / batch_size()), 0);
   }
   impl_->loaded = position;

@@ -11,6 +11,9 @@ set(TEST_SOURCES
   manual_optimization_test.cpp
   parity_test.cpp
   progress_bar_test.cpp
+  nonfinite_test.cpp
+  preemption_test.cpp
+  resume_choice_test.cpp
   resume_test.cpp
   run_folder_test.cpp
   trainer_arguments_test.cpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/trainer.h"
@@ -75,13 +76,19 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
 }
 
 // The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
-std::optional<std::filesystem::path> chosen(Config& config) {
+std::optional<std::filesystem::path> choose(Config& config, std::optional<RunLock>& lock) {
   Parts parts;
   parts.config_folder = config.folder;
-  if (*config.ckpt_path != "auto")
-    return detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir, detail::run_name(config.trainer, parts), parts.config_folder);
+  if (*config.ckpt_path != "auto") {
+    const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir, detail::run_name(config.trainer, parts), parts.config_folder);
+    if (const auto run_dir = detail::run_folder_of(path)) lock.emplace(*run_dir);
+    return path;
+  }
   if (detail::find_finished_run(config.trainer, parts)) return std::nullopt;
-  auto found = detail::find_resume_point(config.trainer, parts);
+  const auto run_dir = detail::find_run_to_resume(config.trainer, parts);
+  if (!run_dir) return std::nullopt;
+  lock.emplace(*run_dir);
+  auto found = detail::find_resume_point(*run_dir);
   if (!found) return std::nullopt;
   config.ckpt_path = found->path.string();
   return found->path;
@@ -96,7 +103,9 @@ std::string ConfigDifference::text() const {
 
 std::vector<ConfigDifference> agree_with_checkpoint(Config& config) {
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
-  const auto path = chosen(config);
+  // A run at work in the folder would change what is read here.
+  std::optional<RunLock> lock;
+  const auto path = choose(config, lock);
   if (!path) return {};
   const CheckpointContent content = read_checkpoint(*path, CheckpointParts::weights_and_state, Verify::needed);
   if (!content.state.is_map() || !content.state.contains("config_written")) return {};

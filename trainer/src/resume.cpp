@@ -14,11 +14,6 @@ namespace {
 
 constexpr const char* kMark = "finished.json";
 
-std::optional<fs::path> newest_run(const TrainerOptions& options, const Parts& parts) {
-  if (!parts.config_folder.empty() && fs::is_directory(parts.config_folder / "checkpoints")) return parts.config_folder;
-  return newest_run_folder(options.default_root_dir, run_name(options, parts));
-}
-
 std::optional<fs::path> link_target(const fs::path& link) {
   std::error_code error;
   if (!fs::is_symlink(link, error)) return std::nullopt;
@@ -36,10 +31,13 @@ std::string run_name(const TrainerOptions& options, const Parts& parts) {
   return name.value_or(kDefaultRunName);
 }
 
-std::optional<ResumePoint> find_resume_point(const TrainerOptions& options, const Parts& parts) {
-  const auto run = newest_run(options, parts);
-  if (!run) return std::nullopt;
-  auto summaries = list_checkpoints(*run / "checkpoints");
+std::optional<fs::path> find_run_to_resume(const TrainerOptions& options, const Parts& parts) {
+  if (!parts.config_folder.empty() && fs::is_directory(parts.config_folder / "checkpoints")) return parts.config_folder;
+  return newest_run_folder(options.default_root_dir, run_name(options, parts));
+}
+
+std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
+  auto summaries = list_checkpoints(run_dir / "checkpoints");
   // The last that was saved is the newest, also where the run had gone back to an earlier step. Those that cannot say come
   // first, so that each is told.
   std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {
@@ -52,7 +50,7 @@ std::optional<ResumePoint> find_resume_point(const TrainerOptions& options, cons
       if (summary.problem) throw CheckpointError(*summary.problem);
       return ResumePoint{summary.path, read_checkpoint(summary.path)};
     } catch (const CheckpointError& error) {
-      log::warn("trainer.bad_checkpoint", cat(summary.path, " cannot be used and is passed over: ", error.what()));
+      log::error(cat(summary.path, " cannot be used and is passed over: ", error.what()));
     }
   }
   return std::nullopt;
@@ -77,7 +75,7 @@ void unmark_finished(const fs::path& run_dir) {
 }
 
 std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const Parts& parts) {
-  const auto run = newest_run(options, parts);
+  const auto run = find_run_to_resume(options, parts);
   if (!run) return std::nullopt;
   std::ifstream file(*run / kMark);
   if (!file) return std::nullopt;

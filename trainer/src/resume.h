@@ -18,9 +18,12 @@ struct ResumePoint {
 /// Name of the folder of run folders: as the first logger names it.
 std::string run_name(const TrainerOptions& options, const Parts& parts);
 
-/// `ckpt_path: auto`: the newest checkpoint that verifies in the newest run folder. Each one that does not is told with its
-/// reason. Nothing where there is none.
-std::optional<ResumePoint> find_resume_point(const TrainerOptions& options, const Parts& parts);
+/// `ckpt_path: auto`: the newest run folder; nothing where there is none.
+std::optional<std::filesystem::path> find_run_to_resume(const TrainerOptions& options, const Parts& parts);
+
+/// The newest checkpoint of a run that verifies. Each one that does not is told with its reason. Nothing where there is
+/// none. The caller holds the run's lock, else a run at work may remove what is found.
+std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_dir);
 
 /// The run folder of a checkpoint (`RUN/checkpoints/NAME.ckpt`); nothing where it lies elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);

@@ -87,7 +87,7 @@ void Session::take_folder() {
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return;
   run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
-  lock_.emplace(run.run_dir);
+  if (!lock_) lock_.emplace(run.run_dir);
   std::optional<int64_t> resume_step;
   if (goes_on_in_) {
     resume_step = content_->state.at("progress").at("global_step").as_int();
@@ -264,7 +264,9 @@ void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered
     checkpoint_ = remembered.best;
   } else if (*choice == "auto") {
     if (verb_ != Verb::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
-    if (auto found = find_resume_point(run.options, run.parts)) {
+    const auto run_dir = find_run_to_resume(run.options, run.parts);
+    if (run_dir) lock_.emplace(*run_dir);
+    if (auto found = run_dir ? find_resume_point(*run_dir) : std::nullopt) {
       checkpoint_ = std::move(found->path);
       content_ = std::move(found->content);
     } else {
@@ -296,12 +298,16 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, remembered);
+  const auto its_run = checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
+  // Before it is read: a run at work there may remove it.
+  if (its_run && !lock_) lock_.emplace(*its_run);
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
   // Imported weights begin a run, wherever they lie.
   if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
-  if (checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops()) goes_on_in_ = run_folder_of(*checkpoint_);
+  if (run.parts.load.loads_loops()) goes_on_in_ = its_run;
+  if (!goes_on_in_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
   const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;

@@ -1,0 +1,108 @@
+// F16: configs that differ from that of the checkpoint a fit goes on from, and the options that say how to load.
+#include <catch2/catch_test_macros.hpp>
+
+#include "process.h"
+
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kConfig = R"(
+seed_everything: 7
+trainer: {max_steps: 12, num_threads: 1, enable_progress_bar: false, enable_model_summary: false, log_every_n_steps: 1}
+model: {class_path: MlpClassifier, init_args: {in_features: 4, num_classes: 3, hidden: [8]}}
+data: {class_path: SyntheticDataModule, init_args: {num_train: 64, num_val: 32, num_test: 32, num_classes: 3, shape: [4], batch_size: 4}}
+optimizer: {class_path: SGD, init_args: {lr: 0.1, momentum: 0.5}}
+)";
+
+struct Stopped {
+  TemporaryFolder folder;
+  Stopped() {
+    write_text(folder / "c.yaml", kConfig);
+    REQUIRE(trainer({"fit", "-c", "c.yaml"}, {.folder = folder.path()}).exit_code == 0);
+  }
+  Finished resume(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "20"});
+    return trainer(more, {.folder = folder.path()});
+  }
+  std::string config() const { return read_text(folder / "fulgur_logs/version_0/config.yaml"); }
+};
+
+}  // namespace
+
+TEST_CASE("F16 optimizer, schedule, batch size and seed keep the checkpoint's values, limits are the config's; each difference is told") {
+  const Stopped run;
+  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--seed_everything", "9", "--trainer.log_every_n_steps", "5"});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.err, "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.1"));
+  CHECK(says(end.err, "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run goes on with 4"));
+  CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run goes on with 7"));
+  CHECK(says(end.err, "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run goes on with 5"));
+  CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run goes on with 20"));
+  CHECK(says(run.config(), "lr: 0.1"));
+  CHECK(says(run.config(), "batch_size: 4"));
+  CHECK(says(end.err, "20 steps"));
+}
+
+TEST_CASE("F16 with --allow-config-change the config wins") {
+  const Stopped run;
+  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--allow-config-change", "--trainer.callbacks+=LearningRateMonitor"});
+  INFO(end.err);
+  REQUIRE(end.exit_code == 0);
+  CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.2"));
+  CHECK(says(end.err, "the epoch goes on at batch 6 (48 samples), where it was at batch 12"));
+  CHECK(says(run.config(), "lr: 0.2"));
+  // The rate that was stepped with, not only the one that was written down.
+  const std::string rows = read_text(run.folder / "fulgur_logs/version_0/metrics.csv");
+  CHECK(says(rows, "0.2"));
+}
+
+TEST_CASE("F16 another model is refused with exit code 4, also where only an option differs") {
+  const Stopped run;
+  const Finished wider = run.resume({"--model.hidden", "[16]", "--model.dropout", "0.5"});
+  CHECK(wider.exit_code == 4);
+  CHECK(says(wider.err, "model.init_args.hidden: "));
+  CHECK(says(wider.err, "model.init_args.dropout: "));
+  CHECK(says(wider.err, "--allow-config-change"));
+  // Options that change no shape may change, shapes may not.
+  CHECK(run.resume({"--model.dropout", "0.5", "--allow-config-change"}).exit_code == 0);
+  CHECK(run.resume({"--model.hidden", "[16]", "--allow-config-change", "--trainer.max_steps", "30"}).exit_code == 4);
+}
+
+TEST_CASE("--resume is for fit, and not beside --ckpt_path") {
+  const TemporaryFolder folder;
+  write_text(folder / "c.yaml", kConfig);
+  const Finished test = trainer({"test", "-c", "c.yaml", "--resume"}, {.folder = folder.path()});
+  CHECK(test.exit_code == 2);
+  CHECK(says(test.err, "--resume is for fit"));
+  CHECK(trainer({"fit", "-c", "c.yaml", "--resume", "--ckpt_path", "last"}, {.folder = folder.path()}).exit_code == 2);
+  CHECK(trainer({"fit", "-c", "c.yaml", "--resume=yes"}, {.folder = folder.path()}).exit_code == 2);
+  CHECK(trainer({"fit", "-c", "c.yaml", "--verify", "half"}, {.folder = folder.path()}).exit_code == 2);
+}
+
+TEST_CASE("a finished run says so and exits 0; a second process in its folder is refused") {
+  const Stopped run;
+  const Finished again = trainer({"fit", "-c", "c.yaml", "--resume"}, {.folder = run.folder.path()});
+  CHECK(again.exit_code == 0);
+  CHECK(says(again.err, "is finished (max_steps"));
+  Running first({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "100000000"}, {.folder = run.folder.path()});
+  REQUIRE(first.wait_until([&] { return says(first.err(), "checkpoint: "); }));
+  const Finished second = trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "100000000"}, {.folder = run.folder.path()});
+  INFO(second.err);
+  CHECK(second.exit_code == 2);
+  CHECK(says(second.err, "pid"));
+}
+
+TEST_CASE("--verify needed tests a checkpoint whose optimizer is damaged; whole does not") {
+  const Stopped run;
+  const fs::path file = run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt/optimizer.safetensors";
+  std::string bytes = read_text(file);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(file, bytes);
+  const Finished whole = trainer({"test", "-c", "c.yaml", "--ckpt_path", "last"}, {.folder = run.folder.path()});
+  CHECK(whole.exit_code == 4);
+  CHECK(says(whole.err, "optimizer.safetensors"));
+  CHECK(trainer({"test", "-c", "c.yaml", "--ckpt_path", "last", "--verify", "needed"}, {.folder = run.folder.path()}).exit_code == 0);
+}

@@ -1,0 +1,194 @@
+// on_nonfinite: what NaN and infinity do to a run, by policy.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+
+#include "boring.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
+
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/log.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+
+enum class Fault { none, loss, gradient, metric, input, denormal, weight };
+
+// Goes wrong in the batch `at` of the run.
+struct Failing : SelfPlanned {
+  Fault fault = Fault::none;
+  int64_t at = 6, batches = 0;
+  bool once = true;
+  std::map<std::string, Tensor> before;
+  bool now() const { return once ? batches == at : batches >= at; }
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    ++batches;
+    if (now()) {
+      before = weights(*this);
+      if (fault == Fault::loss) return at::mse_loss(forward(b[0]), b[1]) * kNan;
+      if (fault == Fault::metric) log("odd", kNan);
+      if (fault == Fault::denormal) return at::mse_loss(forward(b[0]), b[1]) * 1e-42;
+    }
+    return SelfPlanned::training_step(b, i);
+  }
+  Batch on_before_batch_transfer(Batch b, int64_t) override {
+    if (fault == Fault::input && batches + 1 == at) b.set(0, b[0] * kNan);
+    return b;
+  }
+  void on_after_backward() override {
+    if (now() && fault == Fault::gradient) first->weight.mutable_grad().fill_(kInf);
+  }
+  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+    at::NoGradGuard no_grad;
+    if (now() && fault == Fault::weight) first->weight.fill_(kNan);
+  }
+};
+
+struct Result {
+  FitReport report;
+  std::shared_ptr<Failing> module = std::make_shared<Failing>();
+  std::shared_ptr<MemoryLogger> logger = std::make_shared<MemoryLogger>();
+  std::string error, told;
+};
+
+Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy, const std::function<void(TrainerOptions&, Failing&)>& change = {}) {
+  Result result;
+  result.module->fault = fault;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.on_nonfinite = policy;
+  if (change) change(options, *result.module);
+  Parts parts;
+  ModelCheckpoint::Options saving;
+  saving.every_n_train_steps = 2;
+  saving.save_top_k = -1;
+  parts.add(std::make_shared<ModelCheckpoint>(saving));
+  parts.loggers = {result.logger};
+  log::reset_warnings();
+  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &result.told);
+  try {
+    result.report = Trainer(options, parts).fit(result.module, regression_data(40, 4), {});
+  } catch (const NonFiniteError& error) {
+    CHECK(error.code() == ExitCode::non_finite);
+    result.error = error.what();
+  }
+  log::set_sink({}, nullptr);
+  return result;
+}
+
+void check_all_finite(const fs::path& checkpoints, int64_t most_steps) {
+  const auto all = list_checkpoints(checkpoints);
+  REQUIRE_FALSE(all.empty());
+  CHECK(all.front().global_step <= most_steps);
+  for (const auto& summary : all)
+    for (const auto& [name, value] : read_checkpoint(summary.path).module) CHECK(value.isfinite().all().item<bool>());
+}
+
+}  // namespace
+
+TEST_CASE("F30 raise, the default: a NaN loss ends the run with exit code 6, the batch and what is wrong; no checkpoint has it") {
+  TemporaryFolder folder;
+  CHECK(TrainerOptions().on_nonfinite == "raise");
+  const Result run = fit(folder, Fault::loss, "raise");
+  CHECK_THAT(run.error, ContainsSubstring("the loss is not finite") && ContainsSubstring("batch 5") && ContainsSubstring("step 5"));
+  CHECK(same_weights(run.module->before, weights(*run.module)));
+  check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 5);
+  CHECK_THAT(read_text(folder / "fulgur_logs/version_0/nonfinite.jsonl"), ContainsSubstring("\"global_step\":5") && ContainsSubstring("\"what\":\"the loss\""));
+}
+
+TEST_CASE("F30 an input that is NaN is named, and so is a gradient where gradients are looked at") {
+  TemporaryFolder folder;
+  CHECK_THAT(fit(folder, Fault::input, "raise").error, ContainsSubstring("'x' of the batch"));
+  const auto looked_at = [](TrainerOptions& o, Failing&) { o.check_every = 1; };
+  CHECK_THAT(fit(folder, Fault::gradient, "raise", looked_at).error, ContainsSubstring("the gradient of 'first.weight'"));
+  // Clipping has the norm, which costs nothing more.
+  const auto clipped = [](TrainerOptions& o, Failing&) { o.gradient_clip_val = 1.0; };
+  CHECK_THAT(fit(folder, Fault::gradient, "raise", clipped).error, ContainsSubstring("the gradient of 'first.weight'"));
+}
+
+TEST_CASE("F30 skip: the step is left out, the weights stay, the skipped are counted and training goes on") {
+  for (const Fault fault : {Fault::loss, Fault::input, Fault::gradient}) {
+    CAPTURE(static_cast<int>(fault));
+    TemporaryFolder folder;
+    struct Comparing : Failing {
+    };
+    const Result run = fit(folder, fault, "skip");
+    CHECK(run.error.empty());
+    CHECK(run.report.epochs == 2);
+    for (const auto& [name, value] : weights(*run.module)) CHECK(value.isfinite().all().item<bool>());
+    REQUIRE_FALSE(run.logger->values("skipped_steps").empty());
+    CHECK(run.logger->values("skipped_steps").back().second == 1);
+    check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 20);
+  }
+}
+
+TEST_CASE("F30 skip leaves the weights of that step as they were") {
+  struct Watching : Callback {
+    std::map<std::string, Tensor> after;
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t i) override {
+      if (i == 5 && run.progress().epoch == 0) after = weights(run.module());
+    }
+  };
+  TemporaryFolder folder;
+  auto module = std::make_shared<Failing>();
+  module->fault = Fault::gradient;
+  TrainerOptions options = quiet(folder);
+  options.on_nonfinite = "skip";
+  auto watching = std::make_shared<Watching>();
+  Parts parts;
+  parts.add(watching);
+  Trainer(options, parts).fit(module, regression_data(40, 0));
+  CHECK(same_weights(module->before, watching->after));
+}
+
+TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further checkpoint") {
+  TemporaryFolder folder;
+  const Result run = fit(folder, Fault::loss, "stop");
+  CHECK(run.error.empty());
+  CHECK(run.report.exit_code == ExitCode::non_finite);
+  CHECK_THAT(run.report.stop_reason, ContainsSubstring("non-finite: the loss"));
+  check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 5);
+  // Not finished: with other data or rates it can go on.
+  CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
+}
+
+TEST_CASE("F30 rollback: weights and optimizer are those of the last checkpoint, and training goes on behind the batch") {
+  TemporaryFolder folder;
+  const Result run = fit(folder, Fault::loss, "rollback");
+  CHECK(run.error.empty());
+  CHECK(run.report.epochs == 2);
+  CHECK_THAT(run.told, ContainsSubstring("are those of") && ContainsSubstring("epoch=0-step=4.ckpt"));
+  for (const auto& [name, value] : weights(*run.module)) CHECK(value.isfinite().all().item<bool>());
+}
+
+TEST_CASE("F30 rollback gives up where the same checkpoint does not help three times") {
+  TemporaryFolder folder;
+  const Result run = fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.once = false; });
+  CHECK_THAT(run.error, ContainsSubstring("after 3 rollbacks to the same checkpoint"));
+  CHECK_THAT(fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.at = 1; }).error, ContainsSubstring("no checkpoint to roll back to"));
+}
+
+TEST_CASE("F30 off: nothing is looked at, and a metric that is NaN or a loss that is tiny is nobody's fault") {
+  TemporaryFolder folder;
+  CHECK(fit(folder, Fault::loss, "off").report.epochs == 2);
+  CHECK(fit(folder, Fault::metric, "raise").report.epochs == 2);
+  CHECK(fit(folder, Fault::denormal, "raise").report.epochs == 2);
+}
+
+TEST_CASE("F30 weights that are not finite reach no checkpoint, and the best one stays") {
+  TemporaryFolder folder;
+  const Result run = fit(folder, Fault::weight, "raise", [](TrainerOptions& o, Failing&) { o.max_steps = 6; });
+  CHECK_THAT(run.told, ContainsSubstring("is not written: 'first.weight' is not finite"));
+  check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 4);
+}
