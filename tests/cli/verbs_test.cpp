@@ -156,7 +156,7 @@ TEST_CASE("a checkpoint that is missing exits 4") {
   CHECK(says(finished.err, "nowhere.ckpt"));
 }
 
-TEST_CASE("a run whose stdout nobody reads goes on to its end") {
+TEST_CASE("F35 a run whose stdout nobody reads goes on to its end") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const Finished finished =

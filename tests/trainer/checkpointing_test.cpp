@@ -226,3 +226,92 @@ TEST_CASE("a save that fails ends the run with exit code 4, and the checkpoint b
   CHECK(blocking->failed);
   CHECK(read_checkpoint(trainer.log_dir() / "saved/epoch=0-step=2.ckpt").module.size() == 4);
 }
+
+namespace {
+
+// Once there is a checkpoint, their folder is a file, until a save has failed.
+struct Blocking : Callback {
+  std::vector<int64_t> published, failed;
+  bool blocked = false;
+  void on_train_epoch_end(RunContext& run) override {
+    if (blocked || published.empty()) return;
+    blocked = true;
+    fs::rename(run.checkpoint_dir(), run.log_dir() / "saved");
+    test::write_text(run.checkpoint_dir(), "in the way");
+  }
+  void on_checkpoint_failed(RunContext& run, const CheckpointInfo& info, const std::exception&) override {
+    failed.push_back(info.global_step);
+    fs::remove(run.checkpoint_dir());
+    fs::rename(run.log_dir() / "saved", run.checkpoint_dir());
+  }
+  void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override { published.push_back(info.global_step); }
+};
+
+}  // namespace
+
+TEST_CASE("F5 F7 on_save_error continue: it is told, training goes on, the checkpoint before and those behind are whole") {
+  for (const bool async : {true, false}) {
+    CAPTURE(async);
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 100;
+    options.on_save_error = "continue";
+    options.async_checkpoint = async;
+    auto blocking = std::make_shared<Blocking>();
+    Parts parts;
+    parts.callbacks = {blocking};
+    ModelCheckpoint::Options saving;
+    saving.save_top_k = -1;
+    parts.add(std::make_shared<ModelCheckpoint>(saving));
+    const FitReport report = Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0));
+    CHECK(report.epochs == 100);
+    CHECK(blocking->failed.size() == 1);
+    CHECK(blocking->published.size() == 99);
+    CHECK(blocking->published.back() == 200);
+    const auto all = list_checkpoints(report.run_dir / "checkpoints");
+    CHECK(all.size() >= 99);  // one may have been written, and only its link have failed
+    for (const auto& summary : all) CHECK(verify_checkpoint(summary.path).ok());
+  }
+}
+
+TEST_CASE("F52 an asynchronous save that fails surfaces at the next step, a synchronous one in its own") {
+  struct Never : Blocking {
+    void on_train_batch_start(RunContext& run, const Batch&, int64_t) override { last_begun = run.progress().global_step; }
+    int64_t last_begun = -1;
+  };
+  for (const bool async : {true, false}) {
+    CAPTURE(async);
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 1000;
+    options.async_checkpoint = async;
+    auto never = std::make_shared<Never>();
+    Parts parts;
+    parts.callbacks = {never};
+    CHECK_THROWS_AS(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(400, 0)), CheckpointError);
+    // 100 steps an epoch: at once, or before the next one is over.
+    CHECK(never->failed.size() == 1);
+    CHECK(never->last_begun < never->failed.front() + (async ? 100 : 0));
+  }
+}
+
+TEST_CASE("F54 the same seed gives the same bits; validation does not move the generators of training") {
+  const auto run = [](uint64_t seed, bool validates, bool sanity) {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 2;
+    options.num_sanity_val_steps = sanity ? 2 : 0;
+    if (!validates) options.limit_val_batches = BatchLimit(int64_t{0});
+    Parts parts;
+    parts.seed = seed;
+    at::manual_seed(3);
+    auto module = std::make_shared<SelfPlanned>(0.3);
+    Trainer(options, parts).fit(module, regression_data());
+    return weights(*module);
+  };
+  const auto first = run(5, true, true);
+  CHECK(same_weights(first, run(5, true, true)));
+  CHECK(same_weights(first, run(5, true, false)));
+  CHECK(same_weights(first, run(5, false, false)));
+  CHECK_FALSE(same_weights(first, run(6, true, true)));
+}
