@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <map>
@@ -67,6 +68,19 @@ class Laps {
 
 inline void write_report(const Arguments& arguments, const nlohmann::json& report) {
   std::ofstream(arguments.text("report")) << report.dump() << '\n';
+}
+
+/// main() of a program whose work is `body(arguments)`.
+template <class Body>
+int run(int count, char** values, Body body) {
+  try {
+    prepare();
+    body(Arguments(count, values));
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
 }
 
 }  // namespace bench

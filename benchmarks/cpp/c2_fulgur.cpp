@@ -5,6 +5,7 @@
 #include "fulgur/data/tensor_dataset.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/trainer/trainer.h"
+#include "given_order.h"
 #include "mlp.h"
 
 namespace {
@@ -34,21 +35,6 @@ class Classifier : public fulgur::LightningModule {
   bench::Laps laps;
 };
 
-/// The order that all peers have.
-class GivenOrder : public fulgur::Sampler {
- public:
-  explicit GivenOrder(Tensor order) : order_(std::move(order)) {}
-  int64_t size(int64_t, int64_t) const override { return order_.size(1); }
-  std::vector<int64_t> order(const fulgur::SamplerContext& context) const override {
-    const int64_t* row = order_.const_data_ptr<int64_t>() + context.epoch * order_.size(1);
-    return {row, row + order_.size(1)};
-  }
-  bool shuffles() const override { return true; }
-
- private:
-  Tensor order_;
-};
-
 }  // namespace
 
 int main(int count, char** values) {
@@ -66,7 +52,7 @@ int main(int count, char** values) {
   const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{inputs.x, inputs.y});
   const auto loader = std::make_shared<fulgur::DataLoader>(
       dataset,
-      fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<GivenOrder>(inputs.order)});
+      fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.order)});
   fulgur::Trainer(options).fit(module, fulgur::DataSource(loader));
 
   bench::write_report(arguments,

@@ -3,25 +3,12 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/data/tensor_dataset.h"
+#include "given_order.h"
 #include "images.h"
 
 namespace {
 
 using at::Tensor;
-
-class GivenOrder : public fulgur::Sampler {
- public:
-  explicit GivenOrder(Tensor order) : order_(std::move(order)) {}
-  int64_t size(int64_t, int64_t) const override { return order_.size(1); }
-  std::vector<int64_t> order(const fulgur::SamplerContext& context) const override {
-    const int64_t* row = order_.const_data_ptr<int64_t>() + context.epoch * order_.size(1);
-    return {row, row + order_.size(1)};
-  }
-  bool shuffles() const override { return true; }
-
- private:
-  Tensor order_;
-};
 
 class Costly : public fulgur::SampleDataset {
  public:
@@ -59,7 +46,7 @@ int main(int count, char** values) {
   const std::string& mode = arguments.text("mode");
   std::shared_ptr<const fulgur::Dataset> dataset;
   fulgur::DataLoaderOptions options{.batch_size = arguments.number("batch"),
-                                    .sampler = std::make_shared<GivenOrder>(images.order)};
+                                    .sampler = std::make_shared<bench::GivenOrder>(images.order)};
   if (mode == "work") {
     dataset = std::make_shared<Costly>(images);
   } else {

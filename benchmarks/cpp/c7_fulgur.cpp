@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <iostream>
 
 #include "bench.h"
 
@@ -115,13 +114,4 @@ void run(const bench::Arguments& arguments) {
 
 }  // namespace
 
-int main(int count, char** values) {
-  try {
-    bench::prepare();
-    run(bench::Arguments(count, values));
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
-    return 2;
-  }
-}
+int main(int count, char** values) { return bench::run(count, values, run); }

@@ -7,7 +7,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <filesystem>
-#include <iostream>
 
 #include "bench.h"
 #include "fulgur/core/module.h"
@@ -83,13 +82,4 @@ void run(const bench::Arguments& arguments) {
 
 }  // namespace
 
-int main(int count, char** values) {
-  try {
-    bench::prepare();
-    run(bench::Arguments(count, values));
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
-    return 2;
-  }
-}
+int main(int count, char** values) { return bench::run(count, values, run); }

@@ -42,6 +42,11 @@ class Target:
     unit: str = "×"
     judged: str = "min"  # which statistic the aim is for
 
+    @classmethod
+    def ratio(cls, title, slow, fast, key, aim=None, case="", at_least=True):
+        """How many times `key` of the row `slow` is that of the row `fast`."""
+        return cls(title, lambda results, statistic: results.ratio(slow, fast, key, statistic, case), aim, at_least)
+
     def reached(self, value: float) -> bool:
         return self.aim is None or (value >= self.aim if self.at_least else value <= self.aim)
 

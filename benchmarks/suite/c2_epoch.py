@@ -40,7 +40,7 @@ def benchmark(quick: bool) -> Benchmark:
         return Peer(name, title, [*runs, "--mode", mode, *common], note, terminal)
 
     def over(title, slow, fast, aim=None):
-        return Target(title, lambda r, statistic: r.ratio(slow, fast, "cpu_s", statistic), aim)
+        return Target.ratio(title, slow, fast, "cpu_s", aim)
 
     return Benchmark(
         name="C2",

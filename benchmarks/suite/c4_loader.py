@@ -123,7 +123,7 @@ def benchmark(quick: bool) -> Benchmark:
         row(f"torch_{workers}", f"Python DataLoader, {workers} workers", "c4_torch.py", "work", workers, work)
 
     def over(title, slow, fast, case, aim=None, key="cpu_s"):
-        return Target(f"{case}: {title}", lambda r, statistic: r.ratio(slow, fast, key, statistic, case), aim)
+        return Target.ratio(f"{case}: {title}", slow, fast, key, aim, case)
 
     targets = []
     for case in memory:

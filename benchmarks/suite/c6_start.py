@@ -16,7 +16,7 @@ def benchmark(quick: bool) -> Benchmark:
     ]
 
     def over(title, slow, aim=None):
-        return Target(title, lambda r, statistic: r.ratio(slow, "fulgur", "wall_s", statistic), aim)
+        return Target.ratio(title, slow, "fulgur", "wall_s", aim)
 
     return Benchmark(
         name="C6",

@@ -12,7 +12,7 @@ def benchmark(quick: bool) -> Benchmark:
     arguments = ["--samples", str(samples), "--rounds", "2" if quick else "5", "--scratch", "{scratch}", "--report", "{report}"]
 
     def over(title, slow, fast, aim=None, at_least=True):
-        return Target(title, lambda r, statistic: r.ratio(slow, fast, "wall_s", statistic), aim, at_least)
+        return Target.ratio(title, slow, fast, "wall_s", aim, at_least=at_least)
 
     return Benchmark(
         name="C8",
