@@ -94,7 +94,7 @@ TEST_CASE("ModelCheckpoint every: multiples count over a resumed run") {
   const Trained first = train(options, std::make_shared<SelfPlanned>(), 6);
   CHECK(first.names == Names{"step=6.ckpt"});
   const Trained second = train(options, std::make_shared<SelfPlanned>(), -1, first.report.last_checkpoint->string());
-  CHECK(second.names == Names{"step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});
+  CHECK(second.names == Names{"step=6.ckpt", "step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});  // in the folder of the first
 }
 
 TEST_CASE("ModelCheckpoint every: a monitored validation metric is fresh") {

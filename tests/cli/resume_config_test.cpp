@@ -71,7 +71,7 @@ TEST_CASE("F16 another model is refused with exit code 4, also where only an opt
   CHECK(run.resume({"--model.hidden", "[16]", "--allow-config-change", "--trainer.max_steps", "30"}).exit_code == 4);
 }
 
-TEST_CASE("--resume is for fit, and not beside --ckpt_path") {
+TEST_CASE("resume is for fit, and not beside --ckpt_path") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const Finished test = trainer({"test", "-c", "c.yaml", "--resume"}, {.folder = folder.path()});
@@ -95,7 +95,7 @@ TEST_CASE("a finished run says so and exits 0; a second process in its folder is
   CHECK(says(second.err, "pid"));
 }
 
-TEST_CASE("--verify needed tests a checkpoint whose optimizer is damaged; whole does not") {
+TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole does not") {
   const Stopped run;
   const fs::path file = run.folder / "fulgur_logs/version_0/checkpoints/last.ckpt/optimizer.safetensors";
   std::string bytes = read_text(file);
