@@ -64,6 +64,7 @@ struct DataLoader::Impl {
   void forget_ahead();
   std::shared_ptr<BatchTask> make_task(const EpochPosition& at, int64_t rows);
   void schedule();
+  Patience patience() const { return {.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s}; }
   Batch read_next(int64_t rows);
   void measured();
   void advise(double waited);
@@ -225,13 +226,16 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
     const std::shared_ptr<BatchTask> task = make_task(position, rows);
     if (!task->whole) {
       const OneThread one_thread;
+      const auto start = Clock::now();
       task->read(0, rows);
       task->finish();
+      const double took = std::chrono::duration<double>(Clock::now() - start).count();
+      if (patience().is_slow(took)) tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", position.epoch));
     }
     return std::move(task->batch);
   }
   if (!ahead)
-    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s});
+    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .patience = patience()});
   const auto start = Clock::now();
   schedule();
   const size_t before = ahead->waiting();

@@ -59,15 +59,13 @@ bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
   return false;
 }
 
-void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
-  const std::string where = set_name.empty() ? samples_text(indices) : cat(samples_text(indices), " of the ", set_name, " set");
+void throw_in(const std::exception_ptr& error, std::string_view loader, const std::string& where) {
   const auto text = [&](std::string_view what) {
-    return cat("[data.DataLoader] ", where, " could not be read; ", what, ". Check the sample and the dataset that reads it.");
+    return cat("[data.", loader, "] ", where, " could not be read; ", what, ". Check the data and the dataset that reads it.");
   };
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    if (names_one_of(error, indices)) throw;
     rethrow_as<DataError>(e, where);
     rethrow_as<ConfigError>(e, where);
     rethrow_as<CheckpointError>(e, where);
@@ -83,6 +81,11 @@ void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
   } catch (...) {
     std::throw_with_nested(DataError(text("an exception was thrown that is no std::exception")));
   }
+}
+
+void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
+  if (names_one_of(error, indices)) std::rethrow_exception(error);
+  throw_in(error, "DataLoader", set_name.empty() ? samples_text(indices) : cat(samples_text(indices), " of the ", set_name, " set"));
 }
 
 }  // namespace fulgur
