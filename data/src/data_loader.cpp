@@ -14,6 +14,7 @@
 #include "fulgur/data/samplers.h"
 #include "one_thread.h"
 #include "read_ahead.h"
+#include "sample_error.h"
 #include "worker_tuner.h"
 #include "workers_advice.h"
 
@@ -230,7 +231,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
       task->read(0, rows);
       task->finish();
       const double took = std::chrono::duration<double>(Clock::now() - start).count();
-      if (patience().is_slow(took)) tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", position.epoch));
+      if (patience().is_slow(took)) tell_slow_read(options.name, took, list_samples(task->indices(0, rows)));
     }
     return std::move(task->batch);
   }

@@ -11,6 +11,7 @@
 #include "fulgur/core/text.h"
 #include "no_signals.h"
 #include "one_thread.h"
+#include "sample_error.h"
 
 namespace fulgur {
 namespace {
@@ -135,11 +136,7 @@ struct ReadAhead::Shared {
     std::vector<std::string> parts;
     for (const Piece& piece : pieces) {
       if (!piece.slot || piece.slot != slots.front()) continue;
-      std::vector<std::string> names;
-      const auto indices = piece.slot->task->indices(piece.first, piece.count);
-      for (size_t i = 0; i < indices.size() && i < 8; ++i) names.push_back(std::to_string(indices[i]));
-      if (indices.size() > 8) names.push_back(cat("… (", static_cast<int64_t>(indices.size()), " samples)"));
-      parts.push_back(cat(indices.size() == 1 ? "sample " : "samples ", join(names), " since ",
+      parts.push_back(cat(list_samples(piece.slot->task->indices(piece.first, piece.count)), " since ",
                           format_fixed(Seconds(Clock::now() - piece.since).count(), 1), " s"));
     }
     return parts.empty() ? "no thread is at work on it" : join(parts, "; ");

@@ -9,6 +9,9 @@
 
 namespace fulgur {
 
+/// `sample 3` or `samples 3, 4, 5`, eight at most and how many there are.
+std::string list_samples(c10::ArrayRef<int64_t> indices);
+
 /// True where `message` names the number as a whole: `index 13`, `(sample 13)`, but not 130.
 bool names_number(std::string_view message, int64_t number);
 
