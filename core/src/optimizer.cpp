@@ -9,6 +9,11 @@
 #include "fulgur/core/text.h"
 
 namespace fulgur {
+namespace {
+
+std::string group_text(size_t index, const std::string& name) { return name.empty() ? cat("group ", index) : cat("group ", index, " '", name, "'"); }
+
+}  // namespace
 
 void Optimizer::attach(std::vector<ParamGroup> groups) {
   groups = arrange(std::move(groups));
@@ -85,12 +90,26 @@ void Optimizer::load_state(const StateTree& state) {
   if (saved_groups.size() != groups_.size())
     throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint has ", saved_groups.size(), " parameter groups, the run has ",
                               groups_.size(), "."));
+  struct Rates {
+    double lr, initial_lr;
+  };
+  std::vector<Rates> rates;
+  std::unordered_map<std::string, size_t> saved_in;  // group by parameter
+  for (size_t g = 0; g < saved_groups.size(); ++g) {
+    rates.push_back({saved_groups[g].at("lr").as_double(), saved_groups[g].at("initial_lr").as_double()});
+    for (const StateTree& parameter : saved_groups[g].at("params").as_list()) saved_in.emplace(parameter.as_string(), g);
+  }
   const auto& saved = state.at("state").as_map();
   std::unordered_set<std::string> expected;
-  for (const ParamGroup& group : groups_) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const ParamGroup& group = groups_[g];
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& parameter_name = group.names[i];
       expected.insert(parameter_name);
+      // Rates go by group: in another one a parameter would go on with a stranger's.
+      if (const auto there = saved_in.find(parameter_name); there != saved_in.end() && there->second != g)
+        wrong.push_back(cat("other group: ", parameter_name, " is in ", group_text(there->second, saved_groups[there->second].at("name").as_string()),
+                            " of the checkpoint and in ", group_text(g, group.name), " of the run"));
       const auto found = saved.find(parameter_name);
       if (found == saved.end()) {
         wrong.push_back(cat("missing: ", parameter_name));
@@ -109,8 +128,8 @@ void Optimizer::load_state(const StateTree& state) {
     throw CheckpointError(cat("[core.Optimizer.load_state] the optimizer state does not fit the parameters:\n  ", join(wrong, "\n  ")));
 
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].lr = saved_groups[g].at("lr").as_double();
-    groups_[g].initial_lr = saved_groups[g].at("initial_lr").as_double();
+    groups_[g].lr = rates[g].lr;
+    groups_[g].initial_lr = rates[g].initial_lr;
     for (size_t i = 0; i < groups_[g].params.size(); ++i)
       load_parameter_state(groups_[g].params[i], saved.at(groups_[g].names[i]));
   }

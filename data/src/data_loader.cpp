@@ -14,6 +14,7 @@
 #include "fulgur/data/samplers.h"
 #include "one_thread.h"
 #include "read_ahead.h"
+#include "sample_error.h"
 #include "worker_tuner.h"
 #include "workers_advice.h"
 
@@ -64,6 +65,7 @@ struct DataLoader::Impl {
   void forget_ahead();
   std::shared_ptr<BatchTask> make_task(const EpochPosition& at, int64_t rows);
   void schedule();
+  Patience patience() const { return {.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s}; }
   Batch read_next(int64_t rows);
   void measured();
   void advise(double waited);
@@ -227,13 +229,16 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
     const std::shared_ptr<BatchTask> task = make_task(position, rows);
     if (!task->whole) {
       const OneThread one_thread;
+      const auto start = Clock::now();
       task->read(0, rows);
       task->finish();
+      const double took = std::chrono::duration<double>(Clock::now() - start).count();
+      if (patience().is_slow(took)) tell_slow_read(options.name, took, list_samples(task->indices(0, rows)));
     }
     return std::move(task->batch);
   }
   if (!ahead)
-    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s});
+    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .patience = patience()});
   const auto start = Clock::now();
   schedule();
   const size_t before = ahead->waiting();

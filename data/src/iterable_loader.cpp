@@ -1,80 +1,15 @@
 #include "fulgur/data/iterable_loader.h"
 
-#include <condition_variable>
-#include <deque>
+#include <chrono>
 #include <exception>
-#include <mutex>
-#include <thread>
 
 #include "epoch_plan.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "one_thread.h"
+#include "stream_reader.h"
 
 namespace fulgur {
-namespace {
-
-/// What one reading gave: a batch with the dataset's state behind it, the end (no batch), or an error.
-struct Item {
-  std::optional<Batch> batch;
-  StateTree behind;
-  std::exception_ptr error;
-};
-
-/// A thread that reads a stream ahead until the end, an error or its own end.
-class Producer {
- public:
-  Producer(std::function<Item()> read, size_t most) : read_(std::move(read)), most_(most), thread_([this] { run(); }) {}
-  ~Producer() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  Producer(const Producer&) = delete;
-  Producer& operator=(const Producer&) = delete;
-
-  Item take() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !items_.empty(); });
-    Item item = std::move(items_.front());
-    items_.pop_front();
-    lock.unlock();
-    changed_.notify_all();
-    return item;
-  }
-
- private:
-  void run() {
-    const OneThread one_thread;
-    for (bool more = true; more;) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return stop_ || items_.size() < most_; });
-        if (stop_) return;
-      }
-      Item item = read_();
-      more = item.batch.has_value();
-      {
-        const std::lock_guard lock(mutex_);
-        items_.push_back(std::move(item));
-      }
-      changed_.notify_all();
-    }
-  }
-
-  std::function<Item()> read_;
-  size_t most_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> items_;
-  bool stop_ = false;
-  std::thread thread_;
-};
-
-}  // namespace
 
 struct IterableLoader::Impl {
   struct Position : EpochPosition {
@@ -86,25 +21,36 @@ struct IterableLoader::Impl {
   SampleContext context;
   Position position;
   std::optional<Position> before_last, loaded;
-  std::unique_ptr<Producer> producer;
+  std::unique_ptr<StreamReader> reader;
   bool started = false, stale = false, at_end = false;
 
-  Item read() {
-    Item item;
-    try {
-      item.batch = dataset->next(options.batch_size, context);
-      if (item.batch && options.drop_last && item.batch->size() < options.batch_size) item.batch.reset();
-      if (item.batch) item.behind = dataset->state();
-    } catch (...) {
-      item.batch.reset();
-      item.error = std::current_exception();
+  StreamRecipe recipe() const {
+    return {.dataset = dataset, .batch_size = options.batch_size, .drop_last = options.drop_last, .context = context, .name = options.name};
+  }
+
+  StreamItem read() {
+    const Patience patience{.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s};
+    if (options.num_workers > 0) {
+      if (!reader) reader = std::make_unique<StreamReader>(recipe(), position.batches, static_cast<size_t>(options.prefetch_factor), patience);
+      return reader->take();
     }
+    const OneThread one_thread;
+    const auto start = std::chrono::steady_clock::now();
+    StreamItem item = read_stream(recipe(), position.batches);
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (patience.is_slow(took)) tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", context.epoch));
     return item;
+  }
+
+  void stop_reading() {
+    if (reader) reader->stop();
+    reader.reset();
   }
 
   /// The stream goes on behind `position`.
   void go_to_position() {
-    producer.reset();
+    stale = true;  // until it is there
+    stop_reading();
     dataset->reset(context);
     if (position.batches > 0) dataset->load_state(position.dataset);
     stale = at_end = false;
@@ -112,13 +58,14 @@ struct IterableLoader::Impl {
 };
 
 IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, IterableLoaderOptions options) : impl_(std::make_unique<Impl>()) {
-  const auto refuse = [&](const char* rule, int64_t got) {
+  const auto refuse = [&](const char* rule, auto got) {
     throw ConfigError(cat("[data.IterableLoader] ", rule, "; got ", got, " for the ", options.name, " set."));
   };
   if (!dataset) throw ConfigError(cat("[data.IterableLoader] a dataset is needed for the ", options.name, " set; got none."));
   if (options.batch_size < 1) refuse("batch_size must be at least 1", options.batch_size);
   if (options.num_workers < 0 || options.num_workers > 1) refuse("a stream has one position, so num_workers must be 0 or 1", options.num_workers);
   if (options.prefetch_factor < 1) refuse("prefetch_factor must be at least 1", options.prefetch_factor);
+  if (!(options.timeout_s >= 0)) refuse("timeout_s must not be negative", options.timeout_s);
   impl_->dataset = std::move(dataset);
   impl_->options = std::move(options);
 }
@@ -128,7 +75,7 @@ IterableLoader::~IterableLoader() = default;
 int64_t IterableLoader::batch_size() const { return impl_->options.batch_size; }
 
 void IterableLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
-  impl_->producer.reset();
+  impl_->stop_reading();
   impl_->dataset->set_share(rank, world_size);
   impl_->context.seed = seed;
   impl_->stale = true;
@@ -152,14 +99,7 @@ bool IterableLoader::next(Batch& out) {
   if (!m.started) throw Error("[data.IterableLoader] start_epoch must be called before next.");
   if (m.stale) m.go_to_position();
   if (m.at_end) return false;
-  Item item;
-  if (m.options.num_workers > 0) {
-    if (!m.producer) m.producer = std::make_unique<Producer>([&m] { return m.read(); }, static_cast<size_t>(m.options.prefetch_factor));
-    item = m.producer->take();
-  } else {
-    const OneThread one_thread;
-    item = m.read();
-  }
+  StreamItem item = m.read();
   if (item.error) {
     m.stale = true;
     std::rethrow_exception(item.error);

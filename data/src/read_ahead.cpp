@@ -1,19 +1,17 @@
 #include "read_ahead.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <optional>
+#include <system_error>
 
 #include "fulgur/core/errors.h"
-#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "no_signals.h"
 #include "one_thread.h"
+#include "sample_error.h"
 
 namespace fulgur {
 namespace {
@@ -138,11 +136,7 @@ struct ReadAhead::Shared {
     std::vector<std::string> parts;
     for (const Piece& piece : pieces) {
       if (!piece.slot || piece.slot != slots.front()) continue;
-      std::vector<std::string> names;
-      const auto indices = piece.slot->task->indices(piece.first, piece.count);
-      for (size_t i = 0; i < indices.size() && i < 8; ++i) names.push_back(std::to_string(indices[i]));
-      if (indices.size() > 8) names.push_back(cat("… (", static_cast<int64_t>(indices.size()), " samples)"));
-      parts.push_back(cat(indices.size() == 1 ? "sample " : "samples ", join(names), " since ",
+      parts.push_back(cat(list_samples(piece.slot->task->indices(piece.first, piece.count)), " since ",
                           format_fixed(Seconds(Clock::now() - piece.since).count(), 1), " s"));
     }
     return parts.empty() ? "no thread is at work on it" : join(parts, "; ");
@@ -152,17 +146,13 @@ struct ReadAhead::Shared {
 ReadAhead::ReadAhead(ReadAheadOptions options) : options_(options), shared_(std::make_shared<Shared>()) {
   shared_->pieces.resize(static_cast<size_t>(options_.workers));
   shared_->alive = options_.workers;
-  // Signals are for the thread of the run.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const NoSignals no_signals;
   try {
     for (size_t who = 0; who < shared_->pieces.size(); ++who) {
       threads_.emplace_back([shared = shared_, who] { shared->run(who); });
       pthread_setname_np(threads_.back().native_handle(), "fulgur-data");
     }
   } catch (const std::system_error& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     {
       const std::lock_guard lock(shared_->mutex);
       shared_->stop = true;
@@ -172,7 +162,6 @@ ReadAhead::ReadAhead(ReadAheadOptions options) : options_(options), shared_(std:
     throw Error(cat("[data.DataLoader] the system must give ", options_.workers, " threads; it gave ", static_cast<int64_t>(threads_.size()), " (",
                     error.what(), "). Lower num_workers."));
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ReadAhead::~ReadAhead() { abandon(); }
@@ -206,28 +195,14 @@ void ReadAhead::push(std::shared_ptr<BatchTask> task) {
 Batch ReadAhead::take() {
   std::unique_lock lock(shared_->mutex);
   const Slot& slot = *shared_->slots.front();
-  const auto start = Clock::now();
-  bool told = options_.slow_after_s <= 0;
-  while (!slot.ready) {
-    const double waited = Seconds(Clock::now() - start).count();
-    if (options_.timeout_s > 0 && waited >= options_.timeout_s) {
+  if (!slot.ready) {
+    try {
+      wait_for_batch(lock, shared_->done, options_.patience,
+                     {.loader = "DataLoader", .set = slot.task->recipe->name, .ready = [&] { return slot.ready; }, .what = [&] { return shared_->waited_for(); }});
+    } catch (...) {
       stuck_ = true;
-      throw DataError(cat("[data.DataLoader] a batch must be read within timeout_s, ", options_.timeout_s, " s; the ", slot.task->recipe->name,
-                          " set is waited for: ", shared_->waited_for(), ". Find out what holds up the dataset, or raise timeout_s."));
+      throw;
     }
-    if (!told && waited >= options_.slow_after_s) {
-      told = true;
-      const std::string text = cat("a batch of the ", slot.task->recipe->name, " set is waited for since ", format_fixed(waited, 1), " s: ",
-                                   shared_->waited_for());
-      lock.unlock();
-      log::warn("data.slow_batch", text);
-      lock.lock();
-      continue;
-    }
-    double next = 3600;
-    if (!told) next = std::min(next, options_.slow_after_s - waited);
-    if (options_.timeout_s > 0) next = std::min(next, options_.timeout_s - waited);
-    shared_->done.wait_for(lock, Seconds(std::max(next, 1e-4)));
   }
   const std::shared_ptr<Slot> taken = std::move(shared_->slots.front());
   shared_->slots.pop_front();
@@ -245,8 +220,9 @@ void ReadAhead::drop() {
   dropped.swap(shared_->slots);
   waiting_ = 0;
   const auto idle = [&] { return shared_->busy == 0; };
-  if (options_.timeout_s <= 0) shared_->done.wait(lock, idle);
-  else if (!shared_->done.wait_for(lock, Seconds(options_.timeout_s), idle)) stuck_ = true;
+  const double timeout_s = options_.patience.timeout_s;
+  if (timeout_s <= 0) shared_->done.wait(lock, idle);
+  else if (!shared_->done.wait_for(lock, Seconds(timeout_s), idle)) stuck_ = true;
 }
 
 }  // namespace fulgur

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "batch_task.h"
+#include "patience.h"
 
 namespace fulgur {
 
 struct ReadAheadOptions {
   int64_t workers = 1;
-  double timeout_s = 0;     ///< for one batch; 0: none
-  double slow_after_s = 30;  ///< a warning; 0: none
+  Patience patience = {};
 };
 
 /// Threads that read batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they take
@@ -30,7 +30,7 @@ class ReadAhead {
   /// Tasks that were pushed and not taken.
   size_t waiting() const { return waiting_; }
   /// Waits for the oldest task and gives its batch. Throws what its reading threw (the error of its first bad row), or a
-  /// DataError after `timeout_s`; then the task is still there.
+  /// DataError after the timeout; then the task is still there.
   Batch take();
   /// Forgets all tasks, and waits for what is being read.
   void drop();

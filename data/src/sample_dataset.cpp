@@ -101,10 +101,26 @@ class RowWriter {
 
 }  // namespace
 
+namespace {
+
+/// Sample 0. What goes wrong is told as for any other sample.
+Sample first_of(const SampleDataset& dataset) {
+  const int64_t first = 0;
+  std::exception_ptr error;
+  try {
+    return dataset.get(first, {});
+  } catch (...) {
+    error = std::current_exception();
+  }
+  throw_naming(error, c10::ArrayRef<int64_t>(&first, 1), "");
+}
+
+}  // namespace
+
 Batch SampleDataset::prototype() const {
   Batch batch;
   if (size() == 0) return batch;
-  const Sample first = get(0, {});
+  const Sample first = first_of(*this);
   for (size_t i = 0; i < first.entries(); ++i) {
     const auto& [name, value] = first.entry(i);
     if (std::holds_alternative<std::string>(value)) batch.add(name, std::vector<std::string>(1));

@@ -21,14 +21,6 @@ std::string class_name(const std::type_info& type) {
   return text ? text.get() : type.name();
 }
 
-std::string samples_text(c10::ArrayRef<int64_t> indices) {
-  if (indices.size() == 1) return cat("sample ", indices[0]);
-  std::vector<std::string> names;
-  for (size_t i = 0; i < indices.size() && i < 8; ++i) names.push_back(std::to_string(indices[i]));
-  if (indices.size() > 8) names.emplace_back("…");
-  return cat("one of the samples ", join(names));
-}
-
 // A class that a user derived is thrown as it is: its message cannot be changed without losing its type.
 template <class E>
 void rethrow_as(const Error& error, const std::string& where) {
@@ -36,6 +28,13 @@ void rethrow_as(const Error& error, const std::string& where) {
 }
 
 }  // namespace
+
+std::string list_samples(c10::ArrayRef<int64_t> indices) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < indices.size() && i < 8; ++i) names.push_back(std::to_string(indices[i]));
+  if (indices.size() > 8) names.push_back(cat("… (", static_cast<int64_t>(indices.size()), " samples)"));
+  return cat(indices.size() == 1 ? "sample " : "samples ", join(names));
+}
 
 bool names_number(std::string_view message, int64_t number) {
   const std::string digits = std::to_string(number);
@@ -59,15 +58,13 @@ bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
   return false;
 }
 
-void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
-  const std::string where = set_name.empty() ? samples_text(indices) : cat(samples_text(indices), " of the ", set_name, " set");
+void throw_in(const std::exception_ptr& error, std::string_view loader, const std::string& where) {
   const auto text = [&](std::string_view what) {
-    return cat("[data.DataLoader] ", where, " could not be read; ", what, ". Check the sample and the dataset that reads it.");
+    return cat("[data.", loader, "] ", where, " could not be read; ", what, ". Check the data and the dataset that reads it.");
   };
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    if (names_one_of(error, indices)) throw;
     rethrow_as<DataError>(e, where);
     rethrow_as<ConfigError>(e, where);
     rethrow_as<CheckpointError>(e, where);
@@ -83,6 +80,12 @@ void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
   } catch (...) {
     std::throw_with_nested(DataError(text("an exception was thrown that is no std::exception")));
   }
+}
+
+void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices, const std::string& set_name) {
+  if (names_one_of(error, indices)) std::rethrow_exception(error);
+  const std::string which = indices.size() == 1 ? list_samples(indices) : cat("one of the ", list_samples(indices));
+  throw_in(error, "DataLoader", set_name.empty() ? which : cat(which, " of the ", set_name, " set"));
 }
 
 }  // namespace fulgur

@@ -147,6 +147,18 @@ TEST_CASE("data that is missing exits 3 and says where it was looked for") {
   CHECK(says(finished.err, "nowhere"));
 }
 
+TEST_CASE("F37: data that is damaged exits 3 and is named with what is wrong") {
+  const TemporaryFolder folder;
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
+    write_text(folder / name, "version https://git-lfs.github.com/spec/v1\n");
+  const Finished finished =
+      trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir", ".", "--optimizer", "SGD"}, {.folder = folder.path()});
+  INFO(finished.err);
+  CHECK(finished.exit_code == 3);
+  CHECK(says(finished.err, "train-images-idx3-ubyte"));
+  CHECK(says(finished.err, "begins with 00 00 08 03"));
+}
+
 TEST_CASE("a checkpoint that is missing exits 4") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);

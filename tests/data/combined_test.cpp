@@ -1,10 +1,15 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <set>
 
 #include "data_support.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "fulgur/data/iterable_loader.h"
 #include "fulgur/core/text.h"
 #include "look_ahead.h"
 #include "support/expect_error.h"
@@ -61,6 +66,63 @@ TEST_CASE("combined loaders end as their mode says") {
   }
   CHECK(both(CombinedMode::sequential)->samples() == 14);
   CHECK_FALSE(both(CombinedMode::min_size)->samples().has_value());
+}
+
+TEST_CASE("combined streams end as their mode says, with no size known") {
+  struct Stream : IterableDataset {
+    int64_t end, at = 0;
+    explicit Stream(int64_t e) : end(e) {}
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      if (at >= end) return std::nullopt;
+      at += count;
+      return Batch({Batch::Entry{"x", at::arange(at - count, at)}});
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  const auto stream = [](int64_t samples) { return std::make_shared<IterableLoader>(std::make_shared<Stream>(samples), IterableLoaderOptions{.batch_size = 2}); };
+  struct Case {
+    CombinedMode mode;
+    std::vector<std::string> expected;
+  };
+  const std::vector<Case> cases = {
+      {CombinedMode::max_size_cycle, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=0,1 b.x=4,5"}},
+      {CombinedMode::min_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3"}},
+      {CombinedMode::max_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "b.x=4,5"}},
+      {CombinedMode::sequential, {"x=0,1", "x=2,3", "x=0,1", "x=2,3", "x=4,5"}},
+  };
+  for (const Case& c : cases) {
+    CombinedLoader loader({{"a", stream(4)}, {"b", stream(6)}}, c.mode);
+    CHECK_FALSE(loader.size().has_value());
+    CHECK_FALSE(loader.samples().has_value());
+    CHECK(loader.batch_size() == 2);
+    for (int64_t epoch = 0; epoch < 2; ++epoch) {
+      loader.start_epoch(epoch);
+      CHECK(texts(loader) == c.expected);
+      Batch batch;
+      CHECK_FALSE(loader.next(batch));
+    }
+  }
+  // One stream is enough for the size to be unknown.
+  CHECK_FALSE(CombinedLoader({{"a", loader_of(4)}, {"b", stream(6)}}, CombinedMode::min_size).size().has_value());
+}
+
+TEST_CASE("a combined loader gives each of its loaders seed and share") {
+  const auto make = [](uint64_t seed, int64_t rank) {
+    CombinedLoader loader({{"a", loader_of(16, true)}, {"b", loader_of(16, true)}}, CombinedMode::sequential);
+    loader.configure(seed, rank, 2);
+    CHECK(loader.samples() == 16);
+    return epoch_of(loader, 0);
+  };
+  const auto first = make(1, 0), second = make(1, 1);
+  CHECK(make(1, 0) == first);
+  CHECK(make(2, 0) != first);
+  for (std::ptrdiff_t part : {0, 8}) {
+    std::set<int64_t> seen(first.begin() + part, first.begin() + part + 8);
+    seen.insert(second.begin() + part, second.begin() + part + 8);
+    CHECK(seen.size() == 16);
+  }
 }
 
 TEST_CASE("combined loaders resume at any batch, and a batch can go back") {

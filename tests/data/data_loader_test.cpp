@@ -220,7 +220,31 @@ TEST_CASE("F38: one sample is a batch") {
   CHECK(epoch_of(loader, 0) == std::vector<int64_t>{0});
 }
 
+TEST_CASE("a sampler gives the order, and keep_order takes it away") {
+  DataLoader loader(numbers(10), {.batch_size = 2, .sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{7, 1, 4}, false)});
+  CHECK(loader.size() == 2);
+  CHECK(loader.samples() == 3);
+  CHECK(epoch_of(loader, 0) == std::vector<int64_t>{7, 1, 4});
+  CHECK(loader.keep_order());
+  CHECK(epoch_of(loader, 1).size() == 10);
+}
+
+TEST_CASE("F38: what drop_last leaves is counted by rank, before the first step") {
+  DataLoader loader(numbers(9), {.batch_size = 4, .drop_last = true, .name = "train"});
+  loader.configure(0, 0, 2);
+  CHECK(loader.size() == 1);
+  // Three ranks have three samples each, less than a batch.
+  CHECK_THAT(message_of<DataError>([&] { loader.configure(0, 1, 3); }),
+             ContainsSubstring("train set has 0 batches on rank 1 of 3") && ContainsSubstring("3 samples do not fill a batch of 4"));
+  DataLoader one(numbers(1), {.batch_size = 1, .drop_last = true});
+  CHECK(epoch_of(one, 0) == std::vector<int64_t>{0});
+}
+
 TEST_CASE("loader options that cannot work are refused") {
+  const auto batches = std::make_shared<FixedBatchSampler>(std::make_shared<SequentialSampler>(4), 2);
+  CHECK_THROWS_AS(DataLoader(numbers(4), {.shuffle = true, .batch_sampler = batches}), ConfigError);
+  CHECK_THROWS_AS(DataLoader(numbers(4), {.sampler = std::make_shared<SequentialSampler>(4), .batch_sampler = batches}), ConfigError);
+  CHECK_THROWS_AS(DataLoader(numbers(4), {.drop_last = true, .batch_sampler = batches}), ConfigError);
   CHECK_THROWS_AS(DataLoader(nullptr, {}), ConfigError);
   CHECK_THROWS_AS(DataLoader(numbers(4), {.batch_size = 0}), ConfigError);
   CHECK_THAT(message_of<ConfigError>([] { DataLoader(numbers(4), {.shuffle = true, .sampler = std::make_shared<SequentialSampler>(4)}); }),

@@ -104,3 +104,37 @@ TEST_CASE("data modules pass their loading options on") {
   CHECK(dynamic_cast<DataLoader&>(*loader).num_workers() == 2);
   CHECK(at::equal(first_batch(data, Stage::train)["image"], first_batch(plain, Stage::train)["image"]));
 }
+
+TEST_CASE("loading options reach a loader of a data module of one's own") {
+  LoadingOptions loading;
+  Fields fields;
+  loading.fields(fields);
+  Problems problems;
+  ConfigNode node = ConfigNode::map();
+  node.set("num_workers", ConfigNode::integer(3));
+  node.set("prefetch_factor", ConfigNode::integer(5));
+  node.set("pin_memory", ConfigNode::boolean(true));
+  node.set("timeout_s", ConfigNode::number(2.5));
+  fields.read(node, problems, "data.init_args");
+  INFO(problems.report());
+  REQUIRE(problems.items().empty());
+  DataLoaderOptions options{.num_workers = int64_t{9}, .prefetch_factor = 9, .timeout_s = 9};
+  loading.apply(options);
+  CHECK(options.num_workers.value == 3);
+  CHECK(options.prefetch_factor == 5);
+  CHECK(options.pin_memory.value == true);
+  CHECK(options.timeout_s == 2.5);
+}
+
+TEST_CASE("options of a tensor data module reach its loaders") {
+  const Batch ten({Batch::Entry{"x", at::arange(10)}});
+  TensorDataOptions options{.batch_size = 4, .eval_batch_size = int64_t{3}, .shuffle = false, .drop_last = true};
+  options.loading.num_workers = int64_t{2};
+  TensorDataModule data({.train = ten, .val = ten, .predict = ten}, options);
+  const auto train = data.loaders(Stage::train).at(0);
+  CHECK(train->size() == 2);
+  CHECK_FALSE(train->shuffles());
+  CHECK(at::equal(first_batch(data, Stage::train)["x"], at::arange(4)));
+  for (const Stage stage : {Stage::validate, Stage::predict}) CHECK(data.loaders(stage).at(0)->size() == 4);  // 3, 3, 3, 1: evaluation drops none
+  for (const Stage stage : {Stage::train, Stage::validate, Stage::predict}) CHECK(dynamic_cast<DataLoader&>(*data.loaders(stage).at(0)).num_workers() == 2);
+}

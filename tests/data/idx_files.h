@@ -35,6 +35,15 @@ inline std::string gzip(const std::string& text, int level = 6) {
   return out;
 }
 
+/// A file of about 10 MB that unpacks to 10 GB of zeros behind `text`: one gzip member, a thousand times.
+inline std::string gzip_bomb(const std::string& text) {
+  const std::string member = gzip(std::string(10'000'000, '\0'), 9);
+  std::string bomb = gzip(text);
+  bomb.reserve(bomb.size() + 1000 * member.size());
+  for (int i = 0; i < 1000; ++i) bomb += member;
+  return bomb;
+}
+
 /// The four files of a small data set: `train` and `test` images of 4x3 pixels whose values are the image's index, labels
 /// index modulo 10.
 inline void write_small_mnist(const std::filesystem::path& folder, uint32_t train, uint32_t test, bool compressed = false) {

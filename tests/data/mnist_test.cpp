@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "data/idx_files.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
 
 using namespace fulgur;
@@ -184,6 +186,79 @@ TEST_CASE("data_dir of MNIST is required") {
   fields.read(ConfigNode::map(), problems, "data.init_args");
   REQUIRE(problems.items().size() == 1);
   CHECK_THAT(problems.report(), ContainsSubstring("data_dir"));
+}
+
+TEST_CASE("F37: a damaged file is named with what is wrong, whichever of the four it is") {
+  const TemporaryFolder folder;
+  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const bool train = std::string_view(name).starts_with("train"), images = std::string_view(name).find("images") != std::string_view::npos;
+    write_small_mnist(folder.path(), 30, 12);
+    const std::string whole = read_text(folder / name);
+    const uint32_t count = train ? 30 : 12;
+    const std::string header = images ? idx_text({count, 4, 3}, "") : idx_text({count}, "");
+    const std::string more = images ? idx_text({count + 1, 4, 3}, "") : idx_text({count + 1}, "");
+    std::string magic = whole;
+    magic[0] = '\1';
+    struct Damage {
+      std::string file, content;
+      const char* text;
+    };
+    const std::string gz = std::string(name) + ".gz";
+    const std::vector<Damage> damages = {
+        {name, "", "must not be empty; got 0 bytes"},
+        {name, whole.substr(0, whole.size() - 1), "the file has"},
+        {name, magic, "begins with 00 00 08"},
+        {name, more + whole.substr(header.size()), "the file has"},
+        {name, "version https://git-lfs.github.com/spec/v1\n", "begins with 00 00 08"},
+        {gz, "", "must not be empty; got 0 bytes"},
+        {gz, gzip(whole).substr(0, 30), "ends too early"},
+        {gz, gzip(more + whole.substr(header.size())), "the file holds"},
+        {gz, gzip_bomb(header), "the file holds more"},
+    };
+    for (const Damage& damage : damages) {
+      INFO(damage.file << ": " << damage.text);
+      std::filesystem::remove(folder / name);
+      std::filesystem::remove(folder / gz);
+      write_text(folder / damage.file, damage.content);
+      MnistDataModule data(small_options(folder.path()));
+      try {
+        data.setup(train ? Verb::fit : Verb::test);
+        FAIL("nothing was thrown");
+      } catch (const DataError& error) {
+        CHECK(static_cast<int>(error.code()) == 3);
+        CHECK_THAT(error.what(), ContainsSubstring((folder / damage.file).string()) && ContainsSubstring(damage.text));
+      }
+    }
+    std::filesystem::remove(folder / gz);
+  }
+}
+
+TEST_CASE("options of the idx data modules reach their loaders") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 30, 12);
+  auto options = small_options(folder.path());
+  options.batch_size = 5;
+  options.eval_batch_size = int64_t{4};
+  options.drop_last = true;
+  options.loading.num_workers = int64_t{1};
+  MnistDataModule data(options);
+  data.setup(Verb::fit);
+  data.setup(Verb::test);
+  const auto train = data.loaders(Stage::train).at(0), val = data.loaders(Stage::validate).at(0), test = data.loaders(Stage::test).at(0);
+  CHECK(train->batch_size() == 5);
+  CHECK(train->size() == 4);  // 24 samples
+  CHECK(train->shuffles());
+  CHECK(val->batch_size() == 4);
+  CHECK(val->size() == 2);  // 6 samples: evaluation drops none
+  CHECK(test->size() == 3);
+  for (const auto& loader : {train, val, test}) CHECK(dynamic_cast<DataLoader&>(*loader).num_workers() == 1);
+  options.shuffle = options.drop_last = false;
+  options.eval_batch_size = Auto<int64_t>();
+  MnistDataModule other(options);
+  other.setup(Verb::fit);
+  CHECK_FALSE(other.loaders(Stage::train).at(0)->shuffles());
+  CHECK(other.loaders(Stage::train).at(0)->size() == 5);
+  CHECK(other.loaders(Stage::validate).at(0)->batch_size() == 1000);
 }
 
 TEST_CASE("F38: a label out of range is named with file, index and value before training") {

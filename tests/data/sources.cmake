@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  changing_data_test.cpp
   combined_test.cpp
   concat_dataset_test.cpp
   data_loader_test.cpp

@@ -124,6 +124,53 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
   CHECK(fresh.state().at("state").at("w").as_map().empty());
 }
 
+TEST_CASE("F14 a parameter that stands in another group than in the checkpoint is refused, and nothing changes") {
+  const auto make = [](const Regression& problem, bool swapped) {
+    auto optimizer = std::make_unique<Adam>(Adam::Options{});
+    const Tensor &first = swapped ? problem.b : problem.w, &second = swapped ? problem.w : problem.b;
+    optimizer->attach({ParamGroup{.name = "backbone", .params = {first}, .names = {swapped ? "b" : "w"}, .lr = 0.5},
+                       ParamGroup{.name = "", .params = {second}, .names = {swapped ? "w" : "b"}, .lr = 0.25}});
+    return optimizer;
+  };
+  Regression problem, other;
+  const auto saved = make(problem, false);
+  problem.set_gradients(0);
+  saved->step();
+  saved->groups()[0].lr = 0.125;
+  const StateTree state = saved->state();
+
+  const auto swapped = make(other, true);
+  CHECK_THROWS_AS(swapped->load_state(state), CheckpointError);
+  CHECK_THROWS_WITH(swapped->load_state(state), ContainsSubstring("w is in group 0 'backbone' of the checkpoint and in group 1 of the run") &&
+                                                    ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'backbone' of the run"));
+  CHECK(swapped->groups()[0].lr == 0.5);
+  CHECK(swapped->state().at("state").at("w").as_map().empty());
+
+  // All to one side: as many groups, one of them empty.
+  Adam gathered(Adam::Options{});
+  gathered.attach({ParamGroup{.name = "all", .params = {other.w, other.b}, .names = {"w", "b"}}, ParamGroup{.name = "rest", .params = {}, .names = {}}});
+  CHECK_THROWS_WITH(gathered.load_state(state), ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'all' of the run") &&
+                                                    !ContainsSubstring("w is in"));
+
+  // A group's name is only a label.
+  Adam renamed(Adam::Options{});
+  renamed.attach({ParamGroup{.name = "body", .params = {other.w}, .names = {"w"}}, ParamGroup{.name = "head", .params = {other.b}, .names = {"b"}}});
+  renamed.load_state(state);
+  CHECK(renamed.groups()[0].lr == 0.125);
+  CHECK(renamed.groups()[1].lr == 0.25);
+}
+
+TEST_CASE("F14 rates that cannot be read change nothing") {
+  Regression problem;
+  Adam adam(Adam::Options{});
+  adam.attach({ParamGroup{.name = "a", .params = {problem.w}, .names = {"w"}, .lr = 0.5}, ParamGroup{.name = "b", .params = {problem.b}, .names = {"b"}, .lr = 0.5}});
+  StateTree state = adam.state();
+  state["groups"].as_list()[0]["lr"] = 0.25;
+  state["groups"].as_list()[1]["lr"] = "fast";
+  CHECK_THROWS_AS(adam.load_state(state), CheckpointError);
+  CHECK(adam.groups()[0].lr == 0.5);
+}
+
 TEST_CASE("parameters without a gradient are left alone, and one that gets a gradient later has its own count") {
   Regression problem;
   Adam optimizer(Adam::Options{});

@@ -6,6 +6,10 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/clip.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/optim/composed_schedules.h"
+#include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "fulgur/strategies/single_device.h"
 
 using namespace fulgur;
@@ -299,6 +303,57 @@ TEST_CASE("a schedule that follows a metric: monitor is needed, strict decides w
   CHECK_THROWS_WITH(fit(std::nullopt, true), ContainsSubstring("name it with monitor"));
   CHECK_THROWS_WITH(fit("nothing", true), ContainsSubstring("'nothing' was not logged") && ContainsSubstring("val_loss"));
   CHECK(fit("nothing", false) == 0);
+}
+
+TEST_CASE("a schedule composed with one that follows a metric is as strict, and its other parts go on without the metric") {
+  using Parts = std::vector<std::shared_ptr<LrScheduler>>;
+  struct Scheduled : SelfPlanned {
+    SchedulerConfig config;
+    std::vector<double> rates;
+    OptimizerPlan configure_optimizers() override { return {std::make_shared<Sgd>(Sgd::Options{.lr = 1e-3}), config}; }
+    int on_train_batch_start(const Batch&, int64_t) override {
+      rates.push_back(optimizers().optimizer().groups()[0].lr / 1e-3);
+      return 0;
+    }
+  };
+  const auto plateau = [] { return std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 0}); };
+  const auto rise = [] { return std::make_shared<LinearLR>(LinearLR::Options{.start_factor = 0.25, .total_iters = Auto<Length>(Length(3))}); };
+  struct Case {
+    const char* name;
+    std::function<std::shared_ptr<LrScheduler>()> make;
+    std::vector<double> rates;  ///< without the metric, over that of the optimizer
+  };
+  const std::vector<Case> cases = {
+      {"ReduceLROnPlateau", plateau, {1, 1, 1, 1}},
+      {"WarmupLR", [&] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = 3, .start_factor = 0.25}, plateau()); }, {0.25, 0.5, 0.75, 1}},
+      {"SequentialLR", [&] { return std::make_shared<SequentialLR>(Parts{rise(), plateau()}, std::vector<Length>{3}); }, {0.25, 0.5, 0.75, 1}},
+      {"ChainedScheduler", [&] { return std::make_shared<ChainedScheduler>(Parts{rise(), plateau()}); }, {0.25, 0.5, 0.75, 1}},
+      {"WarmupLR around SequentialLR",
+       [&] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = 3, .start_factor = 0.25}, std::make_shared<SequentialLR>(Parts{plateau(), plateau()}, std::vector<Length>{1})); },
+       {0.25, 0.5, 0.75, 1}},
+  };
+  TemporaryFolder folder;
+  for (const Case& c : cases) {
+    INFO(c.name);
+    const auto fit = [&](std::optional<std::string> monitor, bool strict) {
+      auto module = std::make_shared<Scheduled>();
+      module->config = {.scheduler = c.make(), .interval = ScheduleInterval::step, .monitor = std::move(monitor), .strict = strict};
+      Trainer(quiet(folder)).fit(module, regression_data(16, 0));
+      return module->rates;
+    };
+    CHECK_THROWS_WITH(fit(std::nullopt, false), ContainsSubstring("name it with monitor"));
+    CHECK_THROWS_AS(fit("val_loss", true), ConfigError);
+    CHECK_THROWS_WITH(fit("val_loss", true), ContainsSubstring("'val_loss' was not logged") && ContainsSubstring("there are: ") && ContainsSubstring("train_loss"));
+    std::string warnings;
+    log::reset_warnings();
+    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; }, &warnings);
+    const std::vector<double> rates = fit("val_loss", false);
+    log::set_sink(nullptr, nullptr);
+    CHECK_THAT(warnings, ContainsSubstring("lr_scheduler.monitor_missing") && ContainsSubstring("'val_loss'") && ContainsSubstring("train_loss"));
+    REQUIRE(rates.size() == c.rates.size());
+    for (size_t i = 0; i < rates.size(); ++i) CHECK(std::abs(rates[i] - c.rates[i]) < 1e-12);
+    CHECK_NOTHROW(fit("train_loss", true));
+  }
 }
 
 TEST_CASE("optimizer_step may be overridden: a step that is not made changes nothing, and gradients are gone all the same") {

@@ -2,6 +2,7 @@ set(TEST_SOURCES
   checkpointing_test.cpp
   evaluation_test.cpp
   faults_test.cpp
+  faulty_data_test.cpp
   hooks_declared_test.cpp
   hooks_test.cpp
   learning_rates_test.cpp

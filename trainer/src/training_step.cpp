@@ -27,6 +27,8 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
                                       "' was not logged; there are: ", join(run.metric_names()), ".");
       if (config.strict) throw ConfigError(message);
       log::warn("lr_scheduler.monitor_missing", message);
+      // A plateau schedule stands still; what it is composed with, such as a warm-up, goes on.
+      if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
   }
 }

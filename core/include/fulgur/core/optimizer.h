@@ -66,7 +66,7 @@ class FULGUR_API Optimizer : public Stateful {
 
   /// Attached parameters as `state[name]`, hyper-parameters as `groups`.
   StateTree state() const override;
-  /// Throws a CheckpointError that lists every parameter that is missing, unexpected or of another shape.
+  /// Throws a CheckpointError that lists every parameter that is missing, unexpected, of another shape or in another group.
   void load_state(const StateTree& state) override;
 
  protected:
