@@ -33,9 +33,10 @@ def benchmark(quick: bool) -> Benchmark:
         targets=[
             over("stall over memcpy", "submit", "memcpy", 1.2, at_least=False),
             over("`torch.save` over the stall", "torch_save", "submit", 8.0),
+            over("`torch.save` and fsync over the stall", "torch_save_synced", "submit", 8.0),
             over("stall of dcp.async_save over the stall", "dcp_async", "submit"),
             over("`torch.save` over `write_checkpoint`", "torch_save", "write_checkpoint", 1.5),
-            over("`torch.save` and fsync over `write_checkpoint`", "torch_save_synced", "write_checkpoint"),
+            over("`torch.save` and fsync over `write_checkpoint`", "torch_save_synced", "write_checkpoint", 1.5),
         ],
         rounds=1 if quick else 2,
     )
