@@ -1,6 +1,5 @@
 #include "fulgur/checkpoint/async_writer.h"
 
-#include <signal.h>
 
 #include <condition_variable>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "fulgur/core/log.h"
+#include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "tensor_snapshot.h"
 
@@ -33,22 +33,6 @@ CheckpointError current_error(const char* where) {
     return CheckpointError(cat("[checkpoint.", where, "] an exception of unknown type was thrown."));
   }
 }
-
-// Signals are for the threads of the program: one that starts while this lives gets none.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 
@@ -139,7 +123,7 @@ class AsyncCheckpointWriter::Worker {
 
   void start_thread() {
     if (thread_.joinable()) return;
-    const SignalsBlocked blocked;
+    const NoSignals none;
     thread_ = std::thread([this] { work(); });
   }
 

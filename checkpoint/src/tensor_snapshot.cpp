@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "fulgur/core/text.h"
 
@@ -70,7 +69,7 @@ Tensor TensorSnapshot::copy(const std::string& place, const Tensor& tensor) {
     buffer.tensor.copy_(tensor, /*non_blocking=*/true);
     tensor.record_stream(stream);
   } else if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg()) {
-    if (tensor.nbytes() > 0) std::memcpy(buffer.tensor.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+    if (tensor.nbytes() > 0) plain_.push_back({buffer.tensor.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes()});
   } else {
     buffer.tensor.copy_(tensor);
   }
@@ -92,11 +91,13 @@ CheckpointContent TensorSnapshot::take(const CheckpointContent& content) {
   const at::NoGradGuard no_grad;
   ++count_;
   copied_.clear();
+  plain_.clear();
   CheckpointContent copies = content;
   for (auto& [name, tensor] : copies.module) tensor = copy("module/" + name, tensor);
   copy_tree("optimizers", copies.optimizers);
   copy_tree("state", copies.state);
   let_current_streams_wait();
+  copy_memory(plain_);
   std::erase_if(buffers_, [&](const auto& item) { return item.second.last_used + kKeptFor <= count_; });
   return copies;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "copy_memory.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
 namespace fulgur::detail {
@@ -35,6 +36,7 @@ class TensorSnapshot {
 
   std::map<std::string, Buffer> buffers_;
   std::vector<c10::Stream> side_streams_;  // one for each device
+  std::vector<MemoryCopy> plain_;          // of this snapshot, from memory of the host
   std::vector<c10::Event> copied_;         // of this snapshot, one for each device
   uint64_t count_ = 0;
 };

@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
-#include "no_signals.h"
 #include "one_thread.h"
 #include "sample_error.h"
 

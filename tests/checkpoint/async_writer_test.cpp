@@ -14,6 +14,7 @@
 
 #include "checkpoint/fault_calls.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
 #include "support/temporary_folder.h"
 #include "tensor_snapshot.h"
 
@@ -93,6 +94,19 @@ TEST_CASE("F52 an asynchronous save holds what was there at submit, whatever cha
   CHECK(results[0].path == folder / "a.ckpt");
   CHECK(holds(results[0].path, 7));
   CHECK(writer.wait().empty());
+}
+
+TEST_CASE("a state that several threads copy is copied whole") {
+  TemporaryFolder folder;
+  CheckpointContent c;
+  // Sizes that end in the middle of what one thread takes at once.
+  for (const int64_t size : {20'000'003, 1, 7'000'001, 0}) c.module.emplace_back(cat("t", size), at::arange(size, at::kFloat));
+  AsyncCheckpointWriter writer;
+  for (int round = 0; round < 2; ++round) writer.submit(folder / cat("a", round, ".ckpt"), c);
+  for (const auto& result : writer.wait()) {
+    REQUIRE_FALSE(result.error);
+    for (const auto& [name, value] : read_checkpoint(result.path).module) CHECK(value.equal(at::arange(value.numel(), at::kFloat)));
+  }
 }
 
 TEST_CASE("F52 of two saves the second waits for the first, and both are whole") {
