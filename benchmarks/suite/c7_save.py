@@ -13,7 +13,7 @@ def benchmark(quick: bool) -> Benchmark:
     return Benchmark(
         name="C7",
         title="Stall of a checkpoint",
-        about=f"{parameters / 1e6:.0f} M parameters with Adam state, {12 * parameters / 1e9:.2f} GB, one thread, the scratch folder's disk. "
+        about=f"{parameters / 1e6:.0f} M parameters with Adam state, {12 * parameters / 1e9:.2f} GB, the scratch folder's disk. "
         "`write_checkpoint` has hashes and fsync, `torch.save` has neither.",
         peers=[
             Peer("fulgur", "Fulgur", ["{bin}/c7_fulgur", *arguments]),
@@ -21,7 +21,7 @@ def benchmark(quick: bool) -> Benchmark:
         ],
         rows={
             "memcpy": "memcpy of the state into memory that is used again",
-            "submit": "Fulgur, stall of an asynchronous save",
+            "submit": "Fulgur, stall of an asynchronous save (copied by up to four threads)",
             "write_checkpoint": "Fulgur, write_checkpoint",
             "raw_synced": "write(2) of as many bytes, then fsync",
             "raw": "write(2) of as many bytes",
