@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/inspect.h"
+#include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text.h"
 #include "print.h"
@@ -135,24 +136,8 @@ Json json_of(const CheckpointInspection& found) {
 
 /// As safetensors writes it, so that files and checkpoints look alike; complex numbers are in `.pt` only.
 std::string dtype_text(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBool: return "BOOL";
-    case at::kByte: return "U8";
-    case at::kChar: return "I8";
-    case at::kShort: return "I16";
-    case at::kInt: return "I32";
-    case at::kLong: return "I64";
-    case at::kUInt16: return "U16";
-    case at::kUInt32: return "U32";
-    case at::kUInt64: return "U64";
-    case at::kHalf: return "F16";
-    case at::kBFloat16: return "BF16";
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kFloat8_e4m3fn: return "F8_E4M3";
-    case at::kFloat8_e5m2: return "F8_E5M2";
-    default: return c10::toString(dtype);
-  }
+  const char* text = safetensors_dtype(dtype);
+  return text ? text : c10::toString(dtype);
 }
 
 /// A file that `import` would read.

@@ -5,7 +5,6 @@
 #include "fulgur/core/text.h"
 #include "input_file.h"
 #include "safetensors_file.h"
-#include "state_json.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -22,14 +21,6 @@ detail::SafetensorsHeader header_of(const fs::path& path) {
   std::string text(bytes, '\0');
   file.read(text.data(), bytes);
   return detail::parse_safetensors_header(text, file.size() - sizeof length - bytes);
-}
-
-StateTree state_of(const fs::path& path) {
-  detail::CheckedFolder folder(path);
-  detail::TensorMap tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile))
-    for (auto& [name, tensor] : folder.read_tensors(detail::kStateTensorsFile).tensors) tensors.emplace(name, tensor);
-  return detail::decode_state(folder.read_text(detail::kStateFile), CheckpointParts::weights_and_state, {}, tensors).state;
 }
 
 }  // namespace
@@ -57,7 +48,7 @@ CheckpointInspection inspect_checkpoint(const fs::path& path) {
   }
   if (!out.report.ok()) return out;
   try {
-    out.state = state_of(path);
+    out.state = read_checkpoint_state(path);
   } catch (const CheckpointError& error) {
     out.report.problems.push_back({detail::kStateFile, "", error.what()});
   }

@@ -52,6 +52,15 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
   return content;
 }
 
+StateTree read_checkpoint_state(const fs::path& path) {
+  CheckedFolder folder(path);
+  detail::TensorMap tensors;
+  if (folder.manifest().files.contains(detail::kStateTensorsFile)) tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  const std::string text = folder.read_text(detail::kStateFile);
+  throw_problems(path, folder);
+  return detail::decode_state(text, CheckpointParts::weights_and_state, {}, tensors).state;
+}
+
 std::string CheckpointProblem::text() const {
   std::string text = file;
   if (!part.empty()) text += cat(": '", part, "'");

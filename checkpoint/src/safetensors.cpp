@@ -18,8 +18,7 @@ constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kLong, "I64"},       {at::kUInt64, "U64"}, {at::kDouble, "F64"}, {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e4m3fn, "F8_E4M3"}};
 
 const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor) {
-  for (const auto& [type, text] : kDtypes)
-    if (type == dtype) return text;
+  if (const char* text = safetensors_dtype(dtype)) return text;
   throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(tensor), "' has dtype ", c10::toString(dtype), ", which the format cannot hold."));
 }
 
@@ -86,6 +85,12 @@ Tensor empty_tensor(const SafetensorsEntry& entry) {
 }
 
 }  // namespace detail
+
+const char* safetensors_dtype(at::ScalarType dtype) {
+  for (const auto& [type, text] : detail::kDtypes)
+    if (type == dtype) return text;
+  return nullptr;
+}
 
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
   detail::write_safetensors_file(path, tensors, metadata);

@@ -121,8 +121,6 @@ TEST_CASE("F30 skip: the step is left out, the weights stay, the skipped are cou
   for (const Fault fault : {Fault::loss, Fault::input, Fault::gradient}) {
     CAPTURE(static_cast<int>(fault));
     TemporaryFolder folder;
-    struct Comparing : Failing {
-    };
     const Result run = fit(folder, fault, "skip");
     CHECK(run.error.empty());
     CHECK(run.report.epochs == 2);

@@ -107,10 +107,10 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config) {
   std::optional<RunLock> lock;
   const auto path = choose(config, lock);
   if (!path) return {};
-  const CheckpointContent content = read_checkpoint(*path, CheckpointParts::weights_and_state, Verify::needed);
-  if (!content.state.is_map() || !content.state.contains("config_written")) return {};
+  const StateTree state = read_checkpoint_state(*path);
+  if (!state.is_map() || !state.contains("config_written")) return {};
   Problems problems;
-  const ConfigNode saved = parse_yaml(content.state.at("config_written").as_string(), path->string(), problems);
+  const ConfigNode saved = parse_yaml(state.at("config_written").as_string(), path->string(), problems);
   // A run from code alone has no config to compare with.
   if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return {};
   ConfigNode present = config.write();

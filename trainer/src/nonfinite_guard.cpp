@@ -13,6 +13,7 @@
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "restore_optimizers.h"
 #include "run.h"
 
 namespace fulgur::detail {
@@ -147,15 +148,8 @@ void NonFiniteGuard::roll_back(const std::string& what) {
                              ". Lower the learning rate or look at the data."));
   const CheckpointContent content = read_checkpoint(*path);
   load_module_state(*run_.model, content.module);
-  const auto& optimizers = content.optimizers.as_list();
-  const auto& schedulers = content.state.at("lr_schedulers").as_list();
-  for (size_t i = 0; i < run_.plan.optimizers.size(); ++i) {
-    PlannedOptimizer& planned = run_.plan.optimizers[i];
-    planned.optimizer->load_state(optimizers.at(i));
-    if (planned.scheduler && !schedulers.at(i).is_null()) planned.scheduler->scheduler->load_state(schedulers.at(i));
-    planned.optimizer->zero_grad();
-  }
-  run_.strategy->precision().load_state(content.state.at("precision"));
+  restore_optimizers(run_, content, {});
+  for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
   run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
   if (summed_) sum_.zero_();

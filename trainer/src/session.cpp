@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <tuple>
 #include <typeinfo>
 
 #include "evaluation_loop.h"
@@ -15,6 +14,7 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "fulgur/strategies/true_precision.h"
 #include "plan_optimizers.h"
+#include "restore_optimizers.h"
 #include "resume.h"
 #include "run_folder.h"
 
@@ -356,39 +356,10 @@ void Session::restore(const CheckpointContent& content) {
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
                           "--load.weights_only true begins a new run with these weights.");
-  if (load.loads_optimizer()) restore_optimizers(content);
+  if (load.loads_optimizer()) restore_optimizers(run, content, load);
   if (load.loads_loops()) restore_loops(content);
   if (load.loads_rng()) load_rng_state(run.device(), state.at("rng"));
   if (load.loads_loops()) tell_origin(content.origin);
-}
-
-void Session::restore_optimizers(const CheckpointContent& content) {
-  Run& run = *run_;
-  const CheckpointLoading& load = run.parts.load;
-  const StateTree& state = content.state;
-  const auto& optimizers = content.optimizers.as_list();
-  const auto& schedulers = state.at("lr_schedulers").as_list();
-  if (optimizers.size() != run.plan.optimizers.size() || schedulers.size() != run.plan.optimizers.size())
-    throw CheckpointError(cat("[trainer.fit] the checkpoint has ", static_cast<int64_t>(optimizers.size()), " optimizers, the run ",
-                              static_cast<int64_t>(run.plan.optimizers.size()), "."));
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    PlannedOptimizer& planned = run.plan.optimizers[i];
-    std::vector<std::pair<double, double>> rates;
-    for (const ParamGroup& group : planned.optimizer->groups()) rates.emplace_back(group.lr, group.initial_lr);
-    planned.optimizer->load_state(optimizers[i]);
-    if (load.allow_config_change)
-      for (size_t g = 0; g < rates.size(); ++g) std::tie(planned.optimizer->groups()[g].lr, planned.optimizer->groups()[g].initial_lr) = rates[g];
-    if (!load.loads_lr_scheduler() || !planned.scheduler || schedulers[i].is_null()) continue;
-    LrScheduler& schedule = *planned.scheduler->scheduler;
-    try {
-      schedule.load_state(schedulers[i]);
-    } catch (const CheckpointError&) {
-      if (!load.allow_config_change) throw;
-      // Another schedule: it goes on from the same step.
-      schedule.LrScheduler::load_state(schedulers[i]);
-    }
-  }
-  run.strategy->precision().load_state(state.at("precision"));
 }
 
 void Session::restore_loops(const CheckpointContent& content) {

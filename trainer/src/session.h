@@ -50,7 +50,6 @@ class Session {
   void set_limits();
   void load_weights(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
-  void restore_optimizers(const CheckpointContent& content);
   void restore_loops(const CheckpointContent& content);
   void tell_origin(const CheckpointOrigin& origin) const;
   void save_config();

@@ -45,6 +45,10 @@ enum class Verify { whole, needed };
 FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder, CheckpointParts parts = CheckpointParts::all,
                                              Verify verify = Verify::whole);
 
+/// The state of a checkpoint alone: reads, and compares with the manifest, neither weights nor optimizers. Throws a
+/// CheckpointError.
+FULGUR_API StateTree read_checkpoint_state(const std::filesystem::path& folder);
+
 /// Something in a checkpoint folder that is not as it was written.
 struct FULGUR_API CheckpointProblem {
   std::string file;     ///< name inside the folder; empty for the folder itself

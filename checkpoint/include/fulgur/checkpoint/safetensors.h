@@ -19,6 +19,9 @@ struct FULGUR_API SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
+/// Name of a dtype in safetensors files, such as `F32`; null where the format cannot hold it.
+FULGUR_API const char* safetensors_dtype(at::ScalarType dtype);
+
 /// Writes tensors (any device, copied to the CPU) as a safetensors file and syncs it to disk. Throws a CheckpointError
 /// that names path and reason; what was at `path` before is then gone, so write to a temporary place.
 FULGUR_API void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
