@@ -3,10 +3,12 @@
 
 #include <cerrno>
 #include <ctime>
+#include <future>
 
 #include "durable_file.h"
 #include "folder_names.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "hashed_file.h"
 #include "safetensors_file.h"
@@ -78,10 +80,27 @@ FileRecord write_state(const fs::path& path, const Plan& plan) {
   return file.commit();
 }
 
+// From this size on the model and the optimizer are written at once: the kernel's copy of a write uses one core only.
+constexpr uint64_t kWriteInParallelBytes = uint64_t{64} << 20;
+
 void write_files(const fs::path& folder, const CheckpointContent& content, Plan& plan) {
   auto& files = plan.manifest.files;
-  files[detail::kModelFile] = detail::write_safetensors_file(folder / detail::kModelFile, content.module, plan.metadata);
-  files[detail::kOptimizerFile] = detail::write_safetensors_file(folder / detail::kOptimizerFile, plan.optimizer_tensors.tensors(), {});
+  const auto write_model = [&] { return detail::write_safetensors_file(folder / detail::kModelFile, content.module, plan.metadata); };
+  const auto write_optimizer = [&] {
+    return detail::write_safetensors_file(folder / detail::kOptimizerFile, plan.optimizer_tensors.tensors(), {});
+  };
+  if (plan.bytes < kWriteInParallelBytes) {
+    files[detail::kModelFile] = write_model();
+    files[detail::kOptimizerFile] = write_optimizer();
+  } else {
+    // The future's destructor waits, so that nobody writes into the folder when an error removes it.
+    std::future<FileRecord> model = [&] {
+      const NoSignals no_signals;
+      return std::async(std::launch::async, write_model);
+    }();
+    files[detail::kOptimizerFile] = write_optimizer();
+    files[detail::kModelFile] = model.get();
+  }
   if (!plan.state_tensors.tensors().empty())
     files[detail::kStateTensorsFile] = detail::write_safetensors_file(folder / detail::kStateTensorsFile, plan.state_tensors.tensors(), {});
   files[detail::kStateFile] = write_state(folder / detail::kStateFile, plan);
