@@ -33,6 +33,7 @@ ExitCode fit(const CommandLine& command, Config config) {
   for (const ConfigDifference& difference : agree_with_checkpoint(config)) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
+  if (report.rank != 0) return report.exit_code;
   save_report(command, report_json("fit", report));
   print(metrics_table("Fit metric", {report.metrics}));
   return report.exit_code;
@@ -43,6 +44,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
   const bool validates = verb == fulgur::Verb::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
+  if (report.rank != 0) return report.exit_code;
   save_report(command, report_json(command.verb, report));
   // Cut short by a signal, there is nothing to show.
   if (report.exit_code == ExitCode::ok) print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
@@ -52,6 +54,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
 ExitCode predict(const CommandLine& command, const Config& config) {
   PreparedRun run = prepare(config, fulgur::Verb::predict);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
+  if (report.rank != 0) return report.exit_code;
   save_report(command, report_json("predict", report));
   std::string files;
   for (const std::filesystem::path& file : report.files) files += escape_controls(file.string()) + "\n";

@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <fstream>
 #include <mutex>
 #include <set>
 
@@ -20,6 +21,9 @@ struct State {
   Sink sink = nullptr;
   void* sink_user = nullptr;
   std::shared_ptr<spdlog::logger> console;
+  std::string process;   // not empty: lines go to `file`, or are kept in `kept`
+  std::string kept;
+  std::ofstream file;
 
   State() {
     // Not registered with spdlog: a program's own use of spdlog stays its own.
@@ -49,6 +53,14 @@ spdlog::level::level_enum to_spdlog(Level level) {
 void write(State& s, Level level, const std::string& line) {
   if (level < s.level) return;
   if (s.sink != nullptr) s.sink(level, line, s.sink_user);
+  if (!s.process.empty()) {
+    if (s.file.is_open()) s.file << line << '\n' << std::flush;
+    else s.kept += line + '\n';
+    if (level != Level::error) return;
+    const std::string marked = cat("[", s.process, "] ", line);
+    s.console->log(to_spdlog(level), spdlog::string_view_t(marked.data(), marked.size()));
+    return;
+  }
   if (s.guard != nullptr) s.guard->before_line();
   s.console->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
   if (s.guard != nullptr) s.guard->after_line();
@@ -98,6 +110,25 @@ void reset_warnings() {
   const std::lock_guard lock(s.mutex);
   s.shown.clear();
   s.silenced.clear();
+}
+
+void leave_console(std::string_view name) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.process = escape_controls(name);
+  s.kept.clear();
+  s.file.close();
+}
+
+void write_to(const std::filesystem::path& file) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (s.process.empty()) return;
+  s.file.close();
+  s.file.clear();
+  s.file.open(file, std::ios::app);
+  s.file << s.kept << std::flush;
+  s.kept.clear();
 }
 
 void set_console_guard(ConsoleGuard* guard) {

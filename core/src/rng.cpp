@@ -6,6 +6,8 @@
 #include <mutex>
 #include <random>
 
+#include "fulgur/core/split_mix.h"
+
 namespace fulgur {
 namespace {
 
@@ -23,6 +25,8 @@ void set_generator_state(at::Generator generator, const Tensor& state) {
 }  // namespace
 
 void seed_everything(uint64_t seed) { at::manual_seed(seed); }
+
+uint64_t rank_seed(uint64_t seed, int64_t rank) { return rank == 0 ? seed : mix_bits(mix_bits(seed) + static_cast<uint64_t>(rank)); }
 
 uint64_t random_seed() {
   std::random_device source;

@@ -1,6 +1,28 @@
 #include "fulgur/core/strategy.h"
 
 namespace fulgur {
+
 Strategy::~Strategy() = default;
 Precision::Guard::~Guard() = default;
+
+const ProcessPlace& Strategy::place() const {
+  static const ProcessPlace alone;
+  return alone;
+}
+
+void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
+  precision().convert_input(batch);
+  if (data) {
+    batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
+    batch = data->transfer_batch_to_device(module, std::move(batch), device(), loader_idx);
+    batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
+    return;
+  }
+  const HookMask& overridden = module.overridden();
+  if (overridden.has(Hook::on_before_batch_transfer)) batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
+  if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device()))
+    batch = module.transfer_batch_to_device(std::move(batch), device(), loader_idx);
+  if (overridden.has(Hook::on_after_batch_transfer)) batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
+}
+
 }  // namespace fulgur

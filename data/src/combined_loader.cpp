@@ -46,6 +46,10 @@ std::optional<int64_t> CombinedLoader::samples() const {
   return sum;
 }
 
+void CombinedLoader::share_evenly() {
+  for (Part& part : parts_) part.loader->share_evenly();
+}
+
 void CombinedLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
   for (Part& part : parts_) part.loader->configure(seed, rank, world_size);
 }

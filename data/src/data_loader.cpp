@@ -1,5 +1,7 @@
 #include "fulgur/data/data_loader.h"
 
+#include <cstdlib>
+
 #include <ATen/Context.h>
 
 #include <algorithm>
@@ -38,6 +40,7 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> dataset;
   DataLoaderOptions options;
   std::shared_ptr<const Sampler> sampler;
+  bool evenly = false;
   SamplerContext context;
 
   EpochPlan plan;
@@ -56,6 +59,7 @@ struct DataLoader::Impl {
   WorkersAdvice advice;
 
   void check_options();
+  void check_shares() const;
   void check_not_empty() const;
   int64_t usable_samples() const;
   EpochPlan make_plan(int64_t begin) const;
@@ -109,7 +113,20 @@ void DataLoader::Impl::check_options() {
                           " set has one of them too. The batch sampler decides all four."));
 }
 
+// A sampler that takes no notice of the rank would give every sample to all.
+void DataLoader::Impl::check_shares() const {
+  if (context.world_size == 1 || options.batch_sampler) return;
+  const int64_t all = sampler->size(0, 1);
+  int64_t sum = 0;
+  for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
+  if (std::abs(sum - all) >= context.world_size)
+    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must share its ", all, " samples out among ", context.world_size, " processes; all shares together have ", sum,
+                        ". Let size() and order() depend on rank and world size, or set trainer.use_distributed_sampler: false where each process has data of its own."));
+}
+
 void DataLoader::Impl::check_not_empty() const {
+  // Evaluation step by step needs no partner: a rank without a sample has nothing to do.
+  if (context.world_size > 1 && !evenly && !options.batch_sampler && sampler->size(0, 1) > 0) return;
   const int64_t here = options.batch_sampler ? options.batch_sampler->size(context.rank, context.world_size)
                                              : sampler->size(context.rank, context.world_size);
   const std::string share = context.world_size == 1 ? "" : cat(" on rank ", context.rank, " of ", context.world_size);
@@ -293,11 +310,18 @@ void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
   const SamplerContext before = impl_->context;
   impl_->context = {.seed = seed, .epoch = before.epoch, .rank = rank, .world_size = world_size};
   try {
+    impl_->check_shares();
     impl_->check_not_empty();
   } catch (...) {
     impl_->context = before;
     throw;
   }
+}
+
+void DataLoader::share_evenly() {
+  Impl& m = *impl_;
+  m.evenly = true;
+  if (!m.options.batch_sampler && !dynamic_cast<const DistributedSampler*>(m.sampler.get())) m.sampler = std::make_shared<DistributedSampler>(m.sampler);
 }
 
 void DataLoader::start_epoch(int64_t epoch) {
@@ -351,6 +375,7 @@ bool DataLoader::keep_order() {
   Impl& m = *impl_;
   if (m.options.batch_sampler) return !m.options.batch_sampler->shuffles();
   m.sampler = std::make_shared<SequentialSampler>(m.dataset->size());
+  if (m.evenly) share_evenly();
   return true;
 }
 

@@ -4,32 +4,19 @@
 
 namespace fulgur {
 
-void SingleDeviceStrategy::configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) {
-  if (devices.size() != 1)
-    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.devices chose ", devices.size(),
-                          ". Set trainer.devices: 1."));
-  device_ = devices.front();
-  precision_ = std::move(precision);
+void SingleDeviceStrategy::configure(StrategySetup setup) {
+  if (setup.devices.size() != 1)
+    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.devices chose ", setup.devices.size(),
+                          ". Set trainer.devices: 1, or trainer.strategy: ddp."));
+  if (setup.num_nodes != 1)
+    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.num_nodes is ", setup.num_nodes, ". Set it to 1, or trainer.strategy: ddp."));
+  device_ = setup.devices.front();
+  precision_ = std::move(setup.precision);
 }
 
 void SingleDeviceStrategy::attach(LightningModule& module) {
   precision_->convert_module(module);
   module.to(device_);
-}
-
-void SingleDeviceStrategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
-  precision_->convert_input(batch);
-  if (data) {
-    batch = data->on_before_batch_transfer(module, std::move(batch), loader_idx);
-    batch = data->transfer_batch_to_device(module, std::move(batch), device_, loader_idx);
-    batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
-    return;
-  }
-  const HookMask& overridden = module.overridden();
-  if (overridden.has(Hook::on_before_batch_transfer)) batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
-  if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device_))
-    batch = module.transfer_batch_to_device(std::move(batch), device_, loader_idx);
-  if (overridden.has(Hook::on_after_batch_transfer)) batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
 }
 
 void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {

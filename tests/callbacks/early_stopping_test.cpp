@@ -55,13 +55,17 @@ class HalfOfTwo : public Strategy {
     Tensor broadcast(const Tensor& value, int64_t) override { return value; }
     bool any(bool value) override { return value || other; }
     void barrier(std::string_view) override {}
+    std::vector<std::string> gather_text(std::string_view text) override { return {std::string(text), std::string(text)}; }
+    std::string broadcast_text(std::string_view text, int64_t) override { return std::string(text); }
+    std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override { return alone_.start_max(std::move(values)); }
+    SingleProcessCollectives alone_;
   };
   HalfOfTwo(int64_t rank, bool other) {
     collectives_.own_rank = rank;
     collectives_.other = other;
   }
   std::string name() const override { return "half_of_two"; }
-  void configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) override { inner_.configure(std::move(devices), std::move(precision)); }
+  void configure(StrategySetup setup) override { inner_.configure(std::move(setup)); }
   at::Device device() const override { return inner_.device(); }
   int64_t rank() const override { return collectives_.own_rank; }
   int64_t world_size() const override { return 2; }

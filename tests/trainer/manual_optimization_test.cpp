@@ -174,7 +174,7 @@ TEST_CASE("no_sync keeps gradients of manual backwards to the rank") {
     SingleDeviceStrategy inner;
     std::vector<bool> synced;
     std::string name() const override { return "syncs"; }
-    void configure(std::vector<at::Device> devices, std::shared_ptr<Precision> p) override { inner.configure(std::move(devices), std::move(p)); }
+    void configure(StrategySetup setup) override { inner.configure(std::move(setup)); }
     at::Device device() const override { return inner.device(); }
     int64_t rank() const override { return 0; }
     int64_t world_size() const override { return 1; }

@@ -57,8 +57,16 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
 }
 
 void CheckpointStore::act() {
-  if (in_flight_)
+  if (run_.failed_alone && !requests_.empty()) {
+    log::error("a checkpoint was asked for, but a rank alone cannot write it; --resume goes on from the last one");
+    requests_.clear();
+  }
+  if (run_.failed_alone) return;
+  if (run_.world_size() > 1) {
+    if (run_.agreement.take_save_done()) settle();
+  } else if (in_flight_) {
     for (const auto& result : writer_->poll()) finish(result);
+  }
   if (requests_.empty() && !released_) return;
   released_ = false;
   while (!requests_.empty()) {
@@ -71,7 +79,12 @@ void CheckpointStore::act() {
 
 void CheckpointStore::settle() {
   if (!in_flight_) return;
-  for (const auto& result : writer_->wait()) finish(result);
+  std::vector<AsyncCheckpointWriter::Result> results;
+  if (begin_error_) results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
+  else if (writer_) results = writer_->wait();
+  if (run_.failed_alone) return;
+  if (run_.world_size() > 1) results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
+  for (const auto& result : results) finish(result);
   prune();
 }
 
@@ -125,17 +138,43 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
     content.state["checkpoint_requests"] = std::move(wishes);
     if (run_.options.async_checkpoint) {
-      if (!writer_) writer_.emplace();
-      writer_->submit(folder, content);
+      // Rank 0 writes; the others wait for its word where the save ends.
+      if (run_.is_global_zero()) {
+        if (!writer_) writer_.emplace();
+        try {
+          writer_->submit(folder, content);
+        } catch (const CheckpointError& error) {
+          if (run_.world_size() == 1) throw;
+          begin_error_ = error;
+        }
+      }
       in_flight_ = std::move(info);
       return;
     }
-    info.path = write_verified_checkpoint(folder, content);
+    AsyncCheckpointWriter::Result result;
+    try {
+      if (run_.is_global_zero()) result.path = write_verified_checkpoint(folder, content);
+    } catch (const CheckpointError& error) {
+      if (run_.world_size() == 1) throw;
+      result.error = error;
+    }
+    if (run_.world_size() > 1) result = result_of_all_ranks(std::move(result));
+    if (result.error) throw *result.error;
+    info.path = result.path;
   } catch (const CheckpointError& error) {
     saved_step_ = saved_before;
     return fail(info, error);
   }
   publish(info);
+}
+
+AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {
+  const std::string told = run_.collectives().broadcast_text(result.error ? cat("!", result.error->what()) : cat("=", result.path.string()), 0);
+  if (run_.is_global_zero()) return result;
+  AsyncCheckpointWriter::Result heard;
+  if (told.starts_with("!")) heard.error = CheckpointError(told.substr(1));
+  else heard.path = told.substr(1);
+  return heard;
 }
 
 void CheckpointStore::finish(const AsyncCheckpointWriter::Result& result) {
@@ -153,12 +192,12 @@ void CheckpointStore::publish(CheckpointInfo& info) {
   const CheckpointRequest& request = info.request;
   try {
     if (!request.weights_only) {
-      link_checkpoint(run_.checkpoint_dir() / "last.ckpt", info.path);
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "last.ckpt", info.path);
       last_ = info.path;
     }
     if (request.best && (!best_owner_ || *best_owner_ == request.owner)) {
       best_owner_ = request.owner;
-      link_checkpoint(run_.checkpoint_dir() / "best.ckpt", info.path);
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "best.ckpt", info.path);
       best_ = info.path;
     }
   } catch (const CheckpointError& error) {
@@ -192,7 +231,7 @@ void CheckpointStore::prune() {
   for (auto item = keepers_.begin(); item != keepers_.end();) {
     const bool linked = item->first == last_ || item->first == best_;
     if (item->second.empty() && !linked) {
-      remove_checkpoint(item->first);
+      if (run_.is_global_zero()) remove_checkpoint(item->first);
       item = keepers_.erase(item);
     } else {
       ++item;

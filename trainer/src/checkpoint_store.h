@@ -28,7 +28,9 @@ class CheckpointStore {
   void release(const std::filesystem::path& path, std::string_view owner);
   /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.
   void act();
-  /// Waits for the save in flight, and tells of it.
+  /// True on rank 0 where the save in flight has come to its end, and nobody was told yet.
+  bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
+  /// Waits for the save in flight, and tells of it. With several ranks all must call it.
   void settle();
   /// The run goes on from this checkpoint.
   void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
@@ -45,6 +47,7 @@ class CheckpointStore {
 
  private:
   void begin(uint64_t ticket, const CheckpointRequest& request);
+  AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);
   void fail(const CheckpointInfo& info, const CheckpointError& error);
@@ -61,6 +64,7 @@ class CheckpointStore {
   int64_t saved_step_ = -1, saves_ = 0;
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
+  std::optional<CheckpointError> begin_error_;   // rank 0 could not begin it, and the others are to be told
 };
 
 /// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.

@@ -9,6 +9,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "predictions.h"
 #include "signals.h"
 
 namespace fulgur::detail {
@@ -141,7 +142,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     loader.start_epoch(run.progress_.epoch);
     Batch batch;
     for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
-      if (const auto signal = signals::received()) throw Interrupted(*signal);
+      // In a fit of several ranks the signal is agreed behind the evaluation, so that all leave it at the same place.
+      if (run.verb() != Verb::fit || run.world_size() == 1)
+        if (const auto signal = signals::received()) throw Interrupted(*signal);
       run.batch_idx_ = i;
       run.strategy->batch_to_device(module, run.data.module.get(), batch, run.loader_idx_);
       const int64_t count = batch.size();
@@ -186,6 +189,17 @@ std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
 
 }  // namespace
 
+namespace {
+
+int64_t sum_over_ranks(Run& run, int64_t count) {
+  if (run.world_size() == 1) return count;
+  int64_t sum = 0;
+  for (const std::string& text : run.collectives().gather_text(std::to_string(count))) sum += std::stoll(text);
+  return sum;
+}
+
+}  // namespace
+
 EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   const double started = run.agreed_time_s();
   StageGuard stage_guard(run, stage);
@@ -195,8 +209,10 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   const ModeGuard modes(run, hooks);
   LightningModule& module = *run.model;
   EvalReport report;
-  report.samples = run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {});
+  run.strategy->before_evaluation(module);
+  report.samples = sum_over_ranks(run, run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
   run.flush_step_metrics(stage, true);
+  run.logs.merge_epoch_values(stage, run.collectives());
   const Metrics values = run.logs.take_epoch_values(stage);
   run.send_metrics(values);
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
@@ -227,6 +243,7 @@ PredictReport predict(Run& run) {
   const NoGradients no_gradients(run);
   const ModeGuard modes(run, hooks_of(Stage::predict));
   PredictReport report;
+  run.strategy->before_evaluation(*run.model);
   std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(run.stages[Stage::predict].loaders.size());
   report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
     auto& columns = collected[loader];
@@ -251,8 +268,9 @@ PredictReport predict(Run& run) {
   for (auto& columns : collected) {
     Outputs outputs;
     for (auto& [name, parts] : columns) outputs.add(name, at::cat(parts));
-    report.loaders.push_back(std::move(outputs));
+    report.loaders.push_back(in_dataset_order(run.collectives(), std::move(outputs)));
   }
+  report.samples = sum_over_ranks(run, report.samples);
   return report;
 }
 

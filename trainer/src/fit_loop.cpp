@@ -54,7 +54,7 @@ class FitLoop {
       end_epoch();
       continue_epoch = false;
     }
-    while (!limit_reached()) {
+    while (run.agreement.settle(), !limit_reached()) {
       reload_loaders();
       train_epoch(continue_epoch);
       continue_epoch = false;
@@ -87,13 +87,13 @@ class FitLoop {
   // True where training ends here. A signal is thrown: it takes the way of an exception.
   bool limit_reached() {
     Run& run = run_;
-    if (const auto signal = signals::received()) throw Interrupted(*signal);
+    if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
     if (run.finite.stopped()) return true;
     if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) return stop("max_steps");
     if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
     if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
-    if (!run.stop_reason) return false;
+    if (!run.agreement.stop()) return false;
     if (may_stop()) return true;
     if (!told_to_go_on_) run.print(cat("a stop was requested (", *run.stop_reason, "), but min_epochs or min_steps is not reached: training goes on"));
     told_to_go_on_ = true;
@@ -168,7 +168,7 @@ class FitLoop {
     }
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (!loader.next(run.batch_)) {
+      if (!next_batch(loader, batches.has_value())) {
         at_end = true;
         break;
       }
@@ -178,11 +178,15 @@ class FitLoop {
       }
       const bool last_batch = batches && batch_idx + 1 == *batches;
       run.flush_step_metrics(Stage::train, false);
-      if (validation_due(batch_idx, last_batch)) validate();
+      run.agreement.step();
+      if (validation_due(batch_idx, last_batch)) {
+        validate();
+        run.agreement.settle();
+      }
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
       if (!last_batch) run.act_on_checkpoint_requests();
-      if (!last_batch && signals::take_save_request()) save_for_signal();
+      if (!last_batch && run.agreement.take_save_request()) save_for_signal();
       if (!last_batch && limit_reached()) {
         stopped_in_epoch_ = true;
         return;
@@ -196,6 +200,16 @@ class FitLoop {
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
     }
     end_epoch();
+  }
+
+  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left.
+  bool next_batch(Loader& loader, bool known_length) {
+    Run& run = run_;
+    const bool there = loader.next(run.batch_);
+    if (known_length || run.world_size() == 1) return there;
+    if (!run.collectives().any(!there)) return true;
+    if (there) loader.unread(), run.batch_.clear();
+    return false;
   }
 
   // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
@@ -225,6 +239,7 @@ class FitLoop {
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
     run.finite.check_window();
+    run.logs.merge_epoch_values(Stage::train, run.collectives());
     run.send_metrics(run.logs.take_epoch_values(Stage::train));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
@@ -162,9 +163,7 @@ Metrics LogStore::take_step_values(Stage stage) {
   for (auto& s : slots_) {
     if (s->stage != stage || !s->on_step || s->step.count == 0) continue;
     const double value = finish(s->step, s->options.reduce_fx);
-    s->step.value = start_value(s->options.reduce_fx);
-    s->step.weight = 0;
-    s->step.count = 0;
+    start_anew(s->step, s->options.reduce_fx);
     const std::string name = s->on_epoch ? s->name + "_step" : s->name;
     publish(name, value, stage);
     if (s->on_epoch) publish(s->name, value, stage);
@@ -178,9 +177,7 @@ Metrics LogStore::take_epoch_values(Stage stage) {
   for (auto& s : slots_) {
     if (s->stage != stage || !s->on_epoch || s->epoch.count == 0) continue;
     const double value = finish(s->epoch, s->options.reduce_fx);
-    s->epoch.value = start_value(s->options.reduce_fx);
-    s->epoch.weight = 0;
-    s->epoch.count = 0;
+    start_anew(s->epoch, s->options.reduce_fx);
     const std::string name = s->on_step ? s->name + "_epoch" : s->name;
     publish(name, value, stage);
     if (s->on_step) publish(s->name, value, stage);
@@ -208,6 +205,10 @@ std::optional<double> LogStore::newest(std::string_view final_name) {
     if (s->on_step && s->step.count > 0 && (s->name == final_name || (s->on_epoch && s->name + "_step" == final_name)))
       return finish(s->step, s->options.reduce_fx);
   }
+  return written(final_name);
+}
+
+std::optional<double> LogStore::written(std::string_view final_name) const {
   for (const auto& [name, value] : published_)
     if (name == final_name) return value;
   return std::nullopt;
@@ -238,6 +239,95 @@ Metrics LogStore::progress_values() {
   return values;
 }
 
+namespace {
+
+StateTree options_state(const LogOptions& options) {
+  return StateTree::map({{"prog_bar", options.prog_bar},
+                         {"logger", options.logger},
+                         {"on_step", options.on_step ? StateTree(*options.on_step) : StateTree(nullptr)},
+                         {"on_epoch", options.on_epoch ? StateTree(*options.on_epoch) : StateTree(nullptr)},
+                         {"reduce", static_cast<int64_t>(options.reduce_fx)},
+                         {"sync_dist", options.sync_dist}});
+}
+
+LogOptions options_from(const StateTree& state) {
+  const auto optional_bool = [](const StateTree& value) { return value.is_null() ? std::nullopt : std::optional(value.as_bool()); };
+  LogOptions options;
+  options.prog_bar = state.at("prog_bar").as_bool();
+  options.logger = state.at("logger").as_bool();
+  options.on_step = optional_bool(state.at("on_step"));
+  options.on_epoch = optional_bool(state.at("on_epoch"));
+  options.reduce_fx = static_cast<Reduce>(state.at("reduce").as_int());
+  options.sync_dist = state.at("sync_dist").as_bool();
+  return options;
+}
+
+}  // namespace
+
+void LogStore::start_anew(Accumulator& a, Reduce reduce) {
+  a.value = start_value(reduce);
+  a.weight = a.device_weight = 0;
+  a.count = 0;
+  a.device_used = false;
+}
+
+void LogStore::combine(Accumulator& to, const Accumulator& from, Reduce reduce) {
+  if (from.count == 0) return;
+  switch (reduce) {
+    case Reduce::mean:
+    case Reduce::sum: to.value += from.value; break;
+    case Reduce::min: to.value = from.value < to.value || from.value != from.value ? from.value : to.value; break;
+    case Reduce::max: to.value = from.value > to.value || from.value != from.value ? from.value : to.value; break;
+    case Reduce::last:
+      if (to.count == 0) to.value = from.value;
+      break;
+  }
+  to.weight += from.weight;
+  to.count += from.count;
+}
+
+void LogStore::merge(Stage stage, bool epoch, Collectives& collectives) {
+  if (collectives.world_size() == 1) return;
+  const auto running = [epoch](Slot& s) -> Accumulator& { return epoch ? s.epoch : s.step; };
+  StateTree::List own;
+  for (auto& s : slots_) {
+    Accumulator& a = running(*s);
+    if (s->stage != stage || !(epoch ? s->on_epoch : s->on_step) || a.count == 0) continue;
+    fold_device(a, s->options.reduce_fx);
+    own.push_back(StateTree::map({{"name", s->name}, {"scope", static_cast<int64_t>(s->scope)}, {"options", options_state(s->options)}, {"value", a.value}, {"weight", a.weight}, {"count", a.count}}));
+    start_anew(a, s->options.reduce_fx);
+  }
+  // In the order of ranks on each of them, so that the last bits agree.
+  for (const std::string& text : collectives.gather_text(pack_state(own))) {
+    const StateTree rank = unpack_state(text);
+    for (const StateTree& item : rank.as_list()) {
+      Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage, options_from(item.at("options")));
+      Accumulator& a = running(s);
+      if (a.count > 0 && !epoch && !s.options.sync_dist) continue;
+      Accumulator from;
+      from.value = item.at("value").as_double();
+      from.weight = item.at("weight").as_double();
+      from.count = item.at("count").as_int();
+      combine(a, from, s.options.reduce_fx);
+    }
+  }
+}
+
+void LogStore::add_running(LogStore& other) {
+  for (auto& from : other.slots_) {
+    Slot& to = slot(from->name, from->scope, from->stage, from->options);
+    combine(to.step, from->step, from->options.reduce_fx);
+    combine(to.epoch, from->epoch, from->options.reduce_fx);
+  }
+}
+
+void LogStore::forget_running() {
+  for (auto& s : slots_) {
+    start_anew(s->step, s->options.reduce_fx);
+    start_anew(s->epoch, s->options.reduce_fx);
+  }
+}
+
 StateTree LogStore::state() {
   const auto accumulator = [](Accumulator& a, Reduce reduce) {
     fold_device(a, reduce);
@@ -246,16 +336,12 @@ StateTree LogStore::state() {
   StateTree::List slots;
   for (auto& s : slots_) {
     if (s->stage != Stage::train) continue;  // evaluations are never interrupted by a checkpoint
-    slots.push_back(StateTree::map({{"name", s->name},
-                                    {"scope", static_cast<int64_t>(s->scope)},
-                                    {"prog_bar", s->options.prog_bar},
-                                    {"logger", s->options.logger},
-                                    {"on_step", s->options.on_step ? StateTree(*s->options.on_step) : StateTree(nullptr)},
-                                    {"on_epoch", s->options.on_epoch ? StateTree(*s->options.on_epoch) : StateTree(nullptr)},
-                                    {"reduce", static_cast<int64_t>(s->options.reduce_fx)},
-                                    {"sync_dist", s->options.sync_dist},
-                                    {"step", accumulator(s->step, s->options.reduce_fx)},
-                                    {"epoch", accumulator(s->epoch, s->options.reduce_fx)}}));
+    StateTree slot = options_state(s->options);
+    slot["name"] = s->name;
+    slot["scope"] = static_cast<int64_t>(s->scope);
+    slot["step"] = accumulator(s->step, s->options.reduce_fx);
+    slot["epoch"] = accumulator(s->epoch, s->options.reduce_fx);
+    slots.push_back(std::move(slot));
   }
   StateTree::List values;
   for (const auto& [name, value] : published_)
@@ -268,24 +354,13 @@ void LogStore::load_state(const StateTree& state) {
   index_.clear();
   published_.clear();
   stages_.clear();
-  const auto optional_bool = [](const StateTree& s) -> std::optional<bool> {
-    if (s.is_null()) return std::nullopt;
-    return s.as_bool();
-  };
   const auto accumulator = [](Accumulator& a, const StateTree& s) {
     a.value = s.at("value").as_double();
     a.weight = s.at("weight").as_double();
     a.count = s.at("count").as_int();
   };
   for (const StateTree& item : state.at("slots").as_list()) {
-    LogOptions options;
-    options.prog_bar = item.at("prog_bar").as_bool();
-    options.logger = item.at("logger").as_bool();
-    options.on_step = optional_bool(item.at("on_step"));
-    options.on_epoch = optional_bool(item.at("on_epoch"));
-    options.reduce_fx = static_cast<Reduce>(item.at("reduce").as_int());
-    options.sync_dist = item.at("sync_dist").as_bool();
-    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train, options);
+    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train, options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
   }

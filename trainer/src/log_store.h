@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fulgur/core/collectives.h"
 #include "fulgur/core/log_options.h"
 #include "fulgur/core/stage.h"
 #include "fulgur/core/state_tree.h"
@@ -26,6 +27,11 @@ class LogStore {
   void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options);
   void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
 
+  /// Makes the running step values of `stage` the same on all ranks, before they are taken: with sync_dist of all ranks,
+  /// else rank 0's. All ranks must call it. Nothing in a world of one.
+  void merge_step_values(Stage stage, Collectives& collectives) { merge(stage, false, collectives); }
+  /// The same for epoch values, which are always of all ranks.
+  void merge_epoch_values(Stage stage, Collectives& collectives) { merge(stage, true, collectives); }
   /// Step values of `stage` since the last call, as window means (or sums, minima, maxima); their windows start anew.
   /// Reads devices.
   Metrics take_step_values(Stage stage);
@@ -38,6 +44,8 @@ class LogStore {
 
   /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads devices.
   std::optional<double> newest(std::string_view final_name);
+  /// The last value that was taken.
+  std::optional<double> written(std::string_view final_name) const;
   std::optional<Stage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
   /// Newest values of what was logged with prog_bar. Reads devices.
@@ -47,6 +55,10 @@ class LogStore {
 
   StateTree state();
   void load_state(const StateTree& state);
+  /// Adds the running values of another rank.
+  void add_running(LogStore& other);
+  /// Windows and epochs start anew.
+  void forget_running();
 
  private:
   struct Accumulator {
@@ -85,6 +97,9 @@ class LogStore {
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
   static void add(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
   static void fold_device(Accumulator& a, Reduce reduce);
+  static void combine(Accumulator& to, const Accumulator& from, Reduce reduce);
+  static void start_anew(Accumulator& a, Reduce reduce);
+  void merge(Stage stage, bool epoch, Collectives& collectives);
   static double finish(Accumulator& a, Reduce reduce);
   void publish(const std::string& name, double value, Stage stage);
 

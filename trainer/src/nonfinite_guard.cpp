@@ -45,6 +45,8 @@ bool NonFiniteGuard::saw_loss(const Tensor& loss) {
   if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
   if (loss.is_cpu()) {
     if (is_finite_on_cpu(loss)) return true;
+    // Ranks do the same step: what to leave out is seen in the gradients, which are the same on all of them.
+    if (run_.world_size() > 1 && policy_ != Policy::raise) return true;
     return act("the loss");
   }
   at::NoGradGuard no_grad;
@@ -63,7 +65,8 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
   }
   at::NoGradGuard no_grad;
   Tensor norm = known_norm;
-  if (!norm.defined() && policy_ == Policy::skip) norm = grad_norm(optimizer.gradients());
+  const bool decides_here = policy_ == Policy::skip || (run_.world_size() > 1 && policy_ != Policy::raise);
+  if (!norm.defined() && decides_here) norm = grad_norm(optimizer.gradients());
   bool steps = !std::exchange(skip_step_, false);
   if (norm.defined() && norm.is_cpu()) {
     if (!is_finite_on_cpu(norm)) {
@@ -89,7 +92,8 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
 
 void NonFiniteGuard::check_window() {
   if (policy_ == Policy::off) return;
-  const bool good = !summed_ || std::isfinite(sum_.item<float>());
+  bool good = !summed_ || std::isfinite(sum_.item<float>());
+  if (run_.world_size() > 1) good = !run_.collectives().any(!good);
   if (summed_) sum_.zero_();
   summed_ = false;
   // With skip, a bad loss has left no trace in the weights.

@@ -1,11 +1,15 @@
 #include "predictions.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
@@ -51,6 +55,46 @@ Json row_of(const Tensor& row) {
 }
 
 }  // namespace
+
+Outputs in_dataset_order(Collectives& collectives, Outputs own) {
+  const int64_t world_size = collectives.world_size();
+  if (world_size == 1) return own;
+  StateTree::List packed;
+  for (const auto& [name, value] : own) packed.push_back(StateTree::map({{"name", name}, {"value", value}}));
+  std::vector<StateTree> ranks;
+  for (const std::string& text : collectives.gather_text(pack_state(packed))) ranks.push_back(unpack_state(text));
+  Outputs all;
+  // A rank without a sample has no outputs.
+  const StateTree* first = nullptr;
+  for (const StateTree& rank : ranks)
+    if (!first && !rank.as_list().empty()) first = &rank;
+  for (size_t column = 0; first && column < first->as_list().size(); ++column) {
+    const std::string& name = first->as_list()[column].at("name").as_string();
+    std::vector<Tensor> parts;
+    int64_t rows = 0;
+    for (const StateTree& rank : ranks) {
+      if (rank.as_list().empty()) {
+        parts.push_back(first->as_list()[column].at("value").tensor().narrow(0, 0, 0));
+        continue;
+      }
+      if (column >= rank.as_list().size() || rank.as_list()[column].at("name").as_string() != name)
+        throw Error(cat("[trainer.predict] every rank must return the same outputs; '", name, "' is not in its place on all."));
+      parts.push_back(rank.as_list()[column].at("value").tensor());
+      rows += parts.back().size(0);
+    }
+    std::vector<int64_t> sizes = parts.front().sizes().vec();
+    sizes[0] = rows;
+    Tensor whole = at::empty(sizes, parts.front().options());
+    bool shared_out = true;
+    for (int64_t r = 0; r < world_size; ++r) shared_out = shared_out && parts[static_cast<size_t>(r)].size(0) == (rows - r + world_size - 1) / world_size;
+    if (shared_out)
+      for (int64_t r = 0; r < world_size && r < rows; ++r) whole.slice(0, r, rows, world_size).copy_(parts[static_cast<size_t>(r)]);
+    else
+      whole = at::cat(parts);  // the loaders shared the data out in a way of their own: rank by rank
+    all.add(name, std::move(whole));
+  }
+  return all;
+}
 
 std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder, const std::vector<Outputs>& loaders) {
   const bool several = loaders.size() > 1;

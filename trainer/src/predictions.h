@@ -3,9 +3,13 @@
 #include <filesystem>
 #include <vector>
 
+#include "fulgur/core/collectives.h"
 #include "fulgur/core/outputs.h"
 
 namespace fulgur::detail {
+
+/// The outputs of all ranks, which read every world-size-th sample, in the order of the data set; all ranks must call it.
+Outputs in_dataset_order(Collectives& collectives, Outputs own);
 
 /// Writes `predictions.safetensors` (all samples of an output in one tensor, in dataset order) and `predictions.jsonl` (one
 /// line per sample) into `folder`, and returns their paths. With several loaders, names of tensors start with

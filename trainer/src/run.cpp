@@ -8,6 +8,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "rank_states.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -22,8 +23,7 @@ std::optional<int64_t> StageLoaders::total() const {
 }
 
 Run::Run(const TrainerOptions& trainer_options, const Parts& trainer_parts, Verb verb)
-    : options(trainer_options), parts(trainer_parts), verb_(verb), started_(std::chrono::steady_clock::now()),
-      overriding_(static_cast<size_t>(Hook::count_)) {}
+    : options(trainer_options), parts(trainer_parts), verb_(verb), overriding_(static_cast<size_t>(Hook::count_)) {}
 
 Run::~Run() {
   if (model) model->set_run(nullptr);
@@ -169,10 +169,6 @@ void Run::print(std::string_view line) {
   if (is_global_zero()) log::info(line);
 }
 
-double Run::agreed_time_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-}
-
 void Run::set_accumulation(int64_t count) {
   if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
   accumulation_ = count;
@@ -261,6 +257,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     for (const auto& [name, value] : unique_parameters(*model))
       if (value.grad().defined()) gradients[name] = value.grad();
     state["gradients"] = std::move(gradients);
+    state["strategy"] = strategy->state();
+    gather_rank_states(collectives(), state);
   }
   for (const auto& callback : callbacks) callback->on_save_checkpoint(*this, state);
   model->on_save_checkpoint(state);
@@ -293,6 +291,9 @@ void Run::flush_step_metrics(Stage stage, bool force) {
     const bool due = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;
     if (!due && !force) return;
   }
+  // Ranks may run different numbers of evaluation batches: they come together at the end only.
+  if (world_size() > 1 && stage != Stage::train && !force) return;
+  logs.merge_step_values(stage, collectives());
   if (logs.has_step_values(stage)) send_metrics(logs.take_step_values(stage));
 }
 

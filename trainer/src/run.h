@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement.h"
 #include "checkpoint_store.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/callback.h"
@@ -67,7 +67,8 @@ class Run final : public RunContext {
   const OptimizerPlan& optimizer_plan() const override { return plan; }
   void manual_backward(const Tensor& loss, const BackwardOptions& backward_options) override;
   void set_manual_sync(bool on) override { manual_sync_ = on; }
-  std::optional<double> metric(std::string_view name) override { return logs.newest(name); }
+  /// With several ranks only what was written, which is the same on all of them.
+  std::optional<double> metric(std::string_view name) override { return world_size() == 1 ? logs.newest(name) : logs.written(name); }
   std::optional<Stage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
   std::vector<std::string> metric_names() const override { return logs.names(); }
   Metrics progress_metrics() override { return logs.progress_values(); }
@@ -80,7 +81,7 @@ class Run final : public RunContext {
   std::filesystem::path checkpoint_dir() const override { return run_dir / "checkpoints"; }
   std::optional<std::filesystem::path> last_checkpoint() const override { return checkpoints.last(); }
   std::optional<std::filesystem::path> best_checkpoint() const override { return checkpoints.best(); }
-  double agreed_time_s() const override;
+  double agreed_time_s() const override { return agreement.clock_s(); }
   double fit_time_s() const override { return progress_.fit_time_s + agreed_time_s() - fit_started_s; }
   void set_accumulation(int64_t count) override;
   int64_t accumulation() const override { return accumulation_; }
@@ -119,7 +120,7 @@ class Run final : public RunContext {
 
   /// Sorts callbacks by phase and finds who overrides which batch hook. Throws a ConfigError for equal state keys.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
-  void start_clock() { started_ = std::chrono::steady_clock::now(); }
+  void start_clock() { agreement.start_clock(); }
   /// Makes the handles of `plan`.
   void make_handles();
   /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of one.
@@ -128,7 +129,7 @@ class Run final : public RunContext {
   std::string where() const;
   /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
-  /// State of the whole run, for a checkpoint.
+  /// State of the whole run, for a checkpoint; all ranks must call it.
   CheckpointContent collect_checkpoint(bool weights_only);
   /// What a checkpoint of this run says of where it comes from.
   CheckpointOrigin origin() const;
@@ -150,6 +151,8 @@ class Run final : public RunContext {
   LogStore logs;
   CheckpointStore checkpoints{*this};
   NonFiniteGuard finite{*this};
+  Agreement agreement{*this};
+  bool failed_alone = false;   ///< an exception that the other ranks know nothing of: nothing is exchanged any more
   std::filesystem::path run_dir;
   ConfigNode resolved_config;
   std::string config_hash;
@@ -198,7 +201,6 @@ class Run final : public RunContext {
   Verb verb_;
   bool manual_sync_ = true;
   LogScope scope_ = LogScope::forbidden;
-  std::chrono::steady_clock::time_point started_;
   std::vector<std::vector<Callback*>> overriding_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <typeinfo>
 
 #include "evaluation_loop.h"
@@ -14,9 +15,11 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "fulgur/strategies/true_precision.h"
 #include "plan_optimizers.h"
+#include "rank_states.h"
 #include "restore_optimizers.h"
 #include "resume.h"
 #include "run_folder.h"
+#include "same_on_all_ranks.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -25,11 +28,14 @@ void Session::choose_hardware() {
   Run& run = *run_;
   threads_ = decide_threads(run.options.num_threads);
   set_threads(threads_);
-  devices_ = choose_devices(run.options);
-  if (run.parts.seed) seed_everything(*run.parts.seed);
   auto precision = run.parts.precision ? run.parts.precision : make_precision(run.options.precision);
   run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
-  run.strategy->configure(devices_.devices, std::move(precision));
+  devices_ = choose_devices(run.options, run.strategy->one_process_per_device());
+  run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
+                           .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
+  // Each rank draws numbers of its own; weights are rank 0's.
+  if (run.parts.seed) seed_everything(rank_seed(*run.parts.seed, run.rank()));
+  if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
 }
 
 void Session::make_callbacks() {
@@ -53,13 +59,13 @@ void Session::make_callbacks() {
   const bool checkpoints = std::any_of(list.begin(), list.end(), [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
   if (verb_ == Verb::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
   if (verb_ == Verb::fit && run.options.enable_model_summary) add_default("ModelSummary");
-  if (run.options.enable_progress_bar) add_default("ProgressBar");
+  if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
   run.set_callbacks(std::move(list));
 }
 
 void Session::make_loggers() {
   Run& run = *run_;
-  if (run.fast_dev_run() || run.options.barebones) return;
+  if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
   if (!run.parts.loggers.empty()) {
     run.active_loggers = run.parts.loggers;
   } else if (run.options.logger.enabled) {
@@ -86,8 +92,18 @@ void Session::take_folder() {
   }
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return;
-  run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
-  if (!lock_) lock_.emplace(run.run_dir);
+  // The folder is rank 0's to choose and to write.
+  if (run.is_global_zero()) {
+    run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
+    if (!lock_) lock_.emplace(run.run_dir);
+  }
+  run.run_dir = run.collectives().broadcast_text(run.run_dir.string(), 0);
+  if (!run.is_global_zero()) {
+    std::error_code error;
+    fs::create_directories(run.run_dir, error);
+    log::write_to(run.run_dir / cat("rank_", run.rank(), ".log"));
+    return;
+  }
   std::optional<int64_t> resume_step;
   if (goes_on_in_) {
     resume_step = content_->state.at("progress").at("global_step").as_int();
@@ -185,6 +201,15 @@ bool Session::reads_ahead() const {
   return !run.device().is_cpu() && !moves(run.model->overridden()) && (!run.data.module || !moves(run.data.module->overridden()));
 }
 
+// Ranks that train step by step together need the same number of batches: the fewest of any, or unknown where one does not know.
+std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_t> batches) {
+  Collectives& collectives = run_->collectives();
+  if (stage != Stage::train || collectives.world_size() == 1) return batches;
+  int64_t fewest = std::numeric_limits<int64_t>::max();
+  for (const std::string& text : collectives.gather_text(std::to_string(batches.value_or(-1)))) fewest = std::min(fewest, static_cast<int64_t>(std::stoll(text)));
+  return fewest < 0 ? std::nullopt : std::optional(fewest);
+}
+
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
   const Loaders& given = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
@@ -198,14 +223,16 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   }
   StageLoaders target;
   for (auto& loader : loaders) {
-    loader->configure(run.parts.seed.value_or(0), run.rank(), run.world_size());
+    if (stage == Stage::train && run.world_size() > 1) loader->share_evenly();
+    const bool shares = run.options.use_distributed_sampler;
+    loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
     if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
       if (!loader->keep_order())
         throw ConfigError("[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the batches would differ from epoch to "
                           "epoch. Use a loader without shuffling.");
       log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
     }
-    target.batches.push_back(limit.resolve(loader->size(), option));
+    target.batches.push_back(agreed_batches(stage, limit.resolve(loader->size(), option)));
     if (stage != Stage::train && loader->shuffles())
       log::warn("data.evaluation_shuffled", cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
     if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
@@ -253,6 +280,14 @@ void Session::set_up_data() {
 }
 
 void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
+  // Rank 0 looks; the others take what it has found, which they must be able to read too.
+  if (run_->is_global_zero()) find_checkpoint_for(choice, remembered);
+  if (run_->world_size() == 1) return;
+  const std::string path = run_->collectives().broadcast_text(checkpoint_ ? checkpoint_->string() : std::string(), 0);
+  checkpoint_ = path.empty() ? std::nullopt : std::optional<fs::path>(path);
+}
+
+void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered) {
   Run& run = *run_;
   if (!choice) {
     if (verb_ != Verb::fit) return;
@@ -300,7 +335,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   choose_checkpoint(choice, remembered);
   const auto its_run = checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
   // Before it is read: a run at work there may remove it.
-  if (its_run && !lock_) lock_.emplace(*its_run);
+  if (its_run && !lock_ && run.is_global_zero()) lock_.emplace(*its_run);
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
                                run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
@@ -311,8 +346,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;
-  if (run.data.module) run.data.module->prepare_data();
-  run.model->prepare_data();
+  prepare_data();
   if (run.data.module) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
@@ -323,6 +357,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   run.model->configure_model();
   set_up_data();
   if (content) load_weights(*content);
+  check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
   if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
   take_folder();
@@ -338,6 +373,17 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
   }
+  if (verb_ == Verb::fit) run.strategy->start_training(*run.model, run.optimizers());
+}
+
+// Once per machine, or once in all; the others wait, so that setup finds what it needs.
+void Session::prepare_data() {
+  Run& run = *run_;
+  const ProcessPlace& place = run.strategy->place();
+  const auto mine = [&](bool per_node) { return per_node ? place.local_rank == 0 : place.rank == 0; };
+  if (run.data.module && mine(run.data.module->prepare_data_per_node())) run.data.module->prepare_data();
+  if (mine(run.model->prepare_data_per_node())) run.model->prepare_data();
+  run.collectives().barrier("prepare_data of the first process of each node");
 }
 
 void Session::load_weights(const CheckpointContent& content) {
@@ -350,21 +396,22 @@ void Session::load_weights(const CheckpointContent& content) {
 void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
   const CheckpointLoading& load = run.parts.load;
-  const StateTree& state = content.state;
+  const bool of_a_run = content.state.contains("rng");
+  const StateTree state = of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
   if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
                           "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
-  if (load.loads_loops()) restore_loops(content);
-  if (load.loads_rng()) load_rng_state(run.device(), state.at("rng"));
+  if (load.loads_loops()) restore_loops(content, state);
+  if (load.loads_rng() && state.contains("rng")) load_rng_state(run.device(), state.at("rng"));
+  if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
   if (load.loads_loops()) tell_origin(content.origin);
 }
 
-void Session::restore_loops(const CheckpointContent& content) {
+void Session::restore_loops(const CheckpointContent& content, const StateTree& state) {
   Run& run = *run_;
-  const StateTree& state = content.state;
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i) run.handles[i]->set_steps(optimizer_steps[i].as_int());
   for (const auto& callback : run.callbacks)
@@ -431,7 +478,7 @@ void Session::save_config() {
   run.config_hash = content_hash(to_yaml(run.resolved_config));
   run.device_text = devices_.text();
   run.threads = threads_;
-  if (run.run_dir.empty()) return;
+  if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
   std::ofstream file(temporary);
   file << to_yaml(run.resolved_config, {.comments = true});
@@ -445,6 +492,7 @@ void Session::print_start() {
   Run& run = *run_;
   run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(), " · precision: ", run.strategy->precision().name(),
                 " · threads: ", threads_, " · seed: ", run.parts.seed ? std::to_string(*run.parts.seed) : "none"));
+  if (const std::string text = run.strategy->text(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> parts;
   for (const auto& [stage, loaders] : run.stages) {
     int64_t samples = 0;
@@ -482,6 +530,7 @@ void Session::on_exception(const std::exception& error) noexcept {
   if (!run.model || !run.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.progress_.batches_total.ready > 0;
+  run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
   if (in_loops && !dynamic_cast<const Interrupted*>(&error)) quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
   if (set_up_) {
@@ -503,6 +552,7 @@ void Session::finish(RunStatus status) noexcept {
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->teardown(run, verb_); });
     quietly(kWhen, [&] { run.model->teardown(verb_); });
   }
+  if (run.strategy && run.failed_alone) run.strategy->abandon();
   if (run.strategy) run.strategy->teardown();
   if (run.model) run.model->set_run(nullptr);
   lock_.reset();

@@ -41,6 +41,9 @@ class Session {
   void choose_hardware();
   void check_options() const;
   void choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered);
+  void find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered);
+  void prepare_data();
+  std::optional<int64_t> agreed_batches(Stage stage, std::optional<int64_t> batches);
   void take_folder();
   void make_callbacks();
   void make_loggers();
@@ -50,7 +53,7 @@ class Session {
   void set_limits();
   void load_weights(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
-  void restore_loops(const CheckpointContent& content);
+  void restore_loops(const CheckpointContent& content, const StateTree& state);
   void tell_origin(const CheckpointOrigin& origin) const;
   void save_config();
   void print_start();

@@ -19,12 +19,14 @@ void set_threads(int64_t count);
 struct ChosenDevices {
   Accelerator* accelerator = nullptr;
   std::vector<at::Device> devices;
+  bool is_auto = false;  ///< nobody said how many
   /// `1 × cuda (NVIDIA H200)`.
   std::string text() const;
 };
 
-/// Decides accelerator and devices. Throws a ConfigError that says what this machine has.
-ChosenDevices choose_devices(const TrainerOptions& options);
+/// Decides accelerator and devices of this node. With `one_process_per_device` the CPU counts as often as it is asked for, and
+/// `auto` is all GPUs. Throws a ConfigError that says what this machine has.
+ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per_device);
 
 /// `config` with what was `auto` written as it was decided.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);

@@ -99,7 +99,7 @@ Trainer Trainer::from_config(const Config& config) {
 
 ConfigNode Trainer::resolved_config() const {
   ConfigNode written = impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
-  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options), detail::decide_threads(impl_->options.num_threads),
+  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options, impl_->options.strategy.create()->one_process_per_device()), detail::decide_threads(impl_->options.num_threads),
                                 impl_->parts.seed);
 }
 
@@ -177,6 +177,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.train_seconds = run.agreed_time_s() - started;
     report.stop_reason = run.stop_reason.value_or("");
     nonfinite = run.finite.stopped();
+    report.rank = run.rank();
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
@@ -211,7 +212,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     run.model->on_fit_end();
     run.act_on_checkpoint_requests();
     run.checkpoints.settle();
-    if (!run.finite.stopped()) detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
+    if (!run.finite.stopped() && run.is_global_zero()) detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
     fill(run, started);
   });
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
@@ -226,6 +227,7 @@ EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage sta
   EvalReport report;
   const auto signal = with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::evaluate(run, stage);
+    report.rank = run.rank();
     report.run_dir = run.run_dir;
     report.checkpoint = path;
   });
@@ -247,9 +249,10 @@ PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSour
   PredictReport report;
   const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     report = detail::predict(run);
+    report.rank = run.rank();
     report.run_dir = run.run_dir;
     report.checkpoint = path;
-    if (!run.run_dir.empty()) report.files = detail::write_predictions(run.run_dir, report.loaders);
+    if (!run.run_dir.empty() && run.is_global_zero()) report.files = detail::write_predictions(run.run_dir, report.loaders);
   });
   report.exit_code = exit_code_of(signal, false);
   return report;

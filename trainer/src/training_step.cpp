@@ -118,6 +118,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   StepOutput output;
   {
     run.in_training_step = true;
+    run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
     run.in_training_step = false;
@@ -134,6 +135,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   LightningModule& module = *run.model;
   Precision& precision = run.strategy->precision();
   StepOutput output;
+  run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
   {
     const auto guard = precision.forward_guard();
     output = module.training_step(batch, batch_idx);

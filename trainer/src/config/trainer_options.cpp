@@ -170,7 +170,11 @@ void TrainerOptions::fields(Fields& f) {
   f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU.")
       .one_of({"auto", "cpu", "cuda", "gpu"});
   f(devices, "devices", "Devices of that kind: a number (-1: all), or indices such as [3] or \"3,\".");
+  f(num_nodes, "num_nodes", "Machines that the run is spread over, each with `devices` devices.").at_least(1);
   f(strategy, "strategy", "How the run is spread over devices.");
+  f(sync_batchnorm, "sync_batchnorm", "BatchNorm layers of fulgur::nn normalise over the batches of all ranks.");
+  f(use_distributed_sampler, "use_distributed_sampler", "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
+  f(agree_every, "agree_every", "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.").at_least(1);
   f(precision, "precision", "Number format of parameters and computation.").one_of({"32-true", "64-true", "32", "64"});
 
   f(max_epochs, "max_epochs", "Epochs to train; -1: no end; null: 1000 where max_steps gives no end either.")

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -9,6 +12,14 @@
 namespace fulgur {
 
 enum class ReduceOp { sum, mean, min, max };
+
+/// A reduction under way. Its destructor waits for nothing.
+class FULGUR_API PendingReduction {
+ public:
+  virtual ~PendingReduction();
+  /// The result, once; waits for it.
+  virtual std::vector<int64_t> take() = 0;
+};
 
 /// Communication between the ranks of a run. Every function must be called by all ranks in the same order; in a world
 /// of one each is the identity and costs nothing.
@@ -26,6 +37,14 @@ class FULGUR_API Collectives {
   virtual bool any(bool value) = 0;
   /// Waits for all ranks; `reason` appears in the error when one does not come.
   virtual void barrier(std::string_view reason) = 0;
+  /// Each rank's text (any bytes), by rank.
+  virtual std::vector<std::string> gather_text(std::string_view text) = 0;
+  /// The text of `source_rank`.
+  virtual std::string broadcast_text(std::string_view text, int64_t source_rank) = 0;
+  /// Begins the maximum over ranks of each number, on the host and behind training's back.
+  virtual std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) = 0;
+  /// What this rank does now (a literal), for the message of a rank that waits for it in vain. Cheap; no communication.
+  virtual void set_activity(const char* /*what*/, int64_t /*step*/) {}
 };
 
 /// The world of one.
@@ -38,6 +57,9 @@ class FULGUR_API SingleProcessCollectives final : public Collectives {
   Tensor broadcast(const Tensor& value, int64_t) override { return value; }
   bool any(bool value) override { return value; }
   void barrier(std::string_view) override {}
+  std::vector<std::string> gather_text(std::string_view text) override { return {std::string(text)}; }
+  std::string broadcast_text(std::string_view text, int64_t) override { return std::string(text); }
+  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override;
 };
 
 }  // namespace fulgur

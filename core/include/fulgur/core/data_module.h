@@ -19,6 +19,8 @@ class FULGUR_API DataModule : public Stateful {
 
   /// Checks or prepares files; called on one process per node, before `setup`. Sets no members.
   virtual void prepare_data() {}
+  /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
+  virtual bool prepare_data_per_node() const { return true; }
   /// Reads what `verb` needs; called on every process. Called again for another verb.
   virtual void setup(Verb verb);
   /// Loaders of a stage; empty where the module has none. Validation, test and predict may have several.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,12 @@ FULGUR_API void silence(const std::vector<std::string>& ids);
 
 /// Forgets which warnings were shown; for tests and for a second run in one process.
 FULGUR_API void reset_warnings();
+
+/// For a process that is not the first of its run: lines go to a file instead of the console, and are kept until it is
+/// named; errors go to both, on the console behind `[name] `. An empty name: the console again, and the file is closed.
+FULGUR_API void leave_console(std::string_view name);
+/// The file of such a process. Where it cannot be written, lines are lost.
+FULGUR_API void write_to(const std::filesystem::path& file);
 
 /// Called around each line that goes to the console, so that a progress bar can clear and redraw itself.
 struct ConsoleGuard {

@@ -61,6 +61,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual std::optional<int64_t> num_tokens(const Batch&) const { return std::nullopt; }
 
   virtual void prepare_data() {}
+  /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
+  virtual bool prepare_data_per_node() const { return true; }
   virtual void setup(Verb) {}
   virtual void teardown(Verb) {}
 

@@ -9,6 +9,8 @@ namespace fulgur {
 
 /// Seeds the default generators of every loaded device.
 FULGUR_API void seed_everything(uint64_t seed);
+/// The seed of a rank's generators: `seed` itself on rank 0, another for each of the rest.
+FULGUR_API uint64_t rank_seed(uint64_t seed, int64_t rank);
 /// A seed from the system's entropy.
 FULGUR_API uint64_t random_seed();
 /// States of the default generators of the CPU and, where CUDA is loaded, of `device`.

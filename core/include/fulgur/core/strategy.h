@@ -7,11 +7,22 @@
 #include "fulgur/core/data_module.h"
 #include "fulgur/core/module.h"
 #include "fulgur/core/precision.h"
+#include "fulgur/core/process_place.h"
+#include "fulgur/core/state_tree.h"
 
 namespace fulgur {
 
 /// Whether a backward exchanges gradients between ranks; inside an accumulation window it need not.
 enum class GradSync { now, deferred };
+
+/// What a strategy is told once, before all else.
+struct FULGUR_API StrategySetup {
+  std::vector<at::Device> devices;      ///< that were chosen on this node; the CPU as often as processes are wanted on it
+  bool devices_are_auto = false;        ///< nobody said how many
+  int64_t num_nodes = 1;
+  bool sync_batchnorm = false;
+  std::shared_ptr<Precision> precision;
+};
 
 /// Where a run computes: devices, ranks, communication, placement. A service that the one loop calls.
 class FULGUR_API Strategy {
@@ -20,20 +31,33 @@ class FULGUR_API Strategy {
 
   virtual ~Strategy();
   virtual std::string name() const = 0;
-  /// Devices this process uses (the accelerator has chosen them) and the precision, told once before `attach`.
-  virtual void configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) = 0;
+  /// True where each device has a process of its own; false where one process drives all.
+  virtual bool one_process_per_device() const { return false; }
+  /// Before `attach`. Joins the other processes, where there are any.
+  virtual void configure(StrategySetup setup) = 0;
   /// The device of batches and losses.
   virtual at::Device device() const = 0;
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
+  /// Where this process stands among those of the run.
+  virtual const ProcessPlace& place() const;
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 
   /// Converts the module's precision and places it; before optimizers are made.
   virtual void attach(LightningModule& module) = 0;
+  /// Once, with the optimizers of a fit, before its first step: where a checkpoint is resumed, behind `load_state`.
+  virtual void start_training(LightningModule& /*module*/, const std::vector<Optimizer*>& /*optimizers*/) {}
+  /// Before each forward of training.
+  virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
+  /// Before each evaluation: what ranks keep of their own is made the same.
+  virtual void before_evaluation(LightningModule& /*module*/) {}
+  /// What the results depend on beside weights and optimizers, to the last bit.
+  virtual StateTree state() const { return {}; }
+  virtual void load_state(const StateTree& /*state*/) {}
   /// Brings the batch to its device, through the transfer hooks: those of `data` where there is a data module, which by
   /// default call the module's.
-  virtual void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) = 0;
+  virtual void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx);
   /// Micro-batches that one batch is cut into; 1 for most.
   virtual int64_t micro_batches() const { return 1; }
   /// Runs the module's `backward` hook; with GradSync::now, gradients are exchanged where there are several ranks.
@@ -41,6 +65,10 @@ class FULGUR_API Strategy {
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
   /// need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) = 0;
+  /// How the processes are connected, for the person at the console; empty for a world of one.
+  virtual std::string text() const { return ""; }
+  /// The run has failed on this rank alone: nobody is waited for any more.
+  virtual void abandon() noexcept {}
   virtual void teardown() noexcept {}
 };
 

@@ -59,8 +59,11 @@ class FULGUR_API DataLoader : public Loader {
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
   void unread() override;
-  /// Throws a DataError where this rank's share would be no batch.
+  /// Throws a DataError where this rank's share would be no batch and it is to train, or where the sampler does not share its
+  /// samples out.
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
+  /// By a DistributedSampler around the sampler; a batch sampler shares out as it does.
+  void share_evenly() override;
   bool shuffles() const override;
   /// False with a batch sampler that shuffles.
   bool keep_order() override;

@@ -9,14 +9,13 @@ class FULGUR_API SingleDeviceStrategy final : public Strategy {
  public:
   std::string name() const override { return "single_device"; }
   /// Throws a ConfigError for more than one device.
-  void configure(std::vector<at::Device> devices, std::shared_ptr<Precision> precision) override;
+  void configure(StrategySetup setup) override;
   at::Device device() const override { return device_; }
   int64_t rank() const override { return 0; }
   int64_t world_size() const override { return 1; }
   Collectives& collectives() override { return collectives_; }
   Precision& precision() override { return *precision_; }
   void attach(LightningModule& module) override;
-  void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
 

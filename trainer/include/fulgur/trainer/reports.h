@@ -16,6 +16,7 @@ namespace fulgur {
 /// What a fit came to.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
+  int64_t rank = 0;         ///< of this process; what a report says is the same on all
   std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal`
   int64_t epochs = 0;       ///< completed
   int64_t global_step = 0;
@@ -28,6 +29,7 @@ struct FULGUR_API FitReport {
 /// Metrics of one evaluation, exact over all samples: one list per loader.
 struct FULGUR_API EvalReport {
   ExitCode exit_code = ExitCode::ok;
+  int64_t rank = 0;         ///< of this process; what a report says is the same on all
   std::vector<Metrics> loaders;
   int64_t samples = 0;
   double seconds = 0;
@@ -37,6 +39,7 @@ struct FULGUR_API EvalReport {
 
 struct FULGUR_API PredictReport {
   ExitCode exit_code = ExitCode::ok;
+  int64_t rank = 0;         ///< of this process; what a report says is the same on all
   /// Per loader: named outputs of all samples, in dataset order.
   std::vector<Outputs> loaders;
   std::vector<std::filesystem::path> files;

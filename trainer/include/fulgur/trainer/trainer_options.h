@@ -96,8 +96,12 @@ struct FULGUR_API FieldTraits<ValCheckInterval> {
 struct FULGUR_API TrainerOptions {
   std::string accelerator = "auto";
   DeviceChoice devices;
+  int64_t num_nodes = 1;
   Spec<Strategy> strategy{"single_device"};
   std::string precision = "32-true";
+  bool sync_batchnorm = false;
+  bool use_distributed_sampler = true;
+  Auto<int64_t> agree_every;
 
   std::optional<int64_t> max_epochs, min_epochs;
   int64_t max_steps = -1;

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/options.h"
+#include "fulgur/core/strategy.h"
+#include "fulgur/strategies/process_group.h"
+
+namespace fulgur {
+
+namespace detail {
+class GradientReducer;
+}
+
+/// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients are
+/// averaged while backward still computes (LibTorch's c10d::Reducer).
+class FULGUR_API DdpStrategy final : public Strategy {
+ public:
+  struct FULGUR_API Options {
+    std::string process_group_backend = "auto";
+    std::string cluster_environment = "auto";
+    bool find_unused_parameters = false;
+    bool static_graph = false;
+    bool gradient_as_bucket_view = false;
+    double bucket_cap_mb = 25;
+    bool broadcast_buffers = true;
+    std::string compression = "none";
+    double start_timeout_s = 300;
+    double timeout_s = 60;
+    int64_t check_replicas_every = 0;
+    int64_t max_restarts = 0;
+    void fields(Fields& f);
+  };
+
+  explicit DdpStrategy(Options options);
+  ~DdpStrategy() override;
+
+  const Options& options() const { return options_; }
+  std::string name() const override { return "ddp"; }
+  bool one_process_per_device() const override { return true; }
+  /// Joins the other ranks; all must call it. Throws a DistributedError where they do not come.
+  void configure(StrategySetup setup) override;
+  at::Device device() const override { return device_; }
+  int64_t rank() const override { return place_.rank; }
+  int64_t world_size() const override { return place_.world_size; }
+  const ProcessPlace& place() const override { return place_; }
+  Collectives& collectives() override;
+  Precision& precision() override { return *precision_; }
+  /// Parameters and buffers become rank 0's. Throws a ConfigError that names LibTorch's own BatchNorm layers under
+  /// sync_batchnorm.
+  void attach(LightningModule& module) override;
+  /// Throws a ConfigError for a parameter in two optimizers.
+  void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
+  void before_forward(LightningModule& module, GradSync sync) override;
+  void before_evaluation(LightningModule& module) override;
+  /// Throws a DistributedError that names parameters without a gradient.
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  /// The buckets of the reducers: with three ranks and more the last bits of a sum depend on them.
+  StateTree state() const override;
+  void load_state(const StateTree& state) override;
+  std::string text() const override;
+  void abandon() noexcept override;
+  void teardown() noexcept override;
+
+ private:
+  void sync_buffers(LightningModule& module);
+  void check_replicas(LightningModule& module);
+
+  Options options_;
+  ProcessPlace place_;
+  at::Device device_{at::kCPU};
+  bool sync_batchnorm_ = false;
+  std::shared_ptr<Precision> precision_;
+  std::shared_ptr<ProcessGroup> group_;
+  SingleProcessCollectives alone_;
+  LightningModule* module_ = nullptr;
+  std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
+  std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
+  bool syncs_buffers_next_ = true;
+  int64_t steps_ = 0;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,254 @@
+#include "fulgur/strategies/ddp.h"
+
+#include <ATen/ops/stack.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "backend_rules.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/strategies/cluster_environment.h"
+#include "gradient_reducer.h"
+#include "process_group_impl.h"
+
+namespace fulgur {
+namespace {
+
+constexpr size_t kBroadcastBytes = size_t{250} << 20;
+
+// The bits of a tensor, added up as integers: one flipped bit changes it.
+Tensor checksum(const Tensor& value) {
+  const at::ScalarType bits = value.element_size() == 8 ? at::kLong : value.element_size() == 4 ? at::kInt : value.element_size() == 2 ? at::kShort : at::kChar;
+  return value.contiguous().view(bits).sum(at::kLong);
+}
+
+// Integers and booleans too: what a buffer counts is state as well.
+std::vector<std::pair<std::string, Tensor>> all_tensors(const LightningModule& module) {
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& [name, value] : unique_parameters(module)) all.emplace_back(name, value.detach());
+  for (const auto& item : module.named_buffers())
+    if (item.value().defined()) all.emplace_back(item.key(), item.value().detach());
+  return all;
+}
+
+}  // namespace
+
+void DdpStrategy::Options::fields(Fields& f) {
+  f(process_group_backend, "process_group_backend", "What gradients go through. auto: nccl for GPUs, gloo for the CPU.").one_of({"auto", "gloo", "nccl", "mpi"});
+  f(cluster_environment, "cluster_environment", "Who says which rank this process is. auto: looked for in the order of docs/distributed.md.")
+      .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
+  f(find_unused_parameters, "find_unused_parameters", "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
+  f(static_graph, "static_graph", "The same parameters are used in every step: unused ones are looked for in the first only.");
+  f(gradient_as_bucket_view, "gradient_as_bucket_view", "Gradients lie in the buckets that are sent: saves a copy and their memory.");
+  f(bucket_cap_mb, "bucket_cap_mb", "MiB of gradients that are sent at once.").at_least(0.001);
+  f(broadcast_buffers, "broadcast_buffers", "Buffers (running statistics) become rank 0's before each forward that follows an exchange.");
+  f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.").one_of({"none", "fp16", "bf16"});
+  f(start_timeout_s, "start_timeout_s", "Seconds for all ranks to come together, and for each exchange up to the end of the first step.").at_least(0.001);
+  f(timeout_s, "timeout_s", "Seconds for each exchange from then on. Longer than the longest pause of one rank (a slow batch, a save).").at_least(0.001);
+  f(check_replicas_every, "check_replicas_every", "Steps after which all ranks compare their weights bit by bit; 0: never.").at_least(0);
+  f(max_restarts, "max_restarts", "Times that the processes of `devices` are started again after a failure, from the newest checkpoint.").at_least(0);
+}
+
+DdpStrategy::DdpStrategy(Options options) : options_(std::move(options)) {}
+DdpStrategy::~DdpStrategy() { DdpStrategy::teardown(); }
+
+void DdpStrategy::configure(StrategySetup setup) {
+  precision_ = std::move(setup.precision);
+  sync_batchnorm_ = setup.sync_batchnorm;
+  place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
+  if (place_.environment == "none" && (setup.devices.size() > 1 || setup.num_nodes > 1))
+    throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes, " processes are asked for (devices × num_nodes), and this is one, started by nobody "
+                               "that says which. Run it with `trainer`, which starts its own, with torchrun --no-python, srun or mpirun (docs/distributed.md)."));
+  const auto devices = static_cast<int64_t>(setup.devices.size());
+  require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
+  const at::Device first = setup.devices.front();
+  if (!first.is_cpu() && place_.local_rank >= devices)
+    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices, " are visible and ", place_.local_world_size, " processes run on this node."));
+  device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
+  const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
+  if (place_.world_size > 1)
+    group_ = ProcessGroup::connect(place_, {.backend = backend, .device = device_, .start_timeout_s = options_.start_timeout_s, .timeout_s = options_.timeout_s});
+}
+
+Collectives& DdpStrategy::collectives() {
+  if (group_) return group_->collectives();
+  return alone_;
+}
+
+std::string DdpStrategy::text() const {
+  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->text()) : std::string();
+}
+
+void DdpStrategy::attach(LightningModule& module) {
+  module_ = &module;
+  precision_->convert_module(module);
+  module.to(device_);
+  if (!group_) return;
+  std::vector<Tensor> tensors;
+  for (const auto& [name, value] : all_tensors(module)) tensors.push_back(value);
+  try {
+    c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0);
+  } catch (...) {
+    group_->rethrow("ddp");
+  }
+}
+
+void DdpStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
+  if (!group_) return;
+  std::vector<std::vector<NamedParameter>> shares;
+  const auto all = unique_parameters(module);
+  const auto learns = [&](const Tensor& value) { return value.requires_grad(); };
+  if (module.automatic_optimization() || optimizers.size() < 2) {
+    auto& share = shares.emplace_back();
+    for (const NamedParameter& parameter : all)
+      if (learns(parameter.value)) share.push_back(parameter);
+  } else {
+    // Each optimizer has a backward of its own, and one Reducer knows one backward a step.
+    std::set<const void*> taken;
+    for (const Optimizer* optimizer : optimizers) {
+      auto& share = shares.emplace_back();
+      for (const ParamGroup& group : optimizer->groups())
+        for (size_t i = 0; i < group.params.size(); ++i) {
+          const std::string name = i < group.names.size() ? group.names[i] : std::to_string(i);
+          if (!taken.insert(group.params[i].unsafeGetTensorImpl()).second)
+            throw ConfigError(cat("[strategies.ddp] with several optimizers under ddp each parameter may be in one only; '", name, "' of ", optimizer->name(), " is in another too."));
+          if (learns(group.params[i])) share.push_back({name, group.params[i]});
+        }
+    }
+  }
+  std::erase_if(shares, [](const auto& share) { return share.empty(); });
+  Options options = options_;
+  // What the other optimizers' backward leaves out here is not an error.
+  if (shares.size() > 1) options.find_unused_parameters = true;
+  reducers_.clear();
+  for (size_t i = 0; i < shares.size(); ++i) {
+    detail::Buckets buckets;
+    if (loaded_buckets_.size() == shares.size()) buckets = loaded_buckets_[i];
+    reducers_.push_back(std::make_unique<detail::GradientReducer>(*group_, std::move(shares[i]), options, buckets));
+  }
+  loaded_buckets_.clear();
+}
+
+void DdpStrategy::sync_buffers(LightningModule& module) {
+  std::vector<Tensor> buffers;
+  for (const Tensor& buffer : module.buffers())
+    if (buffer.defined()) buffers.push_back(buffer.detach());
+  if (buffers.empty()) return;
+  try {
+    c10d::broadcast_coalesced(group_->impl().group, buffers, kBroadcastBytes, 0);
+  } catch (...) {
+    group_->rethrow("ddp");
+  }
+}
+
+void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
+  if (!group_) return;
+  group_->collectives().set_activity("forward", steps_);
+  try {
+    for (auto& reducer : reducers_) reducer->before_forward();
+  } catch (...) {
+    group_->rethrow("ddp");
+  }
+  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now)) sync_buffers(module);
+}
+
+void DdpStrategy::before_evaluation(LightningModule& module) {
+  if (group_ && options_.broadcast_buffers) sync_buffers(module);
+}
+
+void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
+  if (!group_ || sync == GradSync::deferred) return module.backward(loss, options);
+  group_->collectives().set_activity("backward", steps_);
+  std::vector<detail::GradientReducer*> used;
+  for (auto& reducer : reducers_) {
+    const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient() : reducer->holds_any_of(options.inputs);
+    if (wanted) used.push_back(reducer.get());
+  }
+  try {
+    for (auto* reducer : used) reducer->before_backward(loss);
+    module.backward(loss, options);
+  } catch (...) {
+    group_->rethrow("ddp");
+  }
+  for (auto* reducer : used) reducer->after_backward();
+}
+
+void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  if (closure) optimizer.step_closure(closure);
+  else precision_->step(optimizer, found_inf);
+  if (!group_) return;
+  ++steps_;
+  group_->use_short_timeout();
+  group_->collectives().set_activity("the optimizer's step", steps_);
+  if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0 && module_) check_replicas(*module_);
+}
+
+void DdpStrategy::check_replicas(LightningModule& module) {
+  const auto parameters = unique_parameters(module);
+  std::vector<Tensor> sums;
+  for (const auto& [name, value] : parameters) sums.push_back(checksum(value.detach()));
+  if (sums.empty()) return;
+  const auto by_rank = group_->collectives().all_gather(at::stack(sums).cpu(), false);
+  std::vector<std::string> differences;
+  for (size_t rank = 1; rank < by_rank.size(); ++rank)
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (by_rank[rank].const_data_ptr<int64_t>()[i] != by_rank[0].const_data_ptr<int64_t>()[i]) differences.push_back(cat("'", parameters[i].name, "' of rank ", static_cast<int64_t>(rank)));
+  if (differences.empty()) return;
+  if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
+  throw DistributedError(cat("[strategies.ddp] all ranks must have the same weights; other than rank 0's after step ", steps_, ": ", join(differences),
+                             ". Does the module change weights in another way on each rank? If not, a machine computes or stores wrongly: resume from a checkpoint, on another one."));
+}
+
+StateTree DdpStrategy::state() const {
+  StateTree::List reducers;
+  for (const auto& reducer : reducers_) {
+    StateTree::List buckets;
+    for (const auto& bucket : reducer->buckets()) {
+      StateTree::List indices;
+      for (const int64_t index : bucket) indices.emplace_back(index);
+      buckets.emplace_back(std::move(indices));
+    }
+    reducers.push_back(StateTree::map({{"parameters", static_cast<int64_t>(reducer->parameters().size())}, {"buckets", std::move(buckets)}}));
+  }
+  return StateTree::map({{"reducers", std::move(reducers)}, {"world_size", place_.world_size}, {"bucket_cap_mb", options_.bucket_cap_mb}});
+}
+
+void DdpStrategy::load_state(const StateTree& state) {
+  loaded_buckets_.clear();
+  // With other buckets wanted, or another number of ranks, nothing is exact to the bit anyway.
+  if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size || state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb) return;
+  std::vector<detail::Buckets> all;
+  for (const StateTree& reducer : state.at("reducers").as_list()) {
+    auto& buckets = all.emplace_back();
+    std::set<int64_t> seen;
+    const int64_t count = reducer.at("parameters").as_int();
+    for (const StateTree& bucket : reducer.at("buckets").as_list()) {
+      auto& indices = buckets.emplace_back();
+      for (const StateTree& index : bucket.as_list()) {
+        indices.push_back(index.as_int());
+        if (index.as_int() < 0 || index.as_int() >= count || !seen.insert(index.as_int()).second)
+          throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
+      }
+    }
+    if (static_cast<int64_t>(seen.size()) != count) throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
+  }
+  loaded_buckets_ = std::move(all);
+}
+
+void DdpStrategy::abandon() noexcept {
+  reducers_.clear();
+  group_.reset();
+}
+
+void DdpStrategy::teardown() noexcept {
+  reducers_.clear();
+  group_.reset();
+  module_ = nullptr;
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Strategy>::add<DdpStrategy>("ddp", "Distributed data parallel: one process per device, gradients averaged over all.");
+
+}  // namespace fulgur

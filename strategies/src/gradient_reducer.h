@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/module.h"
+#include "fulgur/strategies/ddp.h"
+#include "fulgur/strategies/process_group.h"
+
+namespace fulgur::detail {
+
+using Buckets = std::vector<std::vector<int64_t>>;
+
+/// LibTorch's Reducer over some parameters: averages their gradients over ranks, bucket by bucket, while backward computes.
+class GradientReducer {
+ public:
+  /// With `buckets` (indices of parameters), as an earlier Reducer had them; empty: by size.
+  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DdpStrategy::Options& options, const Buckets& buckets);
+  ~GradientReducer();
+
+  void before_forward();
+  /// Before a backward whose gradients are to be averaged.
+  void before_backward(const Tensor& loss);
+  /// Behind it. Throws a DistributedError that names the parameters that got no gradient.
+  void after_backward();
+  Buckets buckets() const;
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  bool holds_any_of(const std::vector<Tensor>& tensors) const;
+  bool needs_any_gradient() const;
+
+ private:
+  struct Impl;
+  std::vector<NamedParameter> parameters_;
+  int64_t rank_;
+  bool find_unused_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace fulgur::detail {
+
+/// Tells the run's store once a second what this rank does, so that another, which waits for it in vain, can say so.
+class Heartbeat {
+ public:
+  Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size);
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  /// `what` is a literal. Costs two stores.
+  void set(const char* what, int64_t step) noexcept {
+    what_.store(what, std::memory_order_relaxed);
+    step_.store(step, std::memory_order_relaxed);
+  }
+  /// A line for each rank: what it was last seen doing, and when.
+  std::string report() const;
+
+ private:
+  void beat();
+  void run();
+
+  c10::intrusive_ptr<c10d::Store> store_;  // of the thread; report() makes another
+  const c10::intrusive_ptr<c10d::Store> origin_;
+  const int64_t rank_, world_size_;
+  std::atomic<const char*> what_{"start"};
+  std::atomic<int64_t> step_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fulgur::detail

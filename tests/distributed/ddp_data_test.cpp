@@ -1,0 +1,96 @@
+#include "ranks.h"
+
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <nlohmann/json.hpp>
+
+using namespace fulgur::test;
+
+namespace {
+
+// Of one process: the weights that all evaluations here use.
+std::filesystem::path trained(const TemporaryFolder& folder) {
+  const Finished run = trainer(probe("fit", 1, 8, {"--trainer.max_steps", "10", "--trainer.precision", "64-true"}), {.folder = folder.path()});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  return std::filesystem::canonical(last_checkpoint(folder.path()));
+}
+
+std::vector<Finished> start(const std::string& verb, int world, const TemporaryFolder& folder, std::vector<std::string> more) {
+  more.insert(more.end(), {"--trainer.precision", "64-true"});
+  if (world == 1) return {trainer(probe(verb, 1, 8, more), {.folder = folder.path()})};
+  return run_ranks({.count = world, .folder = folder.path()}, probe(verb, world, 8 * world, more));
+}
+
+}  // namespace
+
+TEST_CASE("F26: a test of uneven data is exact to the last sample, for any number of ranks") {
+  const int samples = GENERATE(257, 32, 3);
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  double one = 0;
+  for (const int world : {1, 2, 3, 4}) {
+    const TemporaryFolder folder;
+    const auto runs = start("test", world, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples), "--report", (folder / "report.json").string()});
+    REQUIRE(all_exit(runs, 0));
+    const auto report = nlohmann::json::parse(read_text(folder / "report.json"));
+    INFO(report.dump());
+    const double loss = report["loaders"][0]["test_loss"];
+    if (world == 1) one = loss;
+    CHECK(loss == Catch::Approx(one).epsilon(1e-12).margin(0));
+    CHECK(report["samples"] == samples);
+  }
+}
+
+TEST_CASE("F26: predictions are the same file for any number of ranks") {
+  const int samples = GENERATE(67, 3);
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  std::string one;
+  for (const int world : {1, 2, 3, 4}) {
+    const TemporaryFolder folder;
+    REQUIRE(all_exit(start("predict", world, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples)}), 0));
+    const std::string lines = read_text(run_folder(folder.path()) / "predictions.jsonl");
+    if (world == 1) one = lines;
+    REQUIRE_FALSE(lines.empty());
+    CHECK((lines == one));
+  }
+}
+
+TEST_CASE("F26: training data that does not divide ends on all ranks at the same step") {
+  const int world = GENERATE(2, 3);
+  const int samples = GENERATE(67, 49, 2);
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = world, .folder = folder.path()},
+                              probe("fit", world, 8 * world, {"--data.num_train", std::to_string(samples), "--trainer.max_epochs", "3", "--trainer.strategy.check_replicas_every", "1"}));
+  CHECK(all_exit(runs, 0));
+  const int per_rank = (samples + world - 1) / world;
+  CHECK(says(runs[0].err, std::to_string(3 * ((per_rank + 7) / 8)) + " steps"));
+}
+
+TEST_CASE("F26: streams of different lengths end with the shortest") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--data.stream", "[32, 20]", "--trainer.max_epochs", "2", "--trainer.strategy.check_replicas_every", "1"}));
+  CHECK(all_exit(runs, 0));
+  // Batches of 8: four on rank 0, three on rank 1, the last of four samples.
+  CHECK(says(runs[0].err, "2 epochs, 6 steps"));
+}
+
+TEST_CASE("ddp: a sampler that takes no notice of ranks is refused, or is the user's own business") {
+  const TemporaryFolder folder, own;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1"}));
+  CHECK(all_exit(runs, 3));
+  CHECK(says(runs[0].err, "must share its 64 samples out among 2 processes; all shares together have 128"));
+  const auto whole = run_ranks({.count = 2, .folder = own.path()}, probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1", "--trainer.use_distributed_sampler", "false"}));
+  CHECK(all_exit(whole, 0));
+  CHECK(says(whole[0].err, "8 steps"));
+}
+
+TEST_CASE("ddp: prepare_data runs in the first process of a node only") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--trainer.max_steps", "1"}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "prepare_data was called"));
+  CHECK_FALSE(says(read_text(run_folder(folder.path()) / "rank_1.log"), "prepare_data was called"));
+}

@@ -1,0 +1,261 @@
+// A module, a data set and a callback for tests of several processes: they do what they are told, on the rank they are told.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tanh.h>
+#include <fulgur/core/callback.h>
+#include <fulgur/core/log.h>
+#include <fulgur/core/module.h>
+#include <fulgur/core/text.h>
+#include <fulgur/data/data_loader.h>
+#include <fulgur/data/iterable_loader.h>
+#include <fulgur/data/tensor_dataset.h>
+#include <fulgur/nn/batch_norm.h>
+#include <signal.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <new>
+
+namespace {
+
+using fulgur::Batch;
+using fulgur::Fields;
+using fulgur::Tensor;
+using fulgur::cat;
+
+/// Two layers; trouble of a kind, at a step, on a rank.
+class ProbeNet : public fulgur::LightningModule {
+ public:
+  struct Options {
+    int64_t hidden = 8;
+    double dropout = 0;
+    bool norm = false;
+    bool spare = false;
+    std::string trouble = "none";
+    int64_t trouble_rank = 1;
+    int64_t trouble_step = 3;
+    bool gathers = false;
+    void fields(Fields& f) {
+      f(hidden, "hidden", "Width of the hidden layer.").at_least(1);
+      f(dropout, "dropout", "Share of hidden values set to zero.");
+      f(norm, "norm", "Batch norm behind the first layer.");
+      f(spare, "spare", "A parameter that is never used.");
+      f(trouble, "trouble", "What happens.")
+          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation"});
+      f(trouble_rank, "trouble_rank", "On which rank.");
+      f(trouble_step, "trouble_step", "At which step, or batch of validation.");
+      f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
+    }
+  };
+
+  explicit ProbeNet(const Options& options)
+      : options_(options), first_(5, options.hidden), norm_(fulgur::nn::BatchNormOptions(options.hidden)), last_(options.hidden, 2) {
+    register_module("first", first_);
+    if (options.norm) register_module("norm", norm_);
+    register_module("last", last_);
+    if (options.spare) spare_ = register_parameter("spare", at::full({3}, 1.0));
+  }
+
+  void configure_model() override {
+    if (options_.trouble == "shape" && here()) register_parameter("extra", at::full({2}, 1.0));
+  }
+
+  Tensor forward(const Tensor& x) {
+    Tensor h = first_(x);
+    if (options_.norm) h = norm_(h);
+    h = at::tanh(h);
+    if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
+    return last_(h);
+  }
+
+  void on_train_start() override { fulgur::log::info(cat("random number ", at::rand({1}).item<double>())); }
+
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+    const auto [x, y] = batch.unpack<2>();
+    if (here() && global_step() == options_.trouble_step) {
+      if (options_.trouble == "no_loss") return Tensor();
+      make_trouble();
+    }
+    Tensor out = forward(x), target = y;
+    if (options_.gathers) {
+      out = at::cat(all_gather(out, /*with_gradients=*/true));
+      target = at::cat(all_gather(y));
+    }
+    Tensor loss = at::mse_loss(out, target);
+    if (options_.trouble == "unused" && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
+    if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
+    log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
+    log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});
+    return loss;
+  }
+
+  fulgur::Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t) override {
+    if (here() && batch_idx == options_.trouble_step && global_step() > 0) {
+      if (options_.trouble == "throw_in_validation") throw std::runtime_error("trouble in validation, as asked for");
+      if (options_.trouble == "kill_in_validation") ::raise(SIGKILL);
+    }
+    return evaluate(batch, "val_loss");
+  }
+  fulgur::Outputs test_step(const Batch& batch, int64_t, int64_t) override { return evaluate(batch, "test_loss"); }
+  fulgur::Outputs predict_step(const Batch& batch, int64_t, int64_t) override {
+    fulgur::Outputs outputs;
+    outputs.add("out", forward(batch[0]));
+    outputs.add("index", batch["index"]);
+    return outputs;
+  }
+
+ private:
+  bool here() const { return global_rank() == options_.trouble_rank; }
+
+  fulgur::Outputs evaluate(const Batch& batch, const char* name) {
+    const auto [x, y] = batch.unpack<2>();
+    log(name, at::mse_loss(forward(x), y));
+    return {};
+  }
+
+  void make_trouble() {
+    const std::string& what = options_.trouble;
+    if (what == "throw") throw std::runtime_error("trouble in training_step, as asked for");
+    if (what == "bad_alloc") throw std::bad_alloc();
+    if (what == "kill") ::raise(SIGKILL);
+    if (what == "stop") ::raise(SIGSTOP);
+    if (what == "exit") ::_exit(0);
+    if (what == "loop")
+      while (true) ::usleep(1000);
+    if (what == "flip") {
+      const at::NoGradGuard no_grad;
+      last_->weight.view(-1)[1].add_(1e-3);
+    }
+  }
+
+  Options options_;
+  torch::nn::Linear first_;
+  fulgur::nn::BatchNorm1d norm_;
+  torch::nn::Linear last_;
+  Tensor spare_;
+};
+FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
+
+/// Every `world_size`-th sample of a stream, as many as its rank is told.
+class Stream : public fulgur::IterableDataset {
+ public:
+  Stream(Batch samples, std::vector<int64_t> lengths) : samples_(std::move(samples)), lengths_(std::move(lengths)) {}
+  void set_share(int64_t rank, int64_t world_size) override {
+    rank_ = rank;
+    world_size_ = world_size;
+  }
+  void reset(const fulgur::SampleContext&) override { at_ = 0; }
+  std::optional<Batch> next(int64_t count, const fulgur::SampleContext&) override {
+    const int64_t length = lengths_[static_cast<size_t>(rank_) % lengths_.size()];
+    count = std::min(count, length - at_);
+    if (count <= 0) return std::nullopt;
+    const int64_t begin = at_ * world_size_ + rank_;
+    at_ += count;
+    Batch batch;
+    for (const auto& [name, value] : samples_) {
+      const Tensor& all = std::get<Tensor>(value);
+      batch.add(name, all.slice(0, begin, all.size(0), world_size_).narrow(0, 0, count));
+    }
+    return batch;
+  }
+  fulgur::StateTree state() const override { return fulgur::StateTree::map({{"at", at_}}); }
+  void load_state(const fulgur::StateTree& state) override { at_ = state.at("at").as_int(); }
+
+ private:
+  Batch samples_;
+  std::vector<int64_t> lengths_;
+  int64_t rank_ = 0, world_size_ = 1, at_ = 0;
+};
+
+/// A sampler that takes no notice of ranks.
+class Selfish : public fulgur::Sampler {
+ public:
+  explicit Selfish(int64_t size) : size_(size) {}
+  int64_t size(int64_t, int64_t) const override { return size_; }
+  std::vector<int64_t> order(const fulgur::SamplerContext&) const override {
+    std::vector<int64_t> all(static_cast<size_t>(size_));
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+    return all;
+  }
+
+ private:
+  int64_t size_;
+};
+
+class ProbeData : public fulgur::DataModule {
+ public:
+  struct Options {
+    int64_t num_train = 64, num_eval = 32, batch_size = 8;
+    bool shuffle = true, selfish = false;
+    int64_t num_workers = 0;
+    std::vector<int64_t> stream;
+    void fields(Fields& f) {
+      f(num_train, "num_train", "Training samples.");
+      f(num_eval, "num_eval", "Samples of each other set.");
+      f(batch_size, "batch_size", "Samples of a batch.");
+      f(shuffle, "shuffle", "In a new order each epoch.");
+      f(selfish, "selfish", "A sampler that gives all samples to every rank.");
+      f(num_workers, "num_workers", "Threads that read ahead.");
+      f(stream, "stream", "Not empty: training data without a length, of so many samples on each rank.");
+    }
+  };
+  explicit ProbeData(const Options& options) : options_(options) {}
+
+  void prepare_data() override { fulgur::log::info("prepare_data was called"); }
+
+  fulgur::Loaders loaders(fulgur::Stage stage) override {
+    const bool train = stage == fulgur::Stage::train;
+    const int64_t count = train ? options_.num_train : options_.num_eval;
+    if (count == 0) return {};
+    at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(stage) + 1);
+    Tensor x = at::randn({count, 5}, generator, at::kDouble);
+    Tensor y = at::tanh(x.slice(1, 0, 2) - 2 * x.slice(1, 2, 4));
+    Batch samples({Batch::Entry{"x", x.to(at::kFloat)}, Batch::Entry{"y", y.to(at::kFloat)}, Batch::Entry{"index", at::arange(count)}});
+    if (train && !options_.stream.empty()) return {std::make_shared<fulgur::IterableLoader>(std::make_shared<Stream>(std::move(samples), options_.stream), fulgur::IterableLoaderOptions{.batch_size = options_.batch_size})};
+    fulgur::DataLoaderOptions options{.batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
+    options.num_workers = options_.num_workers;
+    if (options_.selfish) options.sampler = std::make_shared<Selfish>(count), options.shuffle = false;
+    return {std::make_shared<fulgur::DataLoader>(std::make_shared<fulgur::TensorDataset>(std::move(samples)), options)};
+  }
+
+ private:
+  Options options_;
+};
+FULGUR_REGISTER(fulgur::DataModule, ProbeData, "A little regression.");
+
+class ProbeCallback : public fulgur::Callback {
+ public:
+  struct Options {
+    int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
+    void fields(Fields& f) {
+      f(stop_rank, "stop_rank", "The rank that asks for a stop.");
+      f(stop_step, "stop_step", "Behind this step.");
+      f(signal_rank, "signal_rank", "The rank that sends itself a signal.");
+      f(signal_step, "signal_step", "Behind this step.");
+      f(signal, "signal", "Its number.");
+      f(sleep_ms, "sleep_ms", "Pause behind each batch.");
+    }
+  };
+  explicit ProbeCallback(const Options& options) : options_(options) {}
+
+  void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch&, int64_t) override {
+    if (options_.sleep_ms > 0) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
+    const int64_t step = run.progress().global_step;
+    if (run.rank() == options_.stop_rank && step == options_.stop_step) run.request_stop("the probe asked for it");
+    if (run.rank() == options_.signal_rank && step == options_.signal_step) ::raise(static_cast<int>(options_.signal));
+  }
+
+ private:
+  Options options_;
+};
+FULGUR_REGISTER(fulgur::Callback, ProbeCallback, "Stops and signals.");
+
+}  // namespace

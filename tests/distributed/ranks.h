@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/process.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::test {
+
+/// A port that nobody listens on now.
+int free_port();
+
+/// How ranks are started.
+struct Ranks {
+  int count = 2;
+  std::filesystem::path folder;                            ///< where they run
+  std::vector<std::vector<std::string>> extra = {};         ///< arguments of one rank more, by rank
+  std::vector<std::string> environment = {};
+  std::vector<int> started = {};                            ///< only these; empty: all
+  int port = 0;                                             ///< 0: a free one
+};
+
+/// Starts the built `trainer` once per rank, told its place by plain variables, with the probe plug-in; waits for all.
+std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments);
+
+/// Arguments of a fit of the probe net on the CPU, in ddp where `world` is above one; `more` comes last.
+std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all, const std::vector<std::string>& more = {});
+
+/// True where all ended with that code; else says which did not, with their stderr.
+bool all_exit(const std::vector<Finished>& ranks, int code);
+
+/// The only folder of that kind of run below `root`.
+std::filesystem::path run_folder(const std::filesystem::path& root);
+std::filesystem::path last_checkpoint(const std::filesystem::path& root);
+/// The largest difference of two checkpoints' weights; throws where their names differ.
+double difference(const std::filesystem::path& a, const std::filesystem::path& b);
+/// True where the bits of all weights agree.
+bool same_bits(const std::filesystem::path& a, const std::filesystem::path& b);
+
+}  // namespace fulgur::test

@@ -1,0 +1,99 @@
+#include "ranks.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+
+using namespace fulgur::test;
+
+namespace {
+
+std::vector<std::string> quick(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all{"--trainer.max_steps", "1", "--trainer.strategy.start_timeout_s", "3"};
+  all.insert(all.end(), more.begin(), more.end());
+  return probe("fit", 2, 8, all);
+}
+
+}  // namespace
+
+TEST_CASE("F24: a rank that never comes is named, with address and port") {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto runs = run_ranks({.count = 2, .folder = folder.path(), .started = {0}, .port = port}, quick());
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+  CHECK(all_exit(runs, 5));
+  CHECK(says(runs[0].err, "1 of 2 ranks joined, missing: 1"));
+  CHECK(says(runs[0].err, "rank 0 of 2, 127.0.0.1:" + std::to_string(port)));
+}
+
+TEST_CASE("F24: without rank 0 there is no store to come to") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path(), .started = {1}}, quick());
+  CHECK(all_exit(runs, 5));
+  CHECK(says(runs[0].err, "cannot be reached"));
+  CHECK(says(runs[0].err, "rank 1 of 2"));
+}
+
+TEST_CASE("F25: a port in use, a port without the right, a host that nobody knows") {
+  const TemporaryFolder folder;
+  const int fd = ::socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(fd, 1) == 0);
+  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const auto taken = run_ranks({.count = 2, .folder = folder.path(), .started = {0}, .port = ntohs(address.sin6_port)}, quick());
+  ::close(fd);
+  CHECK(all_exit(taken, 5));
+  CHECK(says(taken[0].err, "the port is in use"));
+  const auto unknown = run_ranks({.count = 2, .folder = folder.path(), .environment = {"MASTER_ADDR=nowhere.invalid"}, .started = {1}}, quick());
+  CHECK(all_exit(unknown, 5));
+  CHECK(says(unknown[0].err, "the host 'nowhere.invalid' cannot be resolved"));
+}
+
+TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto start = [&](const std::string& rank, const std::string& world) {
+    return Start{.folder = folder.path(), .environment = {"RANK=" + rank, "WORLD_SIZE=" + world, "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=" + world, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}};
+  };
+  {
+    Running first(quick(), start("0", "2"));
+    const Finished other = trainer(probe("fit", 3, 9, {"--trainer.max_steps", "1", "--trainer.strategy.start_timeout_s", "5"}), start("1", "3"));
+    CHECK(other.exit_code == 5);
+    CHECK(says(other.err, "another rank says 2, this one says 3"));
+    CHECK(first.wait().exit_code == 5);
+  }
+  {
+    Running first(quick(), start("0", "2"));
+    Running second(probe("fit", 2, 8, {"--trainer.max_steps", "1", "--trainer.strategy.start_timeout_s", "5"}), start("0", "2"));
+    const Finished a = first.wait(), b = second.wait();
+    CHECK(a.exit_code == 5);
+    CHECK(b.exit_code == 5);
+    CHECK((says(a.err + b.err, "came twice") || says(a.err + b.err, "the port is in use")));
+  }
+}
+
+TEST_CASE("F27: ranks with different configs or parameters are told what differs") {
+  const TemporaryFolder folder;
+  const auto configs = run_ranks({.count = 2, .folder = folder.path(), .extra = {{}, {"--optimizer.lr", "0.5"}}}, probe("fit", 2, 8, {"--trainer.max_steps", "1"}));
+  CHECK(all_exit(configs, 5));
+  for (const Finished& run : configs) CHECK(says(run.err, "optimizer.init_args.lr: '0.05' on rank 0, '0.5' on rank 1"));
+  const auto shapes = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--trainer.max_steps", "1", "--model.trouble", "shape"}));
+  CHECK(all_exit(shapes, 5));
+  for (const Finished& run : shapes) CHECK(says(run.err, "parameter extra: nothing on rank 0, 'Float [2]' on rank 1"));
+}
+
+TEST_CASE("ddp: several processes that nobody started are an error that says how") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(probe("fit", 2, 8, {"--trainer.devices", "3"}),
+                               {.folder = folder.path(), .environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29999"}});
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "devices"));
+}

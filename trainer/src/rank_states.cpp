@@ -1,0 +1,82 @@
+#include "rank_states.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/state_bytes.h"
+#include "fulgur/core/text.h"
+#include "log_store.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients"};
+
+// A sum over ranks of gradients, each divided by the number of ranks: what their exchange would have come to.
+StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
+  const at::NoGradGuard no_grad;
+  StateTree mean;
+  for (const StateTree* rank : ranks)
+    for (const auto& [name, value] : rank->at("gradients").as_map()) {
+      const Tensor part = value.tensor() / static_cast<double>(ranks.size());
+      mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
+    }
+  return mean;
+}
+
+// Ranks take every world_size-th sample, so that all of them together have read the first `samples` of the order.
+StateTree moved_position(StateTree position, int64_t from_ranks, int64_t to_ranks) {
+  if (!position.contains("samples") || !position.contains("batches")) return position;
+  if (position.contains("dataset")) {
+    if (position.at("batches").as_int() > 0)
+      throw CheckpointError(cat("[trainer.resume] the checkpoint lies inside an epoch of iterable data that ", from_ranks, " ranks read; it goes on with as many only, not with ", to_ranks, "."));
+    return position;
+  }
+  position["samples"] = position.at("samples").as_int() * from_ranks / to_ranks;
+  return position;
+}
+
+}  // namespace
+
+void gather_rank_states(Collectives& collectives, StateTree& state) {
+  if (collectives.world_size() == 1) return;
+  StateTree own;
+  for (const char* key : kOwn) own[key] = state.at(key);
+  const std::vector<std::string> all = collectives.gather_text(pack_state(own));
+  if (collectives.rank() != 0) return;
+  StateTree::List others;
+  for (size_t rank = 1; rank < all.size(); ++rank) others.push_back(unpack_state(all[rank]));
+  state["ranks"] = std::move(others);
+}
+
+StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t rank, int64_t world_size) {
+  StateTree state = saved;
+  if (saved_world_size == world_size) {
+    if (rank == 0) return state;
+    const auto& others = saved.at("ranks").as_list();
+    if (static_cast<int64_t>(others.size()) != world_size - 1)
+      throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size, " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
+    for (const char* key : kOwn) state[key] = others[static_cast<size_t>(rank) - 1].at(key);
+    return state;
+  }
+  std::vector<const StateTree*> ranks{&saved};
+  if (saved.contains("ranks"))
+    for (const StateTree& other : saved.at("ranks").as_list()) ranks.push_back(&other);
+  state["gradients"] = mean_gradients(ranks);
+  StateTree::List loaders;
+  for (const StateTree& position : saved.at("loaders").as_list()) loaders.push_back(moved_position(position, saved_world_size, world_size));
+  state["loaders"] = std::move(loaders);
+  LogStore logs;
+  logs.load_state(saved.at("logs"));
+  if (rank > 0) logs.forget_running();
+  for (size_t i = 1; rank == 0 && i < ranks.size(); ++i) {
+    LogStore other;
+    other.load_state(ranks[i]->at("logs"));
+    logs.add_running(other);
+  }
+  state["logs"] = logs.state();
+  if (rank > 0) state.as_map().erase("rng");
+  return state;
+}
+
+}  // namespace fulgur::detail
