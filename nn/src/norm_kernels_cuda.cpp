@@ -15,12 +15,8 @@
 namespace fulgur::nn {
 namespace {
 
-// The layouts that the operations take.
-Tensor dense(const Tensor& tensor) {
-  const bool channels_last =
-      tensor.is_contiguous(at::MemoryFormat::ChannelsLast) || tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d);
-  return channels_last ? tensor : tensor.contiguous();
-}
+// Channels-last or contiguous, as `input` is: the operations take nothing else, and both tensors in one layout.
+Tensor dense(const Tensor& tensor, const Tensor& input) { return tensor.contiguous(input.suggest_memory_format()); }
 
 Tensor dense_vector(const Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
 
@@ -32,7 +28,7 @@ class CudaKernels final : public NormKernels {
     // An inverse deviation of 1: of 0, what stands for no values would come to infinity times zero.
     if (input.numel() == 0)
       return at::cat({at::zeros({channels}, options), at::ones({channels}, options), at::zeros({1}, options)});
-    const auto [mean, invstd] = at::batch_norm_stats(dense(input), eps);
+    const auto [mean, invstd] = at::batch_norm_stats(dense(input, input), eps);
     return at::cat({mean, invstd, at::full({1}, input.numel() / channels, options)});
   }
 
@@ -58,14 +54,14 @@ class CudaKernels final : public NormKernels {
 
   Tensor normalize(const Tensor& input, const Tensor& weight, const Tensor& bias, const NormStatistics& statistics,
                    double eps) const override {
-    return at::batch_norm_elemt(dense(input), dense_vector(weight), dense_vector(bias), statistics.mean,
+    return at::batch_norm_elemt(dense(input, input), dense_vector(weight), dense_vector(bias), statistics.mean,
                                 statistics.invstd, eps);
   }
 
   NormSums reduce(const Tensor& dy, const Tensor& input, const Tensor& weight, const NormStatistics& statistics,
                   bool for_weight, bool for_bias) const override {
     auto [sum_dy, sum_dy_xmu, weight_gradient, bias_gradient] =
-        at::batch_norm_backward_reduce(dense(dy), dense(input), statistics.mean, statistics.invstd,
+        at::batch_norm_backward_reduce(dense(dy, input), dense(input, input), statistics.mean, statistics.invstd,
                                        dense_vector(weight), /*input_g=*/true, for_weight, for_bias);
     return {sum_dy, sum_dy_xmu, weight_gradient, bias_gradient};
   }
@@ -73,8 +69,8 @@ class CudaKernels final : public NormKernels {
   Tensor input_gradient(const Tensor& dy, const Tensor& input, const Tensor& weight, const NormStatistics& statistics,
                         const NormSums& sums) const override {
     const Tensor scale = weight.defined() ? weight.contiguous().to(statistics.mean.scalar_type()) : weight;
-    return at::batch_norm_backward_elemt(dense(dy), dense(input), statistics.mean, statistics.invstd, scale, sums.dy,
-                                         sums.projection, statistics.counts);
+    return at::batch_norm_backward_elemt(dense(dy, input), dense(input, input), statistics.mean, statistics.invstd,
+                                         scale, sums.dy, sums.projection, statistics.counts);
   }
 };
 
