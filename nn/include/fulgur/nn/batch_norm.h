@@ -50,9 +50,9 @@ class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, publi
   Collectives* collectives_ = nullptr;
 };
 
-class BatchNorm1dImpl;
-class BatchNorm2dImpl;
-class BatchNorm3dImpl;
+class FULGUR_API BatchNorm1dImpl;
+class FULGUR_API BatchNorm2dImpl;
+class FULGUR_API BatchNorm3dImpl;
 extern template class BatchNormImplBase<BatchNorm1dImpl>;
 extern template class BatchNormImplBase<BatchNorm2dImpl>;
 extern template class BatchNormImplBase<BatchNorm3dImpl>;
