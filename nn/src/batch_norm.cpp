@@ -7,6 +7,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "sync_batch_norm.h"
 
 namespace fulgur::nn {
 
@@ -46,27 +47,35 @@ void BatchNormImplBase<Derived>::reset_parameters() {
 }
 
 template <class Derived>
-void BatchNormImplBase<Derived>::check(const Tensor& input, bool by_batch) const {
+void BatchNormImplBase<Derived>::check(const Tensor& input) const {
   const int64_t dims = input.dim(), channels = options.num_features();
   if (dims < Derived::kMinDims || dims > Derived::kMaxDims || input.size(1) != channels) {
     const std::string wanted = Derived::kMinDims == Derived::kMaxDims ? cat(Derived::kMinDims) : cat(Derived::kMinDims, " or ", Derived::kMaxDims);
     throw Error(cat("[nn.", Derived::kName, "] the input must have ", wanted, " dimensions with ", channels, " channels in dimension 1; got ",
                     shape_text(input.sizes()), "."));
   }
-  if (by_batch && input.numel() == channels)
-    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", shape_text(input.sizes()),
-                    ". Use larger batches, or drop_last for a last batch of one sample."));
+}
+
+template <class Derived>
+void BatchNormImplBase<Derived>::sync_over(Collectives* collectives) {
+  collectives_ = collectives != nullptr && collectives->world_size() > 1 ? collectives : nullptr;
 }
 
 template <class Derived>
 Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
   const bool by_batch = this->is_training() || !options.track_running_stats();
-  check(input, by_batch);
+  const bool synced = collectives_ != nullptr && this->is_training();
+  check(input);
+  if (by_batch && !synced && input.numel() == options.num_features())
+    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", shape_text(input.sizes()),
+                    ". Use larger batches, or drop_last for a last batch of one sample."));
   double factor = options.momentum().value_or(0.0);
   if (this->is_training() && num_batches_tracked.defined()) {
     num_batches_tracked.add_(1);
     if (!options.momentum()) factor = 1.0 / num_batches_tracked.template item<double>();
   }
+  if (synced)
+    return sync_batch_norm(input, weight, bias, {collectives_, {running_mean, running_var, factor}, options.eps(), Derived::kName});
   return at::batch_norm(input, weight, bias, running_mean, running_var, by_batch, factor, options.eps(), at::globalContext().userEnabledCuDNN());
 }
 

@@ -1,2 +1,5 @@
 set(TEST_SOURCES
-  batch_norm_test.cpp)
+  batch_norm_test.cpp
+  sync_batch_norm_test.cpp
+  sync_norm_test.cpp
+  thread_collectives_test.cpp)

@@ -8,6 +8,7 @@
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
+#include "fulgur/nn/sync_norm.h"
 
 namespace fulgur::nn {
 
@@ -17,10 +18,11 @@ using torch::nn::BatchNorm3dOptions;
 using torch::nn::BatchNormOptions;
 
 /// What BatchNorm1d, 2d and 3d share: a drop-in for LibTorch's layers, with the same options, names of parameters and
-/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise.
+/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. Switched over with
+/// sync_over, it gives the results, gradients and running statistics of the batches of all ranks as one.
 /// With `momentum` of nullopt the counter is read to the host in each training step.
 template <class Derived>
-class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived> {
+class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, public SyncableNorm {
  public:
   explicit BatchNormImplBase(const BatchNormOptions& options_);
 
@@ -32,6 +34,7 @@ class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived> {
   /// statistics are not tracked, else by the running ones. Throws an Error for another number of dimensions or channels,
   /// and in training for a single value per channel.
   Tensor forward(const Tensor& input);
+  void sync_over(Collectives* collectives) override;
   void pretty_print(std::ostream& stream) const override;
 
   BatchNormOptions options;
@@ -42,12 +45,14 @@ class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived> {
   Tensor num_batches_tracked;  ///< int64 scalar, undefined without `track_running_stats`
 
  private:
-  void check(const Tensor& input, bool by_batch) const;
+  void check(const Tensor& input) const;
+
+  Collectives* collectives_ = nullptr;
 };
 
-class BatchNorm1dImpl;
-class BatchNorm2dImpl;
-class BatchNorm3dImpl;
+class FULGUR_API BatchNorm1dImpl;
+class FULGUR_API BatchNorm2dImpl;
+class FULGUR_API BatchNorm3dImpl;
 extern template class BatchNormImplBase<BatchNorm1dImpl>;
 extern template class BatchNormImplBase<BatchNorm2dImpl>;
 extern template class BatchNormImplBase<BatchNorm3dImpl>;

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::nn {
+
+/// Running statistics and the part of the new ones in them; undefined where none are tracked.
+struct RunningStatistics {
+  Tensor mean, var;
+  double factor = 0;
+};
+
+/// Of the values of all ranks; the same bits on each.
+struct NormStatistics {
+  Tensor mean, invstd;  ///< (C), at least float32
+  Tensor var;           ///< (C), biased; plain kernels only
+  Tensor counts;        ///< (ranks) values per channel
+};
+
+/// Sums over a rank's values, (C) each, at least float32. `projection` is what `input_gradient` of the same kernels
+/// takes.
+struct NormSums {
+  Tensor dy, projection;
+  Tensor weight_gradient, bias_gradient;  ///< undefined where not asked for
+};
+
+/// What a device does itself in a batch norm over ranks. Inputs are (N, C, …) with at least one value, but for
+/// `statistics_of` and `combine`.
+class NormKernels {
+ public:
+  virtual ~NormKernels() = default;
+  /// (2 C + 1): mean, spread and count of this rank's values, for `combine`.
+  virtual Tensor summarize(const Tensor& input, double eps) const = 0;
+  /// `summaries` is (ranks, 2 C + 1); folds the result into `running`.
+  virtual NormStatistics combine(const Tensor& input, const Tensor& summaries, const RunningStatistics& running,
+                                 double eps) const = 0;
+  virtual Tensor normalize(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                           const NormStatistics& statistics, double eps) const = 0;
+  virtual NormSums reduce(const Tensor& dy, const Tensor& input, const Tensor& weight, const NormStatistics& statistics,
+                          bool for_weight, bool for_bias) const = 0;
+  /// `sums` are those of all ranks.
+  virtual Tensor input_gradient(const Tensor& dy, const Tensor& input, const Tensor& weight,
+                                const NormStatistics& statistics, const NormSums& sums) const = 0;
+};
+
+/// Of operations that every device has, double among its types.
+const NormKernels& plain_norm_kernels();
+/// Of the operations that LibTorch has for CUDA alone.
+const NormKernels& cuda_norm_kernels();
+
+}  // namespace fulgur::nn

@@ -1,0 +1,53 @@
+#include "support/thread_collectives.h"
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+
+#include "support/expect_error.h"
+
+using namespace fulgur;
+
+TEST_CASE("collectives between threads") {
+  constexpr int64_t kRanks = 3;
+  std::vector<std::vector<Tensor>> results(kRanks);
+  std::vector<int> any(kRanks);
+  test::run_ranks(kRanks, [&](Collectives& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    const Tensor value = at::tensor({1.0 + static_cast<double>(rank), -static_cast<double>(rank)});
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max})
+      results[rank].push_back(ranks.all_reduce(value, op));
+    results[rank].push_back(ranks.broadcast(value, 1));
+    ranks.barrier("test");
+    any[rank] = ranks.any(rank == 2) && !ranks.any(false);
+  });
+  const std::vector<Tensor> expected = {at::tensor({6.0, -3.0}), at::tensor({2.0, -1.0}), at::tensor({1.0, -2.0}),
+                                        at::tensor({3.0, 0.0}), at::tensor({2.0, -1.0})};
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    for (size_t i = 0; i < expected.size(); ++i) CHECK(at::equal(results[rank][i], expected[i]));
+    CHECK(any[rank]);
+  }
+}
+
+TEST_CASE("a gather between threads gives gradients back to where the values came from") {
+  std::vector<Tensor> gradients(2);
+  test::run_ranks(2, [&](Collectives& ranks) {
+    const Tensor value = at::full({1}, ranks.rank() + 1, at::kDouble).requires_grad_();
+    const std::vector<Tensor> all = ranks.all_gather(value, /*with_gradients=*/true);
+    // Rank 0: a b; rank 1: 3 a b. Both: 4 a b.
+    (all[0] * all[1] * (ranks.rank() == 0 ? 1 : 3)).sum().backward();
+    gradients[static_cast<size_t>(ranks.rank())] = value.grad();
+  });
+  CHECK(gradients[0].item<double>() == 8);
+  CHECK(gradients[1].item<double>() == 4);
+}
+
+TEST_CASE("threads do not wait for one that has failed") {
+  const std::string message = test::message_of<std::runtime_error>([] {
+    test::run_ranks(3, [](Collectives& ranks) {
+      if (ranks.rank() == 1) throw std::runtime_error("rank 1 is broken");
+      ranks.barrier("never");
+    });
+  });
+  CHECK(message == "rank 1 is broken");
+}

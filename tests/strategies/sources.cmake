@@ -1,0 +1,2 @@
+set(TEST_SOURCES
+  ddp_baseline_test.cpp)
