@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fulgur/strategies/cluster_environment.h"
+
+namespace fulgur::detail {
+
+/// Reads the variables of one cluster environment; its errors name variable, value and what to do.
+class EnvironmentValues {
+ public:
+  /// `advice` ends each message: how processes are started that have these variables right.
+  EnvironmentValues(const Environment& environment, std::string source, std::string advice)
+      : environment_(environment), source_(std::move(source)), advice_(std::move(advice)) {}
+
+  /// None where the variable is absent or empty.
+  std::optional<std::string> text(const std::string& name) const;
+  bool has(const std::string& name) const { return text(name).has_value(); }
+  std::string need_text(const std::string& name) const;
+  std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
+  int64_t need_integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
+  /// The first of `names` that is there.
+  std::optional<std::string> first_of(std::initializer_list<const char*> names) const;
+  /// `MASTER_PORT` and its kin: 1 to 65535.
+  std::optional<int64_t> port(const std::string& name) const { return integer(name, 1, 65535); }
+  int64_t need_port(const std::string& name) const { return need_integer(name, 1, 65535); }
+  [[noreturn]] void fail(std::string_view what) const;
+  const std::string& source() const { return source_; }
+
+ private:
+  const Environment& environment_;
+  std::string source_;
+  std::string advice_;
+};
+
+/// How ranks lie on nodes.
+enum class Layout {
+  even_blocks,  ///< as many processes on each node, ranks of a node in a row
+  any,          ///< nothing is known but what each process says of itself
+};
+
+/// The names by which messages call the numbers of a place.
+struct PlaceNames {
+  std::string rank, world_size, local_rank, local_world_size, node_rank, num_nodes;
+};
+
+/// Fails where the numbers of `place` cannot all be true.
+void check_place(const EnvironmentValues& values, const ProcessPlace& place, const PlaceNames& names, Layout layout);
+
+/// True for the addresses by which a machine calls itself.
+bool is_loopback(const std::string& address);
+
+bool started_by_srun(const Environment& environment);
+bool interactive_slurm(const Environment& environment);
+ProcessPlace slurm_place(const Environment& environment);
+
+bool started_by_mpirun(const Environment& environment);
+ProcessPlace mpi_place(const Environment& environment);
+
+}  // namespace fulgur::detail
