@@ -4,4 +4,5 @@ set(TEST_SOURCES
   hostlist_test.cpp
   launcher_nodes_test.cpp
   launcher_signals_test.cpp
-  launcher_test.cpp)
+  launcher_test.cpp
+  real_launchers_test.cpp)
