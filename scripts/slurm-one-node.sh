@@ -23,6 +23,7 @@ dir="$(mktemp -d "${TMPDIR:-/tmp}/fulgur-slurm.XXXXXX")"
 chmod 755 "$dir"
 started=()
 
+# shellcheck disable=SC2317  # called by the trap
 stop_all() {
   local pid i
   for ((i = ${#started[@]} - 1; i >= 0; --i)); do
@@ -32,12 +33,12 @@ stop_all() {
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
-  # Step daemons leave slurmd's process group; their arguments do not name us, but their folder does.
+  # Daemons of steps outlive slurmd; this folder in their environment tells them from others'.
   for proc in /proc/[0-9]*; do
     if tr '\0' '\n' 2>/dev/null <"$proc/environ" | grep -qxF "SLURM_CONF=$dir/slurm.conf" &&
       [ "${proc#/proc/}" != $$ ]; then kill -KILL "${proc#/proc/}" 2>/dev/null || true; fi
   done
-  [ -n "${FULGUR_SLURM_KEEP:-}" ] && echo "slurm-one-node.sh: kept $dir" >&2 || rm -rf "$dir"
+  if [ -n "${FULGUR_SLURM_KEEP:-}" ]; then echo "slurm-one-node.sh: kept $dir" >&2; else rm -rf "$dir"; fi
 }
 trap stop_all EXIT
 trap 'exit 130' INT

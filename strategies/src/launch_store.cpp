@@ -35,6 +35,18 @@ class NoWarnings {
 struct LaunchStore::Impl {
   NoWarnings quiet;
   c10::intrusive_ptr<c10d::TCPStore> store;
+  std::string where;
+
+  /// LibTorch's error is a stack of addresses; ours says whose store it was.
+  template <class Use>
+  auto use(Use&& what) -> decltype(what(*store)) {
+    try {
+      return what(*store);
+    } catch (const std::exception&) {
+      throw DistributedError(cat("[strategies.launcher] the launcher of node 0 keeps the store of the run, ", where,
+                                 "; it does not answer any more. See why it ended."));
+    }
+  }
 };
 
 LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<Impl>()) {
@@ -52,6 +64,7 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
     wait_for_listener(address, options.main_port, options.start_timeout_s);
     store_options.port = static_cast<uint16_t>(options.main_port);
   }
+  impl_->where = cat("port ", static_cast<int64_t>(store_options.port), " of '", address, "'");
   const NoSignals for_its_threads;
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(address, store_options);
@@ -70,15 +83,26 @@ int64_t LaunchStore::port() const { return impl_->store->getPort(); }
 
 bool LaunchStore::put_first(const std::string& key, const std::string& value) {
   const std::vector<uint8_t> wanted(value.begin(), value.end());
-  return impl_->store->compareSet(key, {}, wanted) == wanted;
+  return impl_->use([&](c10d::TCPStore& store) { return store.compareSet(key, {}, wanted) == wanted; });
 }
 
 std::optional<std::string> LaunchStore::get(const std::string& key) {
-  if (!impl_->store->check({key})) return std::nullopt;
-  const std::vector<uint8_t> value = impl_->store->get(key);
-  return std::string(value.begin(), value.end());
+  return impl_->use([&](c10d::TCPStore& store) -> std::optional<std::string> {
+    if (!store.check({key})) return std::nullopt;
+    const std::vector<uint8_t> value = store.get(key);
+    return std::string(value.begin(), value.end());
+  });
 }
 
-int64_t LaunchStore::add(const std::string& key, int64_t amount) { return impl_->store->add(key, amount); }
+std::string LaunchStore::wait_for(const std::string& key) {
+  return impl_->use([&](c10d::TCPStore& store) {
+    const std::vector<uint8_t> value = store.get(key);
+    return std::string(value.begin(), value.end());
+  });
+}
+
+int64_t LaunchStore::add(const std::string& key, int64_t amount) {
+  return impl_->use([&](c10d::TCPStore& store) { return store.add(key, amount); });
+}
 
 }  // namespace fulgur::detail

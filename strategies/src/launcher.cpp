@@ -47,8 +47,7 @@ class Attempt {
                        [](const ChildProcess& process) { return process.running(); })) {
       wait_and_pass_on();
       reap();
-      if (link_ && phase_ == Phase::running && link_->trouble())
-        end_others(cat("another node failed: ", *link_->trouble()));
+      if (link_ && phase_ == Phase::running) listen();
       advance();
     }
     return conclude(report);
@@ -59,6 +58,7 @@ class Attempt {
   const std::vector<std::string>& details() const { return details_; }
 
  private:
+  static constexpr const char* kLost = "the launcher of node 0 is gone";
   enum class Phase { running, grace, told, killed };
 
   int64_t world_size() const { return options_.processes * options_.num_nodes; }
@@ -88,8 +88,13 @@ class Attempt {
   void start() {
     const std::filesystem::path program =
         options_.program.empty() ? std::filesystem::path("/proc/self/exe") : options_.program;
-    for (int64_t i = 0; i < options_.processes; ++i)
-      processes_.emplace_back(program, arguments_, environment_of(i), signals_);
+    try {
+      for (int64_t i = 0; i < options_.processes; ++i)
+        processes_.emplace_back(program, arguments_, environment_of(i), signals_);
+    } catch (const DistributedError& error) {
+      if (link_) NodeLink::refuse(*store_, options_, restarts_, error.what());
+      throw;
+    }
   }
 
   void wait_and_pass_on() {
@@ -120,6 +125,14 @@ class Attempt {
     else
       store_->put_first(launcher_failure_key(restarts_), verdict.headline);
     end_others(verdict.headline);
+  }
+
+  /// What happens on other nodes ends the processes of this one too.
+  void listen() {
+    if (const std::optional<std::string> trouble = link_->trouble())
+      end_others(cat("another node failed: ", *trouble));
+    else if (link_->lost())
+      end_others(kLost);
   }
 
   void end_others(const std::string& what) {
@@ -156,7 +169,7 @@ class Attempt {
   /// All nodes start again, or none.
   bool agree(LaunchReport& report, const Verdict& verdict, bool again) {
     using Word = NodeLink::Word;
-    const bool trouble = verdict.failed || link_->trouble();
+    const bool trouble = verdict.failed || link_->trouble() || (link_->lost() && phase_ != Phase::running);
     if (!verdict.failed && trouble) again = stop_signal_ == 0 && restarts_ < options_.max_restarts;
     link_->tell_verdict(again                                         ? Word::restart
                         : trouble                                     ? Word::give_up
@@ -164,7 +177,7 @@ class Attempt {
                                                                       : Word::ok);
     // Others may need all their time to end processes that do not answer. Where all is well here, they are not far.
     const auto deadline =
-        Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(60.0, 3 * options_.grace_s));
+        Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(300.0, 3 * options_.grace_s));
     bool asked_to_leave = false;
     while (!link_->verdict() && !link_->lost() && !asked_to_leave && Clock::now() < deadline) {
       for (const int signal : signals_.wait(std::chrono::milliseconds(200)))
@@ -172,13 +185,13 @@ class Attempt {
     }
     const std::optional<Word> all = link_->verdict();
     const std::optional<std::string> first = link_->trouble();
-    if (first && headline_.empty()) {
-      headline_ = cat("another node failed: ", *first);
+    if (headline_.empty() && (first || (link_->lost() && phase_ != Phase::running))) {
+      headline_ = first ? cat("another node failed: ", *first) : kLost;
       if (report.exit_code == 0) report.exit_code = static_cast<int>(ExitCode::distributed);
     } else if (first && headline_ != *first) {
       details_.emplace_back(cat("The first failure of all nodes: ", *first, "."));
     }
-    if (!all && !headline_.empty())
+    if (!all && !headline_.empty() && headline_ != kLost)
       details_.emplace_back(link_->lost() ? "The launcher of node 0 is gone."
                                           : "Not all launchers of the other nodes answer.");
     return all == Word::restart;
@@ -235,10 +248,12 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
   };
   const std::string here =
       cat(options.num_nodes, " nodes with ", options.processes, " processes each, max_restarts ", options.max_restarts);
-  if (!store.put_first("launcher/shape", here)) {
-    const std::string wrong = cat("all nodes are started alike; node ", options.node_rank, " has ", here, ", another ",
-                                  store.get("launcher/shape").value_or("nothing"));
-    NodeLink::refuse(store, options, wrong);
+  // Node 0 speaks first, so that it is the others who do not fit.
+  if (options.node_rank == 0) store.put_first("launcher/shape", here);
+  if (const std::string there = store.wait_for("launcher/shape"); there != here) {
+    const std::string wrong =
+        cat("all nodes are started alike; node ", options.node_rank, " has ", here, ", node 0 ", there);
+    NodeLink::refuse(store, options, 0, wrong);
     fail(wrong);
   }
   if (store.add(cat("launcher/node/", options.node_rank), 1) > 1) {

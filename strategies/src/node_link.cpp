@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "signal_pipe.h"
@@ -104,10 +105,14 @@ NodeLink::~NodeLink() {
   state_->changed.notify_all();
 }
 
-void NodeLink::refuse(LaunchStore& store, const LaunchOptions& options, const std::string& reason) {
-  store.put_first(launcher_failure_key(0), reason);
-  store.put_first(verdict_key_of(0, options.node_rank), std::to_string(static_cast<int>(Word::give_up)));
-  store.add(heard_key_of(0), 1);
+void NodeLink::refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason) {
+  try {
+    store.put_first(launcher_failure_key(attempt), reason);
+    store.put_first(verdict_key_of(attempt, options.node_rank), std::to_string(static_cast<int>(Word::give_up)));
+    store.add(heard_key_of(attempt), 1);
+  } catch (const DistributedError&) {
+    // Nobody is left to be told.
+  }
 }
 
 void NodeLink::tell_trouble(const std::string& text) {

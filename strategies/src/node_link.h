@@ -19,7 +19,7 @@ class NodeLink {
   NodeLink& operator=(const NodeLink&) = delete;
 
   /// In the place of a link: this node does not take part, for `reason`.
-  static void refuse(LaunchStore& store, const LaunchOptions& options, const std::string& reason);
+  static void refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason);
 
   /// Something has failed here; the first that says so is heard on all nodes.
   void tell_trouble(const std::string& text);

@@ -1,5 +1,6 @@
 // Two launchers on one machine, as if on two nodes.
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/errors.h"
@@ -137,16 +138,29 @@ TEST_CASE("launcher on two nodes: node 0 that cannot be found is told apart") {
 
 TEST_CASE("launcher on two nodes: the launcher of node 0 is killed") {
   TwoNodes nodes;
-  const std::vector<std::string> actions{"when=2", "wait=lost", "exit=5", "when=3", "wait=lost",
-                                         "exit=5", "when=0",    "hang",   "when=1", "hang"};
+  const bool peers_notice = GENERATE(true, false);
+  if (peers_notice) nodes.options.grace_s = 20;
+  const std::vector<std::string> actions{"when=0",    "hang",   "when=1", "hang",      "when=2",
+                                         "wait=lost", "exit=5", "when=3", "wait=lost", "exit=5"};
   const pid_t first = nodes.start(0, actions), second = nodes.start(1, actions);
   REQUIRE(nodes.wait_for_start(4));
   ::kill(first, SIGKILL);
   CHECK(test::code_of(first) == -SIGKILL);
   for (int64_t rank = 0; rank < 2; ++rank)
     CHECK(test::comes_true([&] { return test::is_gone(nodes.pid_of(rank)); }, 2));
-  // Their peers notice by themselves.
-  test::write_text(nodes / "lost", "");
+  if (peers_notice) test::write_text(nodes / "lost", "");
   CHECK(test::code_of(second) == 5);
-  CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("The launcher of node 0 is gone."));
+  CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("he launcher of node 0 is gone"));
+  for (int64_t rank = 2; rank < 4; ++rank) CHECK(test::is_gone(nodes.pid_of(rank)));
+}
+
+TEST_CASE("launcher on two nodes: a node that cannot start its processes ends the other") {
+  TwoNodes nodes;
+  const pid_t first = nodes.start(0, {"hang"});
+  REQUIRE(nodes.wait_for_start(2));
+  nodes.options.program = nodes / "missing";
+  const pid_t second = nodes.start(1, {"hang"});
+  CHECK(test::code_of(second) == 112);
+  CHECK(test::code_of(first) == 5);
+  CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("another node failed") && ContainsSubstring("No such file"));
 }
