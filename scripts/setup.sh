@@ -20,7 +20,7 @@ esac
 
 packages=(g++ cmake ninja-build ccache git ca-certificates python3 python3-venv
   libyaml-cpp-dev libspdlog-dev libfmt-dev libcli11-dev libgloo-dev nlohmann-json3-dev zlib1g-dev libzip-dev libxxhash-dev
-  libprotozero-dev libboost-dev
+  libprotozero-dev libboost-dev openmpi-bin
   dataset-fashion-mnist)
 
 package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }

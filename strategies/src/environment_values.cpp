@@ -24,8 +24,10 @@ std::optional<int64_t> EnvironmentValues::integer(const std::string& name, int64
   int64_t number = 0;
   const char* const end = value->data() + value->size();
   const auto [stop, error] = std::from_chars(value->data(), end, number);
-  if (stop != end || error == std::errc::invalid_argument) fail(cat(name, " must be a whole number; it is '", *value, "'"));
-  if (error != std::errc() || number < low || number > high) fail(cat(name, " must be from ", low, " to ", high, "; it is ", *value));
+  if (stop != end || error == std::errc::invalid_argument)
+    fail(cat(name, " must be a whole number; it is '", *value, "'"));
+  if (error != std::errc() || number < low || number > high)
+    fail(cat(name, " must be from ", low, " to ", high, "; it is ", *value));
   return number;
 }
 
@@ -54,21 +56,27 @@ void check_place(const EnvironmentValues& values, const ProcessPlace& place, con
   below(names.node_rank, place.node_rank, names.num_nodes, place.num_nodes);
   // Every other node has a process at least.
   if (place.local_world_size > place.world_size - (place.num_nodes - 1))
-    values.fail(cat(names.local_world_size, " is ", place.local_world_size, " and ", names.num_nodes, " is ", place.num_nodes, "; ", names.world_size, " ",
-                    place.world_size, " is too small for that"));
+    values.fail(cat(names.local_world_size, " is ", place.local_world_size, " and ", names.num_nodes, " is ",
+                    place.num_nodes, "; ", names.world_size, " ", place.world_size, " is too small for that"));
   if (place.num_nodes == 1 && place.local_world_size != place.world_size)
-    values.fail(cat("with one node ", names.local_world_size, " must be ", names.world_size, "; they are ", place.local_world_size, " and ", place.world_size));
-  if (place.local_rank > place.rank) values.fail(cat(names.local_rank, " cannot be above ", names.rank, "; they are ", place.local_rank, " and ", place.rank));
+    values.fail(cat("with one node ", names.local_world_size, " must be ", names.world_size, "; they are ",
+                    place.local_world_size, " and ", place.world_size));
+  if (place.local_rank > place.rank)
+    values.fail(
+        cat(names.local_rank, " cannot be above ", names.rank, "; they are ", place.local_rank, " and ", place.rank));
   if (layout != Layout::even_blocks) return;
   if (place.num_nodes * place.local_world_size != place.world_size)
-    values.fail(cat(names.world_size, " must be ", names.num_nodes, " times ", names.local_world_size, "; they are ", place.world_size, ", ", place.num_nodes,
-                    " and ", place.local_world_size));
+    values.fail(cat(names.world_size, " must be ", names.num_nodes, " times ", names.local_world_size, "; they are ",
+                    place.world_size, ", ", place.num_nodes, " and ", place.local_world_size));
   const int64_t expected = place.node_rank * place.local_world_size + place.local_rank;
   if (place.rank != expected)
-    values.fail(cat(names.rank, " must count node by node: ", names.node_rank, " ", place.node_rank, " and ", names.local_rank, " ", place.local_rank, " of ",
-                    place.local_world_size, " give ", expected, "; it is ", place.rank));
+    values.fail(cat(names.rank, " must count node by node: ", names.node_rank, " ", place.node_rank, " and ",
+                    names.local_rank, " ", place.local_rank, " of ", place.local_world_size, " give ", expected,
+                    "; it is ", place.rank));
 }
 
-bool is_loopback(const std::string& address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
 
 }  // namespace fulgur::detail

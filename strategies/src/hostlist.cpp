@@ -34,8 +34,10 @@ class Hostlist {
 
  private:
   [[noreturn]] void fail(std::string_view what) const {
-    throw DistributedError(cat("[strategies.expand_hostlist] a list of hosts is written as 'node[001-016,020],gpu-a3'; '", text_, "' has ", what,
-                               ". Set MASTER_ADDR to the first host of the job and unset the list, or name another cluster_environment."));
+    throw DistributedError(
+        cat("[strategies.expand_hostlist] a list of hosts is written as 'node[001-016,020],gpu-a3'; '", text_, "' has ",
+            what,
+            ". Set MASTER_ADDR to the first host of the job and unset the list, or name another cluster_environment."));
   }
 
   /// `rack[1-2]node[01-16]`: the last bracket counts fastest.
@@ -81,7 +83,8 @@ class Hostlist {
   }
 
   int64_t number(const std::string& text) const {
-    const bool good = !text.empty() && text.size() <= 9 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool good = !text.empty() && text.size() <= 9 &&
+                      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!good) fail(cat("'", text, "' where a number belongs"));
     return std::stoll(text);
   }

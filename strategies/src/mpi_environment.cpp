@@ -5,7 +5,8 @@ namespace fulgur::detail {
 namespace {
 
 EnvironmentValues mpi_values(const Environment& environment) {
-  return {environment, "mpi", "mpirun sets it: start with 'mpirun -np N trainer fit …', or name another cluster_environment."};
+  return {environment, "mpi",
+          "mpirun sets it: start with 'mpirun -np N trainer fit …', or name another cluster_environment."};
 }
 
 /// 20000 to 29999, the same for the same text on every machine (FNV-1a).
@@ -19,20 +20,18 @@ int64_t port_of(const std::string& text) {
 /// (--map-by node).
 void number_nodes(const EnvironmentValues& values, ProcessPlace& place, const PlaceNames& names) {
   if (place.world_size % place.local_world_size != 0) {
-    values.fail(cat("nodes with different numbers of processes cannot be numbered: ", names.world_size, " is ", place.world_size, " and ", names.local_world_size, " is ",
-                    place.local_world_size, " here; start as many on each (mpirun --map-by ppr:N:node)"));
+    values.fail(cat("nodes with different numbers of processes cannot be numbered: ", names.world_size, " is ",
+                    place.world_size, " and ", names.local_world_size, " is ", place.local_world_size,
+                    " here; start as many on each (mpirun --map-by ppr:N:node)"));
   }
   place.num_nodes = place.world_size / place.local_world_size;
-  const auto said = values.integer("OMPI_MCA_orte_num_nodes", 1);
-  if (said && *said > place.num_nodes)
-    values.fail(cat("OMPI_MCA_orte_num_nodes is ", *said, ", but ", names.world_size, " is ", place.world_size, " and ", names.local_world_size, " is ",
-                    place.local_world_size, "; start as many processes on each node (mpirun --map-by ppr:N:node)"));
   if ((place.rank - place.local_rank) % place.local_world_size == 0) {
     place.node_rank = (place.rank - place.local_rank) / place.local_world_size;
   } else if (place.rank / place.num_nodes == place.local_rank) {
     place.node_rank = place.rank % place.num_nodes;
   } else {
-    values.fail(cat(names.rank, " ", place.rank, " as ", names.local_rank, " ", place.local_rank, " of ", place.local_world_size,
+    values.fail(cat(names.rank, " ", place.rank, " as ", names.local_rank, " ", place.local_rank, " of ",
+                    place.local_world_size,
                     " is neither node by node nor in turn; start with mpirun --map-by ppr:N:node"));
   }
 }
@@ -40,27 +39,34 @@ void number_nodes(const EnvironmentValues& values, ProcessPlace& place, const Pl
 }  // namespace
 
 bool started_by_mpirun(const Environment& environment) {
-  return mpi_values(environment).first_of({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}).has_value();
+  const EnvironmentValues values = mpi_values(environment);
+  if (values.first_of({"OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"})) return true;
+  // srun gives PMI_SIZE=1 to an interactive shell as well.
+  return values.text("PMI_SIZE").value_or("1") != "1";
 }
 
 ProcessPlace mpi_place(const Environment& environment) {
   const EnvironmentValues values = mpi_values(environment);
   const bool mpich = !values.has("OMPI_COMM_WORLD_SIZE") && values.has("PMI_SIZE");
-  const PlaceNames names = mpich ? PlaceNames{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "the node's number", "the number of nodes"}
-                                 : PlaceNames{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                              "the node's number", "the number of nodes"};
+  const PlaceNames names =
+      mpich ? PlaceNames{"PMI_RANK",        "PMI_SIZE",          "MPI_LOCALRANKID",
+                         "MPI_LOCALNRANKS", "the node's number", "the number of nodes"}
+            : PlaceNames{"OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                         "OMPI_COMM_WORLD_LOCAL_SIZE", "the node's number",    "the number of nodes"};
   ProcessPlace place;
   place.environment = "mpi";
   place.rank = values.need_integer(names.rank, 0);
   place.world_size = values.need_integer(names.world_size, 1);
   place.local_rank = values.need_integer(names.local_rank, 0);
   place.local_world_size = values.need_integer(names.local_world_size, 1);
-  if (place.rank >= place.world_size) values.fail(cat(names.rank, " must be below ", names.world_size, "; they are ", place.rank, " and ", place.world_size));
-  number_nodes(values, place, names);
+  place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
   check_place(values, place, names, Layout::any);
+  number_nodes(values, place, names);
 
-  const EnvironmentValues meeting(environment, "mpi", "Export both to all processes: 'mpirun -x MASTER_ADDR=<host of rank 0> -x MASTER_PORT=29500 …' "
-                                                      "(MPICH, Intel: -genv MASTER_ADDR … -genv MASTER_PORT …).");
+  const EnvironmentValues meeting(
+      environment, "mpi",
+      "Export both to all processes: 'mpirun -x MASTER_ADDR=<host of rank 0> -x MASTER_PORT=29500 …' "
+      "(MPICH, Intel: -genv MASTER_ADDR … -genv MASTER_PORT …).");
   if (const auto address = meeting.text("MASTER_ADDR"))
     place.main_address = *address;
   else if (place.num_nodes > 1)

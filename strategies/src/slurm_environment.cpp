@@ -8,11 +8,14 @@
 namespace fulgur::detail {
 namespace {
 
-const char* const kAdvice = "srun sets it: start with 'srun --ntasks-per-node N trainer fit …', or name another cluster_environment.";
+const char* const kAdvice =
+    "srun sets it: start with 'srun --ntasks-per-node N trainer fit …', or name another cluster_environment.";
 
 EnvironmentValues slurm_values(const Environment& environment) { return {environment, "slurm", kAdvice}; }
 
-bool digits(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }); }
+bool digits(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
 
 /// `8(x128)`, `8,4` or `2(x3),1` as one count per node.
 std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::string& name, int64_t num_nodes) {
@@ -40,7 +43,8 @@ std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::
     if (comma == rest.size()) break;
     rest.remove_prefix(comma + 1);
   }
-  if (static_cast<int64_t>(counts.size()) != num_nodes) values.fail(cat(name, " '", text, "' is for ", counts.size(), " nodes; this job step has ", num_nodes));
+  if (static_cast<int64_t>(counts.size()) != num_nodes)
+    values.fail(cat(name, " '", text, "' is for ", counts.size(), " nodes; this job step has ", num_nodes));
   return counts;
 }
 
@@ -49,7 +53,8 @@ std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::
 bool started_by_srun(const Environment& environment) {
   const EnvironmentValues values = slurm_values(environment);
   // A batch script has a SLURM_PROCID too, but is no step.
-  return values.has("SLURM_PROCID") && values.first_of({"SLURM_STEP_ID", "SLURM_STEPID"}) && values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  return values.has("SLURM_PROCID") && values.first_of({"SLURM_STEP_ID", "SLURM_STEPID"}) &&
+         values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
 }
 
 bool interactive_slurm(const Environment& environment) {
@@ -79,14 +84,17 @@ ProcessPlace slurm_place(const Environment& environment) {
   if (nodes) {
     place.num_nodes = values.need_integer(*nodes, 1);
     if (list && static_cast<int64_t>(hosts.size()) != place.num_nodes)
-      values.fail(cat(*nodes, " is ", place.num_nodes, ", but ", *list, " '", *values.text(*list), "' has ", hosts.size()));
+      values.fail(
+          cat(*nodes, " is ", place.num_nodes, ", but ", *list, " '", *values.text(*list), "' has ", hosts.size()));
   } else if (list) {
     nodes = list;
     place.num_nodes = static_cast<int64_t>(hosts.size());
   } else {
     values.fail("SLURM_NODELIST is not set");
   }
-  if (place.node_rank >= place.num_nodes) values.fail(cat("SLURM_NODEID must be below the number of nodes; they are ", place.node_rank, " and ", place.num_nodes));
+  if (place.node_rank >= place.num_nodes)
+    values.fail(
+        cat("SLURM_NODEID must be below the number of nodes; they are ", place.node_rank, " and ", place.num_nodes));
 
   std::vector<int64_t> counts;
   auto per_node = values.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
@@ -102,7 +110,8 @@ ProcessPlace slurm_place(const Environment& environment) {
     values.fail("SLURM_STEP_TASKS_PER_NODE is not set");
   }
   if (const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0}); sum != place.world_size)
-    values.fail(cat(*per_node, " '", *values.text(*per_node), "' makes ", sum, " tasks on ", place.num_nodes, " nodes, but ", tasks, " is ", place.world_size));
+    values.fail(cat(*per_node, " '", *values.text(*per_node), "' makes ", sum, " tasks on ", place.num_nodes,
+                    " nodes, but ", tasks, " is ", place.world_size));
   place.local_world_size = counts[static_cast<size_t>(place.node_rank)];
   check_place(values, place, {"SLURM_PROCID", tasks, "SLURM_LOCALID", *per_node, "SLURM_NODEID", *nodes}, Layout::any);
 

@@ -20,7 +20,8 @@ FULGUR_API Environment process_environment();
 /// What `detect_cluster_environment` can be asked for, `auto` first.
 FULGUR_API const std::vector<std::string>& cluster_environment_names();
 
-/// The place that a launcher gave to this process, read from `environment`; none where nobody started it as one of several.
+/// The place that a launcher gave to this process, read from `environment`; none where nobody started it as one of
+/// several.
 ///
 /// `auto` takes the first of these whose sign is there (an empty variable counts as absent):
 ///
@@ -29,16 +30,17 @@ FULGUR_API const std::vector<std::string>& cluster_environment_names();
 /// | `launcher` | `FULGUR_LAUNCHER` | a process that `launch` started |
 /// | `torchrun` | `TORCHELASTIC_RUN_ID` | |
 /// | `slurm` | `SLURM_PROCID`, `SLURM_STEP_ID`, `SLURM_NTASKS` | started by srun; see below |
-/// | `mpi` | `OMPI_COMM_WORLD_SIZE` or `PMI_SIZE` | started by mpirun of Open MPI, MPICH or Intel |
-/// | `variables` | `RANK` or `WORLD_SIZE` | set by hand or by a scheduler |
+/// | `mpi` | `OMPI_COMM_WORLD_SIZE`, `MPI_LOCALNRANKS` or `PMI_SIZE` above 1 | started by mpirun of Open MPI, MPICH or
+/// Intel | | `variables` | `RANK` or `WORLD_SIZE` | set by hand or by a scheduler |
 ///
-/// Slurm is passed over in an interactive shell (job name `bash` or `interactive` with one task or a terminal), in a batch
-/// script outside of srun, and below an mpirun, whose daemons srun has started.
+/// Slurm is passed over in an interactive shell (job name `bash` or `interactive` with one task or a terminal), in a
+/// batch script outside of srun, and below an mpirun, whose daemons srun has started.
 ///
-/// `wanted` takes one of them or fails, with two exceptions: `launcher` gives no place in the process that is to launch,
-/// and `none` never gives one. Throws a DistributedError that names the variable for each value that is missing, is no
-/// number or contradicts another, and a ConfigError for an unknown name.
-FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment, const std::string& wanted = "auto");
+/// `wanted` takes one of them or fails, with two exceptions: `launcher` gives no place in the process that is to
+/// launch, and `none` never gives one. Throws a DistributedError that names the variable for each value that is
+/// missing, is no number or contradicts another, and a ConfigError for an unknown name.
+FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment,
+                                                                  const std::string& wanted = "auto");
 
 /// Which of several nodes a launcher stands on, and where node 0 is found.
 struct FULGUR_API NodePlace {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace fulgur::detail {
+
+/// A bound socket that waits for connections, with the port that it got.
+struct ListeningSocket {
+  int fd = -1;
+  int64_t port = 0;
+};
+
+/// Binds `port` (0: a free one) on the loopback interface, or on all with `everywhere`. The caller owns the descriptor.
+/// Throws a DistributedError that says why it cannot be had.
+ListeningSocket listen_on(int64_t port, bool everywhere);
+
+/// Waits until something listens there. Throws a DistributedError with address, port and reason after `timeout_s`.
+void wait_for_listener(const std::string& address, int64_t port, double timeout_s);
+
+}  // namespace fulgur::detail
