@@ -2,9 +2,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <stdexcept>
 
 #include "fulgur/core/errors.h"
 #include "launching.h"
+#include "network_namespaces.h"
 #include "support/expect_error.h"
 
 namespace {
@@ -163,4 +165,35 @@ TEST_CASE("launcher on two nodes: a node that cannot start its processes ends th
   CHECK(test::code_of(second) == 112);
   CHECK(test::code_of(first) == 5);
   CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("another node failed") && ContainsSubstring("No such file"));
+}
+
+TEST_CASE("launcher on two nodes in networks of their own") {
+  const test::TwoNetworks networks;
+  if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");
+  TwoNodes nodes;
+  nodes.options.main_address = test::TwoNetworks::address(0);
+  nodes.options.max_restarts = 1;
+  const auto start = [&](int node, const std::vector<std::string>& actions) {
+    nodes.options.node_rank = node;
+    return nodes.run_apart(actions, cat(".", node), [&] {
+      if (!networks.enter(node)) throw std::runtime_error("no such network");
+    });
+  };
+  SECTION("they meet, and start again together") {
+    const std::vector<std::string> actions{"when=2@0", "kill=9", "when=0@0", "hang"};
+    const pid_t second = start(1, actions), first = start(0, actions);
+    CHECK(test::code_of(first) == 0);
+    CHECK(test::code_of(second) == 0);
+    CHECK(nodes.report_of(".0") == "restarts=1\n");
+    CHECK(nodes.report_of(".1") == "restarts=1\n");
+    CHECK(nodes.environment_of(3, 1).at("MASTER_ADDR") == test::TwoNetworks::address(0));
+  }
+  SECTION("a cable that is out is told") {
+    REQUIRE(networks.plug(false));
+    nodes.options.start_timeout_s = 1;
+    const pid_t second = start(1, {});
+    CHECK(test::code_of(second) == 112);
+    CHECK_THAT(nodes.report_of(".1"),
+               ContainsSubstring(cat("nothing listens on port ", nodes.options.main_port, " of '10.213.77.1'")));
+  }
 }

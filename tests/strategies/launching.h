@@ -8,6 +8,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,11 +58,14 @@ class Launching {
   }
 
   /// Runs it in a process of its own, which leaves with the code and writes the report into `report` + `suffix`.
-  pid_t run_apart(const std::vector<std::string>& actions, const std::string& suffix = "") const {
+  /// `first` is called in it before anything else.
+  pid_t run_apart(const std::vector<std::string>& actions, const std::string& suffix = "",
+                  const std::function<void()>& first = nullptr) const {
     const pid_t pid = ::fork();
     if (pid != 0) return pid;
     int code = 111;
     try {
+      if (first) first();
       const LaunchReport report = run(actions);
       write_text(folder_ / ("report" + suffix), cat("restarts=", report.restarts, "\n", report.message));
       code = report.exit_code;
