@@ -11,7 +11,9 @@
 
 #include "command_line.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/strategies/launcher.h"
 #include "verbs.h"
 
 namespace {
@@ -20,13 +22,15 @@ using fulgur::ExitCode;
 
 /// One block on stderr. Lines are ours; what stands in them may be anybody's and must not reach the terminal as control.
 int fail(std::string_view message, ExitCode code) {
-  std::string block = "error: ";
+  const std::string process = fulgur::log::process_name();
+  std::string block = process.empty() ? "error: " : "[" + process + "] error: ";
   for (size_t begin = 0; begin <= message.size();) {
     const size_t end = std::min(message.find('\n', begin), message.size());
     block += fulgur::escape_controls(message.substr(begin, end - begin)) + "\n";
     begin = end + 1;
   }
   std::fwrite(block.data(), 1, block.size(), stderr);
+  fulgur::tell_launcher(message);
   return static_cast<int>(code);
 }
 
@@ -48,7 +52,7 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(command.text.c_str(), command.is_error ? stderr : stdout);
     return static_cast<int>(command.is_error ? ExitCode::usage : ExitCode::ok);
   }
-  return static_cast<int>(fulgur::cli::run(command));
+  return static_cast<int>(fulgur::cli::run(command, arguments));
 }
 
 }  // namespace

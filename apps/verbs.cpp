@@ -5,6 +5,9 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "fulgur/strategies/cluster_environment.h"
+#include "fulgur/strategies/ddp.h"
+#include "fulgur/strategies/launcher.h"
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
 #include "exchange_verbs.h"
@@ -29,8 +32,15 @@ void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
-ExitCode fit(const CommandLine& command, Config config) {
-  for (const ConfigDifference& difference : agree_with_checkpoint(config)) log::info(cat("resume: ", difference.text()));
+ExitCode fit(const CommandLine& command, Config config, bool first_rank, bool started_again) {
+  // A group that was started again goes on from its newest checkpoint; where there is none, as it was told at first.
+  if (const auto told = config.ckpt_path; started_again && told != "auto") {
+    config.ckpt_path = "auto";
+    const auto differences = agree_with_checkpoint(config, first_rank);
+    if (config.ckpt_path == "auto") config.ckpt_path = told;
+    for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
+  }
+  for (const ConfigDifference& difference : agree_with_checkpoint(config, first_rank)) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -64,7 +74,31 @@ ExitCode predict(const CommandLine& command, const Config& config) {
 
 }  // namespace
 
-ExitCode run(const CommandLine& command) {
+namespace {
+
+// Where this process stands among those of a run; nothing where nobody started it as one of several.
+std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) { return detect_cluster_environment(process_environment(), strategy.options().cluster_environment); }
+
+// Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked for.
+std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& strategy, const std::vector<std::string>& arguments) {
+  const int64_t processes = count_devices(config.trainer);
+  if (processes * config.trainer.num_nodes == 1) return std::nullopt;
+  const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
+  std::vector<std::string> command{"trainer"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  LaunchOptions launched{.processes = processes, .num_nodes = config.trainer.num_nodes, .node_rank = node.node_rank};
+  launched.main_address = node.main_address;
+  launched.main_port = node.main_port;
+  launched.max_restarts = strategy.options().max_restarts;
+  launched.start_timeout_s = strategy.options().start_timeout_s;
+  const LaunchReport report = launch(launched, command);
+  if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
+  throw Error(report.message, static_cast<ExitCode>(report.exit_code));
+}
+
+}  // namespace
+
+ExitCode run(const CommandLine& command, const std::vector<std::string>& arguments) {
   for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
   throw_if_registration_failed();
   if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
@@ -78,7 +112,15 @@ ExitCode run(const CommandLine& command) {
   if (command.verb == "config") return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
   if (command.report) check_report_path(*command.report);
   if (command.verb == "import") return import_weights(command, config);
-  if (command.verb == "fit") return fit(command, config);
+  std::optional<ProcessPlace> place;
+  if (const auto strategy = std::dynamic_pointer_cast<DdpStrategy>(config.trainer.strategy.create())) {
+    place = place_of_process(*strategy);
+    if (!place)
+      if (const auto code = launch_ranks(config, *strategy, arguments)) return *code;
+  }
+  const bool first_rank = !place || place->rank == 0;
+  if (!first_rank) log::leave_console(cat("rank ", place->rank));
+  if (command.verb == "fit") return fit(command, config, first_rank, place && place->restarts > 0);
   if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);
   if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test);
   return predict(command, config);

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "command_line.h"
 #include "fulgur/core/errors.h"
 
 namespace fulgur::cli {
 
-/// Does what the command line says; results go to stdout. Throws what goes wrong.
-ExitCode run(const CommandLine& command);
+/// Does what the command line says; results go to stdout. Throws what goes wrong. `arguments` are those of the program, for
+/// the processes that it may have to start.
+ExitCode run(const CommandLine& command, const std::vector<std::string>& arguments);
 
 }  // namespace fulgur::cli

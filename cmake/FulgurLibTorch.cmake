@@ -65,6 +65,10 @@ if(NOT TARGET fulgur::torch)
 endif()
 
 set(FULGUR_WITH_CUDA OFF)
+set(FULGUR_WITH_NCCL OFF)
+if(EXISTS "${_site}/nvidia/nccl/include/nccl.h")
+  set(FULGUR_WITH_NCCL ON)
+endif()
 if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/libc10_cuda.so")
   foreach(_dir "${_site}/nvidia/cu13/include" "$ENV{CUDA_HOME}/include")
     # The runtime wheel alone, which the CPU part has too, lacks the headers of the compiler (crt/).

@@ -115,9 +115,16 @@ void reset_warnings() {
 void leave_console(std::string_view name) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  if (s.process == name) return;
   s.process = escape_controls(name);
   s.kept.clear();
   s.file.close();
+}
+
+std::string process_name() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  return s.process;
 }
 
 void write_to(const std::filesystem::path& file) {

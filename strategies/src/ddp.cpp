@@ -9,6 +9,7 @@
 #include "backend_rules.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/nn/sync_norm.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "gradient_reducer.h"
 #include "process_group_impl.h"
@@ -42,7 +43,7 @@ void DdpStrategy::Options::fields(Fields& f) {
   f(find_unused_parameters, "find_unused_parameters", "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
   f(static_graph, "static_graph", "The same parameters are used in every step: unused ones are looked for in the first only.");
   f(gradient_as_bucket_view, "gradient_as_bucket_view", "Gradients lie in the buckets that are sent: saves a copy and their memory.");
-  f(bucket_cap_mb, "bucket_cap_mb", "MiB of gradients that are sent at once.").at_least(0.001);
+  f(bucket_cap_mb, "bucket_cap_mb", "MiB of gradients that are sent at once.").at_least(1e-6);
   f(broadcast_buffers, "broadcast_buffers", "Buffers (running statistics) become rank 0's before each forward that follows an exchange.");
   f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.").one_of({"none", "fp16", "bf16"});
   f(start_timeout_s, "start_timeout_s", "Seconds for all ranks to come together, and for each exchange up to the end of the first step.").at_least(0.001);
@@ -85,7 +86,15 @@ void DdpStrategy::attach(LightningModule& module) {
   module_ = &module;
   precision_->convert_module(module);
   module.to(device_);
+  if (sync_batchnorm_) {
+    const std::vector<std::string> fixed = nn::unsyncable_batch_norms(module);
+    if (!fixed.empty())
+      throw ConfigError(cat("[strategies.ddp] sync_batchnorm: true needs layers that can be switched; these are torch::nn::BatchNorm: ", join(fixed),
+                            ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
+  }
   if (!group_) return;
+  if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
+    log::warn("strategies.nothing_to_sync", "sync_batchnorm is true, but the module has no batch norm layer");
   std::vector<Tensor> tensors;
   for (const auto& [name, value] : all_tensors(module)) tensors.push_back(value);
   try {
@@ -237,12 +246,18 @@ void DdpStrategy::load_state(const StateTree& state) {
   loaded_buckets_ = std::move(all);
 }
 
+void DdpStrategy::unsync_norms() noexcept {
+  if (sync_batchnorm_ && module_) nn::sync_norms_over(*module_, nullptr);
+}
+
 void DdpStrategy::abandon() noexcept {
+  unsync_norms();
   reducers_.clear();
   group_.reset();
 }
 
 void DdpStrategy::teardown() noexcept {
+  unsync_norms();
   reducers_.clear();
   group_.reset();
   module_ = nullptr;

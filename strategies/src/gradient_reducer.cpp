@@ -1,6 +1,7 @@
 #include "gradient_reducer.h"
 
 #include <algorithm>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -50,7 +51,7 @@ struct GradientReducer::Impl {
 };
 
 GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DdpStrategy::Options& options, const Buckets& buckets)
-    : parameters_(std::move(parameters)), rank_(group.collectives().rank()), find_unused_(options.find_unused_parameters || options.static_graph), impl_(std::make_unique<Impl>()) {
+    : parameters_(std::move(parameters)), rank_(group.collectives().rank()), find_unused_(options.find_unused_parameters || options.static_graph), static_graph_(options.static_graph), impl_(std::make_unique<Impl>()) {
   std::vector<Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
   for (const NamedParameter& parameter : parameters_) {
@@ -87,6 +88,12 @@ void GradientReducer::before_forward() {
 }
 
 void GradientReducer::before_backward(const Tensor& loss) {
+  if (static_graph_ && !std::exchange(began_, true)) {
+    // What the graph uses is known at the end of the first backward; only then, and inside of it, its gradients are exchanged.
+    loss.register_hook([reducer = impl_->reducer](const Tensor&) {
+      torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    });
+  }
   // Only to find unused parameters the graph is walked.
   impl_->reducer->prepare_for_backward(find_unused_ ? std::vector<Tensor>{loss} : std::vector<Tensor>{});
 }

@@ -33,7 +33,7 @@ class GradientReducer {
   struct Impl;
   std::vector<NamedParameter> parameters_;
   int64_t rank_;
-  bool find_unused_;
+  bool find_unused_, static_graph_, began_ = false;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -16,8 +16,9 @@ double now_s() { return std::chrono::duration<double>(std::chrono::system_clock:
 }  // namespace
 
 Heartbeat::Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size)
-    : store_(store->clone()), origin_(store), rank_(rank), world_size_(world_size) {
+    : store_(store->clone()), report_store_(store->clone()), rank_(rank), world_size_(world_size) {
   store_->setTimeout(kPatience);
+  report_store_->setTimeout(kPatience);
   const NoSignals no_signals;
   thread_ = std::thread([this] { run(); });
 }
@@ -53,8 +54,7 @@ void Heartbeat::run() {
 std::string Heartbeat::report() const {
   std::string text;
   try {
-    const auto store = origin_->clone();
-    store->setTimeout(kPatience);
+    const auto& store = report_store_;
     for (int64_t rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) {
         text += cat("\n  rank ", rank, " (this one): ", what_.load(), " at step ", step_.load());

@@ -30,8 +30,8 @@ class Heartbeat {
   void beat();
   void run();
 
-  c10::intrusive_ptr<c10d::Store> store_;  // of the thread; report() makes another
-  const c10::intrusive_ptr<c10d::Store> origin_;
+  // Connections of their own, made while the store is alive: to one that is gone a new one would be tried for minutes.
+  c10::intrusive_ptr<c10d::Store> store_, report_store_;
   const int64_t rank_, world_size_;
   std::atomic<const char*> what_{"start"};
   std::atomic<int64_t> step_{0};

@@ -28,13 +28,14 @@ void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, const ProcessGroupOptions& options) {
-  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks).
-  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks). NCCL's
+  // own watchdog writes from it what hung.
+  if (options.backend != "nccl") setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->place = place;
-  impl->address = detail::choose_gloo_address(place.main_address);
   impl->store = detail::meet(place, options.start_timeout_s);
+  impl->address = detail::choose_gloo_address(place.main_address);
   const int rank = static_cast<int>(place.rank), world_size = static_cast<int>(place.world_size);
   const auto timeout = milliseconds(options.start_timeout_s);
   try {

@@ -9,6 +9,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "fulgur/strategies/launcher.h"
 
 namespace fulgur::detail {
 namespace {
@@ -73,6 +74,8 @@ c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s
     while (true) {
       std::erase_if(missing, [&](int64_t rank) { return store->check({cat("here/", rank)}); });
       if (missing.empty()) return store;
+      if (place.environment == "launcher" && raw->check({launcher_failure_key(place.restarts)}))
+        throw DistributedError(cat("[strategies.rendezvous] another process of the run failed before all came together (", who(place), ")."));
       if (Clock::now() > until) break;
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::milliseconds(200));

@@ -7,13 +7,16 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/cat.h>
 #include <fulgur/core/callback.h>
+#include <fulgur/core/data_module.h>
 #include <fulgur/core/log.h>
 #include <fulgur/core/module.h>
 #include <fulgur/core/text.h>
 #include <fulgur/data/data_loader.h>
 #include <fulgur/data/iterable_loader.h>
 #include <fulgur/data/tensor_dataset.h>
+#include <fulgur/core/registry.h>
 #include <fulgur/nn/batch_norm.h>
 #include <signal.h>
 #include <torch/nn/modules/linear.h>
@@ -75,7 +78,10 @@ class ProbeNet : public fulgur::LightningModule {
     return last_(h);
   }
 
-  void on_train_start() override { fulgur::log::info(cat("random number ", at::rand({1}).item<double>())); }
+  void on_train_start() override {
+    if (global_step() > 0) return;  // a resumed run draws no more than the whole one
+    fulgur::log::info(cat("random number ", at::rand({1}).item<double>()));
+  }
 
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
     const auto [x, y] = batch.unpack<2>();

@@ -1,6 +1,6 @@
 #include "ranks.h"
 
-#include <ATen/ops/abs.h>
+#include <ATen/core/Tensor.h>
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -51,7 +51,7 @@ std::vector<std::string> probe(const std::string& verb, int world, int64_t batch
                                      "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false",
                                      "--trainer.log_every_n_steps", "2", "--trainer.deterministic", "true"};
   if (world > 1) {
-    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20"}) arguments.emplace_back(argument);
+    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20", "--trainer.strategy.start_timeout_s", "60"}) arguments.emplace_back(argument);
     arguments.insert(arguments.end(), {"--trainer.devices", std::to_string(world)});
   }
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -94,7 +94,7 @@ void each_pair(const fs::path& a, const fs::path& b, Function function) {
 double difference(const fs::path& a, const fs::path& b) {
   double most = 0;
   each_pair(a, b, [&](const Tensor& x, const Tensor& y) {
-    if (x.numel() > 0) most = std::max(most, (x.to(at::kDouble) - y.to(at::kDouble)).abs().max().item<double>());
+    if (x.numel() > 0) most = std::max(most, x.to(at::kDouble).sub(y.to(at::kDouble)).abs().max().item().toDouble());
   });
   return most;
 }

@@ -1,9 +1,11 @@
 set(TEST_SOURCES
   ../cli/process.cpp
+  ddp_baseline_test.cpp
   ddp_data_test.cpp
   ddp_faults_test.cpp
   ddp_options_test.cpp
   ddp_resume_test.cpp
   ddp_training_test.cpp
+  launch_test.cpp
   ranks.cpp
   rendezvous_test.cpp)

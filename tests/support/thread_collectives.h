@@ -1,9 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -99,6 +102,17 @@ class ThreadCollectives final : public Collectives {
     return all_reduce(at::scalar_tensor(value ? 1 : 0, at::kLong), ReduceOp::max).item<int64_t>() != 0;
   }
   void barrier(std::string_view) override { world_.wait(); }
+  std::vector<std::string> gather_text(std::string_view text) override {
+    std::vector<std::string> texts;
+    for (const Tensor& bytes : world_.exchange(rank_, to_bytes(text))) texts.push_back(to_text(bytes));
+    return texts;
+  }
+  std::string broadcast_text(std::string_view text, int64_t source_rank) override { return gather_text(text)[static_cast<size_t>(source_rank)]; }
+  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override {
+    const Tensor all = all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong), ReduceOp::max);
+    const int64_t* data = all.const_data_ptr<int64_t>();
+    return SingleProcessCollectives().start_max({data, data + all.numel()});
+  }
 
  private:
   struct Gather : torch::autograd::Function<Gather> {
@@ -119,6 +133,13 @@ class ThreadCollectives final : public Collectives {
       return {own, Tensor()};
     }
   };
+
+  static Tensor to_bytes(std::string_view text) {
+    Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+    std::copy(text.begin(), text.end(), static_cast<char*>(bytes.mutable_data_ptr()));
+    return bytes;
+  }
+  static std::string to_text(const Tensor& bytes) { return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())}; }
 
   ThreadWorld& world_;
   const int64_t rank_;

@@ -1,5 +1,6 @@
 #include "fulgur/trainer/checkpoint_config.h"
 
+#include <functional>
 #include <algorithm>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -76,18 +77,18 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
 }
 
 // The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
-std::optional<std::filesystem::path> choose(Config& config, std::optional<RunLock>& lock) {
+std::optional<std::filesystem::path> choose(Config& config, const std::function<void(const std::filesystem::path&)>& lock) {
   Parts parts;
   parts.config_folder = config.folder;
   if (*config.ckpt_path != "auto") {
     const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir, detail::run_name(config.trainer, parts), parts.config_folder);
-    if (const auto run_dir = detail::run_folder_of(path)) lock.emplace(*run_dir);
+    if (const auto run_dir = detail::run_folder_of(path)) lock(*run_dir);
     return path;
   }
   if (detail::find_finished_run(config.trainer, parts)) return std::nullopt;
   const auto run_dir = detail::find_run_to_resume(config.trainer, parts);
   if (!run_dir) return std::nullopt;
-  lock.emplace(*run_dir);
+  lock(*run_dir);
   auto found = detail::find_resume_point(*run_dir);
   if (!found) return std::nullopt;
   config.ckpt_path = found->path.string();
@@ -101,11 +102,13 @@ std::string ConfigDifference::text() const {
   return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run goes on with ", config_won ? here : there);
 }
 
-std::vector<ConfigDifference> agree_with_checkpoint(Config& config) {
+std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
   // A run at work in the folder would change what is read here.
   std::optional<RunLock> lock;
-  const auto path = choose(config, lock);
+  const auto path = choose(config, [&](const std::filesystem::path& run_dir) {
+    if (locks) lock.emplace(run_dir);
+  });
   if (!path) return {};
   const StateTree state = read_checkpoint_state(*path);
   if (!state.is_map() || !state.contains("config_written")) return {};

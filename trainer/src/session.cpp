@@ -388,6 +388,14 @@ void Session::prepare_data() {
 
 void Session::load_weights(const CheckpointContent& content) {
   const CheckpointLoading& load = run_->parts.load;
+  // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
+  const auto of_other_dtype = [&](const NamedParameter& parameter) {
+    return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
+      return saved.first == parameter.name && saved.second.scalar_type() != parameter.value.scalar_type();
+    });
+  };
+  const auto parameters = unique_parameters(*run_->model);
+  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype)) run_->strategy->precision().convert_module(*run_->model);
   const LoadReport report = load_module_state(*run_->model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes});
   if (!report.differences.empty())
     log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(), " weights were loaded; the rest does not fit:\n", report.differences));

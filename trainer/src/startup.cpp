@@ -9,8 +9,10 @@
 #include <cstdlib>
 
 #include "fulgur/core/text.h"
+#include "fulgur/trainer/trainer.h"
 
-namespace fulgur::detail {
+namespace fulgur {
+namespace detail {
 
 int64_t decide_threads(const Auto<int64_t>& num_threads) {
   if (num_threads.value) return *num_threads.value;
@@ -78,6 +80,14 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
   return chosen;
 }
 
+}  // namespace detail
+
+int64_t count_devices(const TrainerOptions& options) {
+  return static_cast<int64_t>(detail::choose_devices(options, options.strategy.create()->one_process_per_device()).devices.size());
+}
+
+namespace detail {
+
 ProcessSettings::ProcessSettings(const TrainerOptions& options) {
   auto& context = at::globalContext();
   algorithms_ = context.deterministicAlgorithms();
@@ -105,4 +115,5 @@ ProcessSettings::~ProcessSettings() {
   torch::autograd::AnomalyMode::set_enabled(anomaly_, anomaly_nan_);
 }
 
-}  // namespace fulgur::detail
+}  // namespace detail
+}  // namespace fulgur

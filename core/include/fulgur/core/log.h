@@ -33,6 +33,8 @@ FULGUR_API void reset_warnings();
 /// For a process that is not the first of its run: lines go to a file instead of the console, and are kept until it is
 /// named; errors go to both, on the console behind `[name] `. An empty name: the console again, and the file is closed.
 FULGUR_API void leave_console(std::string_view name);
+/// That name; empty for a process that has the console.
+FULGUR_API std::string process_name();
 /// The file of such a process. Where it cannot be written, lines are lost.
 FULGUR_API void write_to(const std::filesystem::path& file);
 

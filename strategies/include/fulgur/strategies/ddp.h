@@ -68,6 +68,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
  private:
   void sync_buffers(LightningModule& module);
   void check_replicas(LightningModule& module);
+  void unsync_norms() noexcept;
 
   Options options_;
   ProcessPlace place_;

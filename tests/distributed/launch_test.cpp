@@ -1,0 +1,156 @@
+#include "ranks.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+using namespace fulgur::test;
+
+namespace {
+
+std::vector<std::string> launched(int processes, const std::vector<std::string>& more) { return probe("fit", processes, 12, more); }
+
+// A program of the environment that the test machine has for Python.
+std::string torchrun() {
+  const char* python = std::getenv("FULGUR_TEST_PYTHON");
+  if (!python) return "";
+  const auto program = std::filesystem::path(python).parent_path() / "torchrun";
+  return std::filesystem::exists(program) ? program.string() : "";
+}
+
+bool required(const char* name) {
+  const char* all = std::getenv("FULGUR_REQUIRE_LAUNCHERS");
+  return all && std::string(all).find(name) != std::string::npos;
+}
+
+struct Shell {
+  int code;
+  std::string out;
+};
+
+Shell shell(const std::string& command) {
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  std::string out;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
+  const int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out};
+}
+
+std::string quoted(const std::vector<std::string>& arguments) {
+  std::string text;
+  for (const std::string& argument : arguments) text += " '" + argument + "'";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("launch: `devices: 4` starts four processes, which come to the weights of one") {
+  const TemporaryFolder one, many;
+  const Finished alone = trainer(probe("fit", 1, 12, {"--trainer.max_steps", "20"}), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  REQUIRE(alone.exit_code == 0);
+  const Finished run = trainer(launched(4, {"--trainer.max_steps", "20"}), {.folder = many.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.err, "rank 0 of 4 (launcher)"));
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
+}
+
+TEST_CASE("F20, launched: a rank that is killed is named with its signal, and no process is left") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill"}), {.folder = folder.path()});
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "rank 1 of 2 was ended by signal 9"));
+  CHECK(says(run.err, "lost another rank"));
+}
+
+TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "stop", "--trainer.strategy.timeout_s", "3"}), {.folder = folder.path()});
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "waited in vain for another rank"));
+  CHECK(says(run.err, "did not answer"));
+}
+
+TEST_CASE("F28, launched: the rank that failed says why, and the exit code is its own") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw"}), {.folder = folder.path()});
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "[rank 1] error: trouble in training_step, as asked for"));
+}
+
+TEST_CASE("F21: a group that fails is started again and goes on from its newest checkpoint, as often as max_restarts says") {
+  const TemporaryFolder quiet, hunted;
+  const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
+  REQUIRE(trainer(launched(2, options), {.folder = quiet.path()}).exit_code == 0);
+  // Rank 1 is killed at step 6 whenever it comes there; it comes there once, since the second start begins at step 4… and once more.
+  std::vector<std::string> killed = options;
+  killed.insert(killed.end(), {"--model.trouble", "kill", "--model.trouble_step", "6", "--trainer.strategy.max_restarts", "2"});
+  const Finished run = trainer(launched(2, killed), {.folder = hunted.path()});
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "max_restarts 2"));
+  CHECK(says(run.err, "epoch=0-step=4.ckpt"));
+  // By hand from that checkpoint, without the trouble.
+  std::vector<std::string> by_hand = options;
+  by_hand.insert(by_hand.end(), {"--resume", "--allow-config-change", "--model.trouble_step", "6"});
+  const Finished rest = trainer(launched(2, by_hand), {.folder = hunted.path()});
+  INFO(rest.err);
+  REQUIRE(rest.exit_code == 0);
+  CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
+}
+
+TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
+  const TemporaryFolder folder;
+  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_ms", "2"}), {.folder = folder.path()});
+  REQUIRE(run.wait_until([&] {
+    std::error_code error;
+    return std::filesystem::exists(folder / "fulgur_logs", error) && std::filesystem::file_size(run_folder(folder.path()) / "metrics.jsonl", error) > 100 && !error;
+  }));
+  run.signal(SIGTERM);
+  CHECK(run.wait().exit_code == 75);
+  CHECK(std::filesystem::exists(last_checkpoint(folder.path())));
+}
+
+TEST_CASE("torchrun: starts the program, and starts it again where a rank is killed") {
+  const std::string program = torchrun();
+  if (program.empty()) {
+    if (required("torchrun")) FAIL("there is no torchrun, and it is required");
+    SKIP("no torchrun: FULGUR_TEST_PYTHON names no Python that has it");
+  }
+  const TemporaryFolder quiet, hunted;
+  std::vector<std::string> options{"--trainer.max_steps", "12", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
+  const auto run = [&](const TemporaryFolder& folder, const std::vector<std::string>& more) {
+    std::vector<std::string> all = options;
+    all.insert(all.end(), more.begin(), more.end());
+    return shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + program + "' --no-python --standalone --nproc-per-node 2 --max-restarts 1 '" + FULGUR_TRAINER_BIN + "'" +
+                 quoted(launched(2, all)));
+  };
+  const Shell calm = run(quiet, {});
+  INFO(calm.out);
+  REQUIRE(calm.code == 0);
+  CHECK(says(calm.out, "rank 0 of 2 (torchrun)"));
+  // With one restart the second kill is the end; what was saved in between is the proof that it went on.
+  const Shell killed = run(hunted, {"--model.trouble", "kill", "--model.trouble_step", "6"});
+  CHECK(killed.code != 0);
+  CHECK(says(killed.out, "epoch=0-step=4.ckpt"));
+  const Shell rest = run(hunted, {"--resume", "--allow-config-change", "--model.trouble_step", "6"});
+  INFO(rest.out);
+  CHECK(rest.code == 0);
+  CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
+}
+
+TEST_CASE("mpirun: starts the program") {
+  if (std::system("command -v mpirun >/dev/null 2>&1") != 0) {
+    if (required("mpirun")) FAIL("there is no mpirun, and it is required");
+    SKIP("no mpirun on this machine");
+  }
+  const TemporaryFolder folder;
+  const Shell run = shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --mca btl self,tcp -np 2 '" +
+                          std::string(FULGUR_TRAINER_BIN) + "'" + quoted(launched(2, {"--trainer.max_steps", "4"})));
+  INFO(run.out);
+  CHECK(run.code == 0);
+  CHECK(says(run.out, "rank 0 of 2 (mpi)"));
+}
