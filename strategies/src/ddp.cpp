@@ -1,6 +1,7 @@
 #include "fulgur/strategies/ddp.h"
 
 #include <ATen/ops/stack.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
@@ -68,6 +69,7 @@ void DdpStrategy::configure(StrategySetup setup) {
   if (!first.is_cpu() && place_.local_rank >= devices)
     throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices, " are visible and ", place_.local_world_size, " processes run on this node."));
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
+  if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
   if (place_.world_size > 1)
     group_ = ProcessGroup::connect(place_, {.backend = backend, .device = device_, .start_timeout_s = options_.start_timeout_s, .timeout_s = options_.timeout_s});

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "support/expect_error.h"
+#include "support/texts_of_one.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -45,7 +46,7 @@ Stopped train(EarlyStopping::Options options, std::vector<double> scores, const 
 // One rank of two, without the other: `any` answers for it.
 class HalfOfTwo : public Strategy {
  public:
-  struct OtherDecides : Collectives {
+  struct OtherDecides : test::TextsOfOne {
     bool other = false;
     int64_t own_rank = 0;
     int64_t rank() const override { return own_rank; }
@@ -55,10 +56,6 @@ class HalfOfTwo : public Strategy {
     Tensor broadcast(const Tensor& value, int64_t) override { return value; }
     bool any(bool value) override { return value || other; }
     void barrier(std::string_view) override {}
-    std::vector<std::string> gather_text(std::string_view text) override { return {std::string(text), std::string(text)}; }
-    std::string broadcast_text(std::string_view text, int64_t) override { return std::string(text); }
-    std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override { return alone_.start_max(std::move(values)); }
-    SingleProcessCollectives alone_;
   };
   HalfOfTwo(int64_t rank, bool other) {
     collectives_.own_rank = rank;
@@ -235,7 +232,8 @@ TEST_CASE("EarlyStopping: a stop on one rank is a stop on all, and log_rank_zero
     Parts parts;
     parts.strategy = std::make_shared<HalfOfTwo>(rank, false);
     LogLines log;
-    train(options, {3, 2}, {}, parts);
+    // Rank 0, which would choose the run's folder, is not there.
+    train(options, {3, 2}, [](TrainerOptions& o) { o.enable_checkpointing = false; }, parts);
     return log.count(cat("[rank ", rank, "] EarlyStopping: score improved"));
   };
   CHECK(lines_of(0, false) == 1);

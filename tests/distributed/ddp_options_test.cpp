@@ -1,6 +1,6 @@
 #include "ranks.h"
 
-#include "../strategies/src/backend_rules.h"
+#include "backend_rules.h"
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 

@@ -1,7 +1,9 @@
 #include "ranks.h"
+#include "strategies/network_namespaces.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -32,7 +34,7 @@ struct Shell {
 };
 
 Shell shell(const std::string& command) {
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  FILE* pipe = ::popen(("{ " + command + "; } 2>&1").c_str(), "r");
   std::string out;
   char buffer[4096];
   while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe)) out.append(buffer, count);
@@ -153,4 +155,34 @@ TEST_CASE("mpirun: starts the program") {
   INFO(run.out);
   CHECK(run.code == 0);
   CHECK(says(run.out, "rank 0 of 2 (mpi)"));
+}
+
+TEST_CASE("two nodes: a launcher on each, which see each other over a cable only, come to the weights of one process") {
+  const TwoNetworks networks;
+  if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");
+  const TemporaryFolder one, many;
+  const std::vector<std::string> steps{"--trainer.max_steps", "20"};
+  const Finished alone = trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  REQUIRE(alone.exit_code == 0);
+  std::vector<std::string> arguments = probe("fit", 4, 12, steps);
+  arguments.insert(arguments.end(), {"--trainer.devices", "2", "--trainer.num_nodes", "2"});
+  std::string command = "cd '" + many.path().string() + "'; ";
+  for (const int node : {0, 1})
+    command += "ip netns exec fulgur-" + std::to_string(::getpid()) + "-" + std::to_string(node) + " env OMP_NUM_THREADS=1 NODE_RANK=" + std::to_string(node) + " MASTER_ADDR=" +
+               TwoNetworks::address(0) + " MASTER_PORT=29400 '" + FULGUR_TRAINER_BIN + "'" + quoted(arguments) + (node == 0 ? " & first=$!; " : "; second=$?; wait $first && exit $second");
+  const Shell run = shell(command);
+  INFO(run.out);
+  REQUIRE(run.code == 0);
+  CHECK(says(run.out, std::string("rank 0 of 4 (launcher) · gloo over ") + TwoNetworks::address(0)));
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
+}
+
+TEST_CASE("srun: starts the program in a cluster of one node") {
+  const TemporaryFolder folder;
+  const Shell run = shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + FULGUR_SLURM_ONE_NODE + "' srun -n 2 '" + FULGUR_TRAINER_BIN + "'" +
+                          quoted(launched(2, {"--trainer.max_steps", "4"})));
+  if (run.code == 77) SKIP(run.out);
+  INFO(run.out);
+  CHECK(run.code == 0);
+  CHECK(says(run.out, "rank 0 of 2 (slurm)"));
 }

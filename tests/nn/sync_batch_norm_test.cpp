@@ -13,6 +13,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
+#include "support/texts_of_one.h"
 #include "support/thread_collectives.h"
 
 using namespace fulgur;
@@ -336,7 +337,7 @@ void train_beside_whole(int64_t ranks_count, int64_t accumulate) {
 }
 
 /// Rank 0 of two that have the same samples.
-class Mirror final : public Collectives {
+class Mirror final : public test::TextsOfOne {
  public:
   int gathers = 0, reduces = 0;
   int64_t rank() const override { return 0; }

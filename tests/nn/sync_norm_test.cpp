@@ -8,13 +8,14 @@
 
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
+#include "support/texts_of_one.h"
 
 using namespace fulgur;
 
 namespace {
 
 /// A run of `size` in which nothing may be said.
-class Silence final : public Collectives {
+class Silence final : public test::TextsOfOne {
  public:
   explicit Silence(int64_t size) : size_(size) {}
   int64_t rank() const override { return 0; }

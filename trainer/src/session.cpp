@@ -99,6 +99,7 @@ void Session::take_folder() {
   }
   run.run_dir = run.collectives().broadcast_text(run.run_dir.string(), 0);
   if (!run.is_global_zero()) {
+    if (run.run_dir.empty()) return;
     std::error_code error;
     fs::create_directories(run.run_dir, error);
     log::write_to(run.run_dir / cat("rank_", run.rank(), ".log"));

@@ -27,7 +27,7 @@ constexpr Renamed kRenamed[] = {
     {"checkpoint_callback", "write `enable_checkpointing: true` or `false`"},
     {"progress_bar_refresh_rate", "write `enable_progress_bar: true` or `false`"},
     {"process_position", "write `enable_progress_bar: true` or `false`"},
-    {"terminate_on_nan", "not supported yet: this version does not watch for losses that are not finite"},
+    {"terminate_on_nan", "write `on_nonfinite: raise`"},
     {"resume_from_checkpoint", "write the top key `ckpt_path: last | best | PATH`"},
     {"ckpt_path", "it is a top key of the config, beside `trainer`"},
     {"default_save_path", "write `default_root_dir: PATH`"},
@@ -41,14 +41,14 @@ constexpr Renamed kRenamed[] = {
     {"max_nb_epochs", "write `max_epochs: N`"},
     {"min_nb_epochs", "write `min_epochs: N`"},
     {"early_stop_callback", "write a callback into `callbacks`"},
-    {"prepare_data_per_node", "data modules prepare their data once per node"},
+    {"prepare_data_per_node", "override prepare_data_per_node() in the data module"},
     {"reload_dataloaders_every_epoch", "write `reload_dataloaders_every_n_epochs: 1`"},
     {"truncated_bptt_steps", "split the sequence in the module's training_step"},
     {"multiple_trainloader_mode", "combine the loaders in the data module"},
     {"move_metrics_to_cpu", "metrics are kept as one number each"},
-    {"replace_sampler_ddp", "use_distributed_sampler is not supported yet"},
+    {"replace_sampler_ddp", "write `use_distributed_sampler: true` or `false`"},
     {"stochastic_weight_avg", "stochastic weight averaging is not supported yet"},
-    {"track_grad_norm", "it is not supported yet"},
+    {"track_grad_norm", "write `log_grad_norm: true`"},
     {"auto_lr_find", "a learning-rate finder is not supported yet"},
     {"auto_scale_batch_size", "a batch-size finder is not supported yet"},
     {"weights_summary", "write `enable_model_summary: true` or `false`"},
@@ -59,7 +59,7 @@ constexpr Renamed kRenamed[] = {
 };
 
 /// Options of Lightning today that have no counterpart yet.
-constexpr std::string_view kNotYet[] = {"profiler", "sync_batchnorm", "num_nodes", "use_distributed_sampler"};
+constexpr std::string_view kNotYet[] = {"profiler"};
 
 bool is_not_yet(std::string_view key) {
   return std::find(std::begin(kNotYet), std::end(kNotYet), key) != std::end(kNotYet);
