@@ -45,4 +45,15 @@ cmake --build build/release --parallel "$jobs"
 
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
 export OMP_NUM_THREADS=1
-exec ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(cores)" "$@"
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+status=0
+ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(cores)" "$@" 2>&1 | tee "$log" || status=$?
+
+# How far each launcher was really tried; then ctest's own summary once more, so that it comes last.
+count() { grep -E "^ *[0-9]+/[0-9]+ Test +#" "$log" | grep -E "$1" | grep -cE "$2" || true; }
+for launcher in "trainer itself=distributed: (launch:|F[0-9]+, launched|F21|two nodes)" "torchrun=distributed: torchrun" "mpirun=distributed: mpirun" "srun=distributed: srun"; do
+  say "launcher ${launcher%%=*}: $(count "${launcher#*=}" ' Passed ') tests passed, $(count "${launcher#*=}" 'Skipped') skipped, $(count "${launcher#*=}" 'Failed|Timeout|Exception') failed"
+done
+sed -n '/^[0-9]*% tests passed/,$p' "$log"
+exit "$status"
