@@ -43,6 +43,35 @@ TEST_CASE("ddp: a loss of the outputs of all ranks, gathered with gradients, is 
   CHECK(difference(alone, together(many, 2, gathered)) < 1e-6);
 }
 
+TEST_CASE("ddp: manual optimization of two parts, each with a Reducer, comes to the weights of one process") {
+  const std::string how = GENERATE("toggled", "inputs", "all");
+  const std::string accumulate = GENERATE("1", "2");
+  if (how != "toggled" && accumulate == "2") return;  // gradients of both parts would pile up
+  const std::vector<std::string> arguments{"--model", "ProbePair", "--model.how", how, "--model.accumulate", accumulate, "--trainer.max_epochs", "5", "--optimizer", "null"};
+  const TemporaryFolder one, many;
+  CHECK(difference(single(one, arguments), together(many, 2, arguments)) < 1e-6);
+}
+
+TEST_CASE("ddp: a parameter in two optimizers, and a batch norm that cannot be switched, are errors that name them") {
+  const TemporaryFolder folder;
+  const auto shared = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbePair", "--model.shared", "true", "--trainer.max_steps", "1"}));
+  CHECK(all_exit(shared, 2));
+  CHECK(says(shared[0].err, "'maker.bias' of SGD is in another too"));
+  const auto fixed = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbeFixedNorm", "--trainer.sync_batchnorm", "true", "--trainer.max_steps", "1"}));
+  CHECK(all_exit(fixed, 2));
+  CHECK(says(fixed[0].err, "these are torch::nn::BatchNorm: norm"));
+}
+
+TEST_CASE("ddp: sync_batchnorm makes batch norm that of one process on the batches of all") {
+  const std::vector<std::string> arguments{"--model.norm", "true", "--trainer.max_steps", "30"};
+  std::vector<std::string> synced = arguments;
+  synced.insert(synced.end(), {"--trainer.sync_batchnorm", "true"});
+  const TemporaryFolder one, own, all;
+  const auto whole = single(one, arguments);
+  CHECK(difference(whole, together(own, 2, arguments)) > 1e-3);
+  CHECK(difference(whole, together(all, 2, synced)) < 2e-6);
+}
+
 TEST_CASE("ddp: replicas that start unequal are made equal, and compared bit by bit") {
   const TemporaryFolder folder;
   // Without a seed each process draws weights of its own.

@@ -18,7 +18,9 @@
 #include <fulgur/data/tensor_dataset.h>
 #include <fulgur/core/registry.h>
 #include <fulgur/nn/batch_norm.h>
+#include <fulgur/optim/sgd.h>
 #include <signal.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
@@ -149,6 +151,95 @@ class ProbeNet : public fulgur::LightningModule {
   Tensor spare_;
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
+
+/// Two parts that learn against each other, each with an optimizer of its own.
+class ProbePair : public fulgur::LightningModule {
+ public:
+  struct Options {
+    std::string how = "toggled";
+    bool shared = false;
+    int64_t accumulate = 1;
+    void fields(Fields& f) {
+      f(how, "how", "How a backward is kept to one part.").one_of({"toggled", "inputs", "all"});
+      f(shared, "shared", "A parameter is in both optimizers.");
+      f(accumulate, "accumulate", "Batches of a step; their exchange waits for the last.");
+    }
+  };
+  explicit ProbePair(const Options& options) : options_(options), maker_(5, 2), judge_(2, 2) {
+    register_module("maker", maker_);
+    register_module("judge", judge_);
+  }
+  bool automatic_optimization() const override { return false; }
+
+  fulgur::OptimizerPlan configure_optimizers() override {
+    auto first = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.05}), second = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.03});
+    auto made = group(maker_, "maker"), judged = group(judge_, "judge");
+    if (options_.shared) judged.params.push_back(maker_->bias), judged.names.emplace_back("maker.bias");
+    first->attach({made});
+    second->attach({judged});
+    return fulgur::OptimizerPlan::several({{first, {}}, {second, {}}});
+  }
+
+  fulgur::StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    const auto [x, y] = batch.unpack<2>();
+    const bool last = (batch_idx + 1) % options_.accumulate == 0;
+    const auto part = [&](size_t index, const Tensor& target) {
+      auto& optimizer = optimizers(index);
+      if (options_.how == "toggled") {
+        const auto alone = toggled(optimizer);
+        learn(at::mse_loss(judge_(maker_(x)), target), optimizer, last);
+      } else {
+        learn(at::mse_loss(judge_(maker_(x)), target), optimizer, last);
+      }
+    };
+    part(0, y);
+    part(1, -y);
+    return {};
+  }
+
+ private:
+  static fulgur::ParamGroup group(const torch::nn::Linear& part, const std::string& name) {
+    return {.name = name, .params = {part->weight, part->bias}, .names = {name + ".weight", name + ".bias"}};
+  }
+  void learn(const Tensor& loss, fulgur::OptimizerHandle& optimizer, bool last) {
+    const auto backward = [&] {
+      if (options_.how == "inputs") manual_backward(loss / static_cast<double>(options_.accumulate), optimizer);
+      else manual_backward(loss / static_cast<double>(options_.accumulate));
+    };
+    if (last) {
+      backward();
+    } else {
+      const auto quiet = no_sync();
+      backward();
+    }
+    if (!last) return;
+    optimizer.step();
+    for (auto* each : {&optimizers(0), &optimizers(1)})
+      if (options_.how == "all" || each == &optimizer) each->zero_grad();
+  }
+
+  Options options_;
+  torch::nn::Linear maker_, judge_;
+};
+FULGUR_REGISTER(fulgur::LightningModule, ProbePair, "Two parts with an optimizer each.");
+
+/// A layer of LibTorch's that cannot be switched.
+class ProbeFixedNorm : public fulgur::LightningModule {
+ public:
+  struct Options {
+    void fields(Fields&) {}
+  };
+  explicit ProbeFixedNorm(const Options&) : layer_(5, 2), norm_(2) {
+    register_module("layer", layer_);
+    register_module("norm", norm_);
+  }
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override { return at::mse_loss(norm_(layer_(batch[0])), batch[1]); }
+
+ private:
+  torch::nn::Linear layer_;
+  torch::nn::BatchNorm1d norm_;
+};
+FULGUR_REGISTER(fulgur::LightningModule, ProbeFixedNorm, "A net with a batch norm of LibTorch's.");
 
 /// Every `world_size`-th sample of a stream, as many as its rank is told.
 class Stream : public fulgur::IterableDataset {
