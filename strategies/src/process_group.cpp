@@ -1,5 +1,8 @@
 #include "fulgur/strategies/process_group.h"
 
+#include <c10/util/Flags.h>
+#include <c10/util/Logging.h>
+
 #include <cstdlib>
 
 #include "fulgur/core/errors.h"
@@ -7,6 +10,8 @@
 #include "fulgur/strategies/nccl_backend.h"
 #include "process_group_impl.h"
 #include "rendezvous.h"
+
+C10_DECLARE_int(caffe2_log_level);
 
 namespace fulgur {
 namespace {
@@ -31,6 +36,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks). NCCL's
   // own watchdog writes from it what hung.
   if (options.backend != "nccl") setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  // LibTorch warns of every lost connection with a stack of addresses; our errors say what was lost.
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   impl->place = place;
