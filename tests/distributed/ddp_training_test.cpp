@@ -54,7 +54,7 @@ TEST_CASE("ddp: manual optimization of two parts, each with a Reducer, comes to 
 
 TEST_CASE("ddp: a parameter in two optimizers, and a batch norm that cannot be switched, are errors that name them") {
   const TemporaryFolder folder;
-  const auto shared = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbePair", "--model.shared", "true", "--trainer.max_steps", "1"}));
+  const auto shared = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbePair", "--model.shared", "true", "--optimizer", "null", "--trainer.max_steps", "1"}));
   CHECK(all_exit(shared, 2));
   CHECK(says(shared[0].err, "'maker.bias' of SGD is in another too"));
   const auto fixed = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbeFixedNorm", "--trainer.sync_batchnorm", "true", "--trainer.max_steps", "1"}));
