@@ -34,13 +34,14 @@ void save_report(const CommandLine& command, const std::string& json) {
 
 ExitCode fit(const CommandLine& command, Config config, bool first_rank, bool started_again) {
   // A group that was started again goes on from its newest checkpoint; where there is none, as it was told at first.
-  if (const auto told = config.ckpt_path; started_again && told != "auto") {
-    config.ckpt_path = "auto";
-    const auto differences = agree_with_checkpoint(config, first_rank);
-    if (config.ckpt_path == "auto") config.ckpt_path = told;
-    for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
+  const auto told = config.ckpt_path;
+  if (started_again) config.ckpt_path = "auto";
+  auto differences = agree_with_checkpoint(config, first_rank);
+  if (config.ckpt_path == "auto" && told != "auto") {
+    config.ckpt_path = told;
+    differences = agree_with_checkpoint(config, first_rank);
   }
-  for (const ConfigDifference& difference : agree_with_checkpoint(config, first_rank)) log::info(cat("resume: ", difference.text()));
+  for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -71,10 +72,6 @@ ExitCode predict(const CommandLine& command, const Config& config) {
   print(files);
   return report.exit_code;
 }
-
-}  // namespace
-
-namespace {
 
 // Where this process stands among those of a run; nothing where nobody started it as one of several.
 std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) { return detect_cluster_environment(process_environment(), strategy.options().cluster_environment); }

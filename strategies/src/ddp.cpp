@@ -27,12 +27,11 @@ Tensor checksum(const Tensor& value) {
 }
 
 // Integers and booleans too: what a buffer counts is state as well.
-std::vector<std::pair<std::string, Tensor>> all_tensors(const LightningModule& module) {
-  std::vector<std::pair<std::string, Tensor>> all;
-  for (const auto& [name, value] : unique_parameters(module)) all.emplace_back(name, value.detach());
-  for (const auto& item : module.named_buffers())
-    if (item.value().defined()) all.emplace_back(item.key(), item.value().detach());
-  return all;
+std::vector<Tensor> own_buffers(const LightningModule& module) {
+  std::vector<Tensor> buffers;
+  for (const Tensor& buffer : module.buffers())
+    if (buffer.defined()) buffers.push_back(buffer.detach());
+  return buffers;
 }
 
 }  // namespace
@@ -98,7 +97,13 @@ void DdpStrategy::attach(LightningModule& module) {
   if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
     log::warn("strategies.nothing_to_sync", "sync_batchnorm is true, but the module has no batch norm layer");
   std::vector<Tensor> tensors;
-  for (const auto& [name, value] : all_tensors(module)) tensors.push_back(value);
+  for (const auto& [name, value] : unique_parameters(module)) tensors.push_back(value.detach());
+  for (Tensor& buffer : own_buffers(module)) tensors.push_back(std::move(buffer));
+  take_from_rank_0(tensors);
+}
+
+void DdpStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
+  if (tensors.empty()) return;
   try {
     c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0);
   } catch (...) {
@@ -142,18 +147,6 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
   loaded_buckets_.clear();
 }
 
-void DdpStrategy::sync_buffers(LightningModule& module) {
-  std::vector<Tensor> buffers;
-  for (const Tensor& buffer : module.buffers())
-    if (buffer.defined()) buffers.push_back(buffer.detach());
-  if (buffers.empty()) return;
-  try {
-    c10d::broadcast_coalesced(group_->impl().group, buffers, kBroadcastBytes, 0);
-  } catch (...) {
-    group_->rethrow("ddp");
-  }
-}
-
 void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("forward", steps_);
@@ -162,11 +155,11 @@ void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
   } catch (...) {
     group_->rethrow("ddp");
   }
-  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now)) sync_buffers(module);
+  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now)) take_from_rank_0(own_buffers(module));
 }
 
 void DdpStrategy::before_evaluation(LightningModule& module) {
-  if (group_ && options_.broadcast_buffers) sync_buffers(module);
+  if (group_ && options_.broadcast_buffers) take_from_rank_0(own_buffers(module));
 }
 
 void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
 
 #include <exception>
@@ -193,9 +194,7 @@ namespace {
 
 int64_t sum_over_ranks(Run& run, int64_t count) {
   if (run.world_size() == 1) return count;
-  int64_t sum = 0;
-  for (const std::string& text : run.collectives().gather_text(std::to_string(count))) sum += std::stoll(text);
-  return sum;
+  return run.collectives().all_reduce(at::full({}, count, at::kLong), ReduceOp::sum).item<int64_t>();
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <typeinfo>
 
 #include "evaluation_loop.h"
@@ -206,9 +205,9 @@ bool Session::reads_ahead() const {
 std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_t> batches) {
   Collectives& collectives = run_->collectives();
   if (stage != Stage::train || collectives.world_size() == 1) return batches;
-  int64_t fewest = std::numeric_limits<int64_t>::max();
-  for (const std::string& text : collectives.gather_text(std::to_string(batches.value_or(-1)))) fewest = std::min(fewest, static_cast<int64_t>(std::stoll(text)));
-  return fewest < 0 ? std::nullopt : std::optional(fewest);
+  // The least is the greatest of what is below zero.
+  const std::vector<int64_t> agreed = collectives.start_max({batches ? 0 : 1, -batches.value_or(0)})->take();
+  return agreed[0] != 0 ? std::nullopt : std::optional(-agreed[1]);
 }
 
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {

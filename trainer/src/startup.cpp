@@ -9,10 +9,8 @@
 #include <cstdlib>
 
 #include "fulgur/core/text.h"
-#include "fulgur/trainer/trainer.h"
 
-namespace fulgur {
-namespace detail {
+namespace fulgur::detail {
 
 int64_t decide_threads(const Auto<int64_t>& num_threads) {
   if (num_threads.value) return *num_threads.value;
@@ -80,13 +78,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
   return chosen;
 }
 
-}  // namespace detail
-
-int64_t count_devices(const TrainerOptions& options) {
-  return static_cast<int64_t>(detail::choose_devices(options, options.strategy.create()->one_process_per_device()).devices.size());
-}
-
-namespace detail {
+ChosenDevices choose_devices(const TrainerOptions& options) { return choose_devices(options, options.strategy.create()->one_process_per_device()); }
 
 ProcessSettings::ProcessSettings(const TrainerOptions& options) {
   auto& context = at::globalContext();
@@ -115,5 +107,4 @@ ProcessSettings::~ProcessSettings() {
   torch::autograd::AnomalyMode::set_enabled(anomaly_, anomaly_nan_);
 }
 
-}  // namespace detail
-}  // namespace fulgur
+}  // namespace fulgur::detail

@@ -27,6 +27,8 @@ struct ChosenDevices {
 /// Decides accelerator and devices of this node. With `one_process_per_device` the CPU counts as often as it is asked for, and
 /// `auto` is all GPUs. Throws a ConfigError that says what this machine has.
 ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per_device);
+/// As the strategy of the options wants them.
+ChosenDevices choose_devices(const TrainerOptions& options);
 
 /// `config` with what was `auto` written as it was decided.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);

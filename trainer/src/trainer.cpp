@@ -99,9 +99,11 @@ Trainer Trainer::from_config(const Config& config) {
 
 ConfigNode Trainer::resolved_config() const {
   ConfigNode written = impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
-  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options, impl_->options.strategy.create()->one_process_per_device()), detail::decide_threads(impl_->options.num_threads),
+  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options), detail::decide_threads(impl_->options.num_threads),
                                 impl_->parts.seed);
 }
+
+int64_t count_devices(const TrainerOptions& options) { return static_cast<int64_t>(detail::choose_devices(options).devices.size()); }
 
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 fs::path Trainer::log_dir() const { return impl_->run_dir; }

@@ -66,7 +66,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
   void teardown() noexcept override;
 
  private:
-  void sync_buffers(LightningModule& module);
+  void take_from_rank_0(const std::vector<Tensor>& tensors);
   void check_replicas(LightningModule& module);
   void unsync_norms() noexcept;
 
