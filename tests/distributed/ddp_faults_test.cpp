@@ -34,6 +34,14 @@ TEST_CASE("F20: a rank that is killed ends the others at once, with its place in
   }
 }
 
+TEST_CASE("F20: a rank that leaves early, as if it were done") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, troubled(2, "exit"));
+  CHECK(runs[0].exit_code == 5);
+  CHECK(says(runs[0].err, "lost another rank"));
+  CHECK(runs[1].exit_code == 0);
+}
+
 TEST_CASE("F20: a rank that is killed in validation") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()}, troubled(2, "kill_in_validation", {"--model.trouble_step", "1"}));

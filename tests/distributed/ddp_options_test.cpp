@@ -50,6 +50,17 @@ TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for what ca
   }
 }
 
+TEST_CASE("ddp: cluster_environment says where the place is looked for") {
+  const TemporaryFolder folder;
+  const auto elsewhere = run_ranks({.count = 2, .folder = folder.path(), .started = {0}}, probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "torchrun"}));
+  CHECK(all_exit(elsewhere, 5));
+  CHECK(says(elsewhere[0].err, "TORCHELASTIC_RUN_ID"));
+  // As if nobody had started it, the process starts two of its own.
+  const auto own = run_ranks({.count = 2, .folder = folder.path(), .started = {0}}, probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "launcher", "--trainer.max_steps", "1"}));
+  CHECK(all_exit(own, 0));
+  CHECK(says(own[0].err, "rank 0 of 2 (launcher)"));
+}
+
 TEST_CASE("ddp: gradients as views of the buckets are the same gradients") {
   const TemporaryFolder plain, views;
   CHECK(same_bits(fit(plain, {}), fit(views, {"--trainer.strategy.gradient_as_bucket_view", "true"})));
@@ -86,4 +97,8 @@ TEST_CASE("ddp: buffers are rank 0's before each forward, or each rank's own") {
   const auto a = fit(shared, {"--model.norm", "true"}), b = fit(own, {"--model.norm", "true", "--trainer.strategy.broadcast_buffers", "false"});
   // Batch norm in training uses no running statistics, so weights agree; rank 0 keeps its own statistics either way.
   CHECK(same_bits(a, b));
+  // What rank 1 evaluates with is its own without it.
+  const auto rows = [](const TemporaryFolder& folder) { return read_text(run_folder(folder.path()) / "metrics.jsonl"); };
+  REQUIRE(says(rows(shared), "val_loss"));
+  CHECK_FALSE(rows(shared) == rows(own));
 }
