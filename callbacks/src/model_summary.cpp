@@ -1,6 +1,9 @@
 #include "fulgur/callbacks/model_summary.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
 
 #include "fulgur/core/module.h"
 #include "fulgur/core/text.h"
@@ -114,6 +117,31 @@ class Summary {
   double bytes_ = 0;
 };
 
+// What training keeps for each trainable parameter; nothing where there is none, or an optimizer does not tell.
+std::string bytes_per_parameter(RunContext& run) {
+  double count = 0, weights = 0, copies = static_cast<double>(run.master_weight_bytes());
+  for (const auto& [name, value] : unique_parameters(run.module())) {
+    if (!value.requires_grad()) continue;
+    count += static_cast<double>(value.numel());
+    weights += static_cast<double>(value.nbytes());
+  }
+  double states = 0;
+  for (const Optimizer* optimizer : run.optimizers()) {
+    const auto bytes = optimizer->full_state_bytes();
+    if (!bytes) return "";
+    states += static_cast<double>(*bytes);
+  }
+  if (count == 0) return "";
+  const auto each = [&](double bytes) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.4g", std::round(bytes / count * 100) / 100);
+    return std::string(text.data());
+  };
+  std::string line = cat("bytes per trainable parameter: weights ", each(weights), " + gradients ", each(weights));
+  if (copies > 0) line += cat(" + master weights ", each(copies), " + their gradients ", each(copies));
+  return cat(line, " + optimizer ", each(states), " = ", each(2 * weights + 2 * copies + states));
+}
+
 }  // namespace
 
 std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) { return Summary(module, max_depth).lines(); }
@@ -127,6 +155,7 @@ ModelSummary::ModelSummary(Options options) : options_(options) {}
 void ModelSummary::on_fit_start(RunContext& run) {
   if (!run.is_global_zero()) return;
   for (const std::string& line : summarize(run.module(), options_.max_depth)) run.print(line);
+  if (const std::string line = bytes_per_parameter(run); !line.empty()) run.print(line);
 }
 
 [[maybe_unused]] static const bool registered =

@@ -84,11 +84,14 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
       continue;
     }
     const Tensor& source = *found->second;
-    if (source.sizes() != target.sizes() || source.scalar_type() != target.scalar_type()) {
+    const bool converts = options.convert_formats && source.is_floating_point() && target.is_floating_point();
+    if (source.sizes() != target.sizes() || (source.scalar_type() != target.scalar_type() && !converts)) {
       wrong.push_back(cat("other shape or dtype: ", name, ": checkpoint ", describe(source), ", module ", describe(target)));
       report.mismatched.push_back(name);
       continue;
     }
+    if (source.scalar_type() != target.scalar_type())
+      report.converted.push_back(cat(name, ", ", c10::toString(source.scalar_type()), " in the checkpoint, ", c10::toString(target.scalar_type()), " here"));
     copies.emplace_back(target, &source);
     report.loaded.push_back(name);
   }

@@ -130,4 +130,9 @@ Batch Batch::narrow(int64_t start, int64_t length) const {
   return out;
 }
 
+void convert_floating(Batch& batch, at::ScalarType dtype) {
+  for (auto& [name, value] : batch)
+    if (auto* tensor = std::get_if<Tensor>(&value); tensor && tensor->is_floating_point() && tensor->scalar_type() != dtype) *tensor = tensor->to(dtype);
+}
+
 }  // namespace fulgur

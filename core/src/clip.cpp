@@ -14,9 +14,7 @@
 #include <utility>
 
 namespace fulgur {
-namespace {
 
-// foreach kernels want tensors of one device and dtype.
 std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors) {
   std::vector<std::pair<std::pair<at::Device, at::ScalarType>, std::vector<Tensor>>> groups;
   for (const Tensor& tensor : tensors) {
@@ -29,8 +27,6 @@ std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& 
   for (auto& group : groups) out.push_back(std::move(group.second));
   return out;
 }
-
-}  // namespace
 
 Tensor grad_norm(const std::vector<Tensor>& gradients) {
   at::NoGradGuard no_grad;

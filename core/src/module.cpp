@@ -51,6 +51,7 @@ void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::opt
 }
 
 Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
+  if (run_) run_->unscale_gradients(optimizer);
   if (algorithm == ClipAlgorithm::norm) return clipped_norm_ = clip_grad_norm(optimizer.gradients(), clip_val);
   clip_grad_value(optimizer.gradients(), clip_val);
   return {};
@@ -216,10 +217,11 @@ std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module) {
   return {std::move(group)};
 }
 
-void convert_floating(torch::nn::Module& module, at::ScalarType dtype) {
+void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std::unordered_set<const void*>& keep) {
   at::NoGradGuard no_grad;
   const auto convert = [&](Tensor& tensor) {
-    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor.set_data(tensor.to(dtype));
+    if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype || keep.contains(tensor.unsafeGetTensorImpl())) return;
+    tensor.set_data(tensor.to(dtype));
   };
   for (auto& parameter : module.parameters()) convert(parameter);
   for (auto& buffer : module.buffers()) convert(buffer);

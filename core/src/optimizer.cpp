@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -40,6 +41,15 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
   on_attached();
 }
 
+void Optimizer::step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of) {
+  for (ParamGroup& group : groups_) {
+    std::vector<Tensor> copies;
+    for (size_t i = 0; i < group.params.size(); ++i) copies.push_back(copy_of(group.names[i], group.params[i]));
+    group.module_params = std::exchange(group.params, std::move(copies));
+  }
+  on_attached();
+}
+
 void Optimizer::scale_lr(double factor) {
   for (ParamGroup& group : groups_) {
     group.lr *= factor;
@@ -49,7 +59,8 @@ void Optimizer::scale_lr(double factor) {
 
 void Optimizer::zero_grad() {
   for (ParamGroup& group : groups_)
-    for (Tensor& parameter : group.params) parameter.unsafeGetTensorImpl()->mutable_grad().reset();
+    for (auto* list : {&group.params, &group.module_params})
+      for (Tensor& parameter : *list) parameter.unsafeGetTensorImpl()->mutable_grad().reset();
 }
 
 std::vector<Tensor> Optimizer::gradients() const {

@@ -60,8 +60,23 @@ void ComponentRegistry::add(ComponentInfo info) noexcept {
   }
 }
 
+void ComponentRegistry::add_alias(std::string alias, std::string name) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    aliases_.emplace_back(std::move(alias), std::move(name));
+  } catch (...) {
+    // As in `add`.
+  }
+}
+
 const ComponentInfo* ComponentRegistry::find(std::string_view name) const {
   const std::lock_guard lock(mutex_);
+  for (const auto& [alias, meant] : aliases_) {
+    if (alias == name) {
+      name = meant;
+      break;
+    }
+  }
   for (const auto& known : components_) {
     if (known->name == name) return known.get();
   }
@@ -77,6 +92,14 @@ std::vector<std::string> ComponentRegistry::names() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> out;
   for (const auto& known : components_) out.push_back(known->name);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> ComponentRegistry::aliases() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (const auto& [alias, meant] : aliases_) out.push_back(alias);
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -175,7 +198,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
               join_path(path, "init_args"));
   // The options are kept also where something is wrong with them, so that links and other checks see the class.
-  class_path_ = chosen;
+  class_path_ = info->name;
   options_ = std::move(options);
   where = name != nullptr ? name->where : node.where;
   return problems.items().size() == problems_before;

@@ -10,6 +10,17 @@ const ProcessPlace& Strategy::place() const {
   return alone;
 }
 
+void Strategy::convert_and_move(LightningModule& module) {
+  precision().set_device(device());
+  precision().convert_module(module);
+  module.to(device());
+}
+
+void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  if (closure) optimizer.step_closure(closure);
+  else precision().step(optimizer, found_inf);
+}
+
 void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
   precision().convert_input(batch);
   if (data) {

@@ -28,6 +28,16 @@ class CudaAccelerator final : public Accelerator {
     c10::cuda::set_device(before);
   }
 
+  std::string cannot_compute_in(at::ScalarType dtype, int64_t index) const override {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, static_cast<int>(index)) != cudaSuccess) return {};
+    const int capability = properties.major * 10 + properties.minor;
+    const int needed = dtype == at::kBFloat16 ? 80 : dtype == at::kHalf ? 53 : 0;
+    if (capability >= needed) return {};
+    return std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+           c10::toString(dtype) + " needs " + std::to_string(needed / 10) + "." + std::to_string(needed % 10);
+  }
+
   std::optional<int64_t> peak_bytes(int64_t index) const override {
     using c10::CachingDeviceAllocator::StatType;
     auto* allocator = c10::cuda::CUDACachingAllocator::get();

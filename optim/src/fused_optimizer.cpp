@@ -30,6 +30,14 @@ void count(const std::vector<Tensor>& steps) {
 
 bool FusedOptimizer::counts_steps(const Tensor&) const { return true; }
 
+std::optional<int64_t> FusedOptimizer::full_state_bytes() const {
+  int64_t bytes = 0;
+  for (const ParamGroup& group : groups())
+    for (const Tensor& parameter : group.params)
+      bytes += static_cast<int64_t>(state_names(parameter).size() * parameter.nbytes()) + (counts_steps(parameter) ? 4 : 0);
+  return bytes;
+}
+
 void FusedOptimizer::on_attached() {
   states_.clear();
   places_.clear();

@@ -85,8 +85,7 @@ std::string DdpStrategy::text() const {
 
 void DdpStrategy::attach(LightningModule& module) {
   module_ = &module;
-  precision_->convert_module(module);
-  module.to(device_);
+  convert_and_move(module);
   if (sync_batchnorm_) {
     const std::vector<std::string> fixed = nn::unsyncable_batch_norms(module);
     if (!fixed.empty())
@@ -127,10 +126,11 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
       auto& share = shares.emplace_back();
       for (const ParamGroup& group : optimizer->groups())
         for (size_t i = 0; i < group.params.size(); ++i) {
+          const Tensor& parameter = group.of_module()[i];
           const std::string name = i < group.names.size() ? group.names[i] : std::to_string(i);
-          if (!taken.insert(group.params[i].unsafeGetTensorImpl()).second)
+          if (!taken.insert(parameter.unsafeGetTensorImpl()).second)
             throw ConfigError(cat("[strategies.ddp] with several optimizers under ddp each parameter may be in one only; '", name, "' of ", optimizer->name(), " is in another too."));
-          if (learns(group.params[i])) share.push_back({name, group.params[i]});
+          if (learns(parameter)) share.push_back({name, parameter});
         }
     }
   }
@@ -180,8 +180,7 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 }
 
 void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
-  if (closure) optimizer.step_closure(closure);
-  else precision_->step(optimizer, found_inf);
+  Strategy::optimizer_step(optimizer, closure, found_inf);
   if (!group_) return;
   ++steps_;
   group_->use_short_timeout();

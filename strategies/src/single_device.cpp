@@ -15,17 +15,11 @@ void SingleDeviceStrategy::configure(StrategySetup setup) {
 }
 
 void SingleDeviceStrategy::attach(LightningModule& module) {
-  precision_->convert_module(module);
-  module.to(device_);
+  convert_and_move(module);
 }
 
 void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
   module.backward(loss, options);
-}
-
-void SingleDeviceStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
-  if (closure) optimizer.step_closure(closure);
-  else precision_->step(optimizer, found_inf);
 }
 
 [[maybe_unused]] static const bool registered =

@@ -1,7 +1,7 @@
 #include "fulgur/strategies/true_precision.h"
 
 #include "fulgur/core/module.h"
-#include "fulgur/core/text.h"
+#include "fulgur/core/registry.h"
 
 namespace fulgur {
 
@@ -11,16 +11,12 @@ void TruePrecision::convert_module(torch::nn::Module& module) {
 }
 
 void TruePrecision::convert_input(Batch& batch) {
-  if (dtype_ == at::kFloat) return;
-  for (auto& [name, value] : batch)
-    if (auto* tensor = std::get_if<Tensor>(&value); tensor && tensor->is_floating_point() && tensor->scalar_type() != dtype_)
-      *tensor = tensor->to(dtype_);
+  if (dtype_ != at::kFloat) convert_floating(batch, dtype_);
 }
 
-std::shared_ptr<Precision> make_precision(const std::string& name) {
-  if (name == "32-true" || name == "32" || name == "float32") return std::make_shared<TruePrecision>(at::kFloat);
-  if (name == "64-true" || name == "64" || name == "float64" || name == "double") return std::make_shared<TruePrecision>(at::kDouble);
-  throw ConfigError(cat("[strategies.precision] unknown precision '", name, "'. This version has 32-true and 64-true."));
-}
+[[maybe_unused]] static const bool registered =
+    Registry<Precision>::add<Float32True>("32-true", "Weights and computation in float32.") &&
+    Registry<Precision>::add<Float64True>("64-true", "Weights and computation in float64.") &&
+    Registry<Precision>::alias("32", "32-true") && Registry<Precision>::alias("64", "64-true");
 
 }  // namespace fulgur

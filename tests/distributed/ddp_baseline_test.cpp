@@ -25,7 +25,7 @@ void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ra
     set(name, value);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   DdpStrategy strategy(DdpStrategy::Options{.cluster_environment = "variables"});
-  strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU), .sync_batchnorm = norm == "sync", .precision = make_precision("64-true")});
+  strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU), .sync_batchnorm = norm == "sync", .precision = std::make_shared<Float64True>()});
   DdpProblem net(norm != "none");
   strategy.attach(net);
   Sgd optimizer(Sgd::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});

@@ -2,6 +2,7 @@ set(TEST_SOURCES
   cluster_environment_test.cpp
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
+  grad_scaler_test.cpp
   hostlist_test.cpp
   launcher_nodes_test.cpp
   launcher_signals_test.cpp

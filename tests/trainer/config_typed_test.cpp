@@ -88,7 +88,7 @@ TEST_CASE("F40 every problem is told in one report, with place, path and nearest
   CHECK(says(
       message,
       "c.yaml:6:28: trainer.callbacks.0.class_path: unknown callback 'ConfigCallbak'; did you mean 'ConfigCallback'?"));
-  CHECK(says(message, "trainer.precision: must be one of"));
+  CHECK(says(message, "trainer.precision.class_path: unknown precision '8'"));
   CHECK(says(message, "c.yaml:11:11: model.init_args.rate: must be greater than 0; got -1"));
 }
 

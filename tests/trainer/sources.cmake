@@ -13,6 +13,7 @@ set(TEST_SOURCES
   parity_test.cpp
   progress_bar_test.cpp
   nonfinite_test.cpp
+  precision_test.cpp
   preemption_test.cpp
   resume_choice_test.cpp
   resume_test.cpp

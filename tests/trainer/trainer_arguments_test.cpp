@@ -409,7 +409,7 @@ TEST_CASE("precision takes Lightning's names") {
     options.max_epochs = 1;
     CHECK(fit(options)->parameters()[0].scalar_type() == type);
   }
-  CHECK_THROWS_WITH(from_yaml("{precision: 16-mixed}"), ContainsSubstring("must be one of"));
+  CHECK_THROWS_WITH(from_yaml("{precision: fp8}"), ContainsSubstring("unknown precision 'fp8'"));
 }
 
 TEST_CASE("enable_model_summary prints the layers, false does not") {

@@ -238,7 +238,7 @@ TEST_CASE("num_threads sets LibTorch's threads") {
 TEST_CASE("precision 64-true trains in double") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
-  options.precision = "64-true";
+  options.precision = Spec<Precision>("64-true");
   const auto module = fit(options);
   CHECK(module->parameters()[0].scalar_type() == at::kDouble);
   CHECK(module->train == 10);

@@ -52,7 +52,8 @@ void DebugChecks::check_gradients() {
     if (gradient.device() != value.device() || gradient.sizes() != value.sizes())
       throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape(gradient), " on ", gradient.device().str(), ", the parameter ", shape(value), " on ",
                       value.device().str(), " (", run_.where(), ")."));
-    if (!finite(gradient)) bad.push_back(name);
+    // Those of a scaled loss may overflow: the scale falls then.
+    if (!run_.strategy->precision().loss_scale() && !finite(gradient)) bad.push_back(name);
   }
   if (!missing.empty())
     log::warn("trainer.debug_no_gradient", cat("these parameters got no gradient: ", join(missing), ". Are they used in the loss?"));

@@ -57,7 +57,8 @@ bool NonFiniteGuard::saw_loss(const Tensor& loss) {
 }
 
 bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
-  found_inf_.reset();
+  found_inf_ = run_.strategy->precision().found_inf(optimizer);
+  if (found_inf_) return saw_scaled_gradients();
   if (policy_ == Policy::off) return true;
   const int64_t every = run_.options.check_every;
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
@@ -76,18 +77,40 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
     }
   } else if (norm.defined()) {
     found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
-    if (policy_ == Policy::skip) {
-      if (!skipped_on_device_.defined()) skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf_->options());
-      skipped_on_device_.add_(*found_inf_);
-    }
+    if (policy_ == Policy::skip) count_skips(*found_inf_);
   }
   if (policy_ != Policy::skip) return steps;
   if (!steps) ++skipped_;
   skip_step_ = false;
+  log_skips();
+  return steps;
+}
+
+// A scaled loss overflows now and then: that is what the scale is found by. The device leaves the step out.
+bool NonFiniteGuard::saw_scaled_gradients() {
+  skip_step_ = false;
+  at::NoGradGuard no_grad;
+  const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
+  if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
+    if (const std::string bad = find(); !bad.empty() && !act(bad)) return false;
+  }
+  if (found_inf_->is_cpu()) skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
+  else count_skips(*found_inf_);
+  if (run_.options.barebones) return true;
+  log_skips();
+  run_.log("loss_scale", *run_.strategy->precision().loss_scale(), {.reduce_fx = Reduce::last});
+  return true;
+}
+
+void NonFiniteGuard::count_skips(const Tensor& found_inf) {
+  if (!skipped_on_device_.defined()) skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
+  skipped_on_device_.add_(found_inf);
+}
+
+void NonFiniteGuard::log_skips() {
   const LogOptions last{.reduce_fx = Reduce::last};
   if (skipped_on_device_.defined()) run_.log("skipped_steps", skipped_on_device_, last);
   else run_.log("skipped_steps", static_cast<double>(skipped_), last);
-  return steps;
 }
 
 void NonFiniteGuard::check_window() {

@@ -37,6 +37,9 @@ class NonFiniteGuard {
   void load_state(const StateTree& state);
 
  private:
+  bool saw_scaled_gradients();
+  void count_skips(const Tensor& found_inf);
+  void log_skips();
   enum class Policy { off, raise, skip, stop, rollback };
   /// By the policy. Returns false where the step is left out; throws for `raise`.
   bool act(const std::string& what);

@@ -18,7 +18,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
   };
   if (run.manual) return;
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
-  if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed"));
+  if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
   if (run.options.on_nonfinite == "skip") refuse("on_nonfinite: skip; use raise, stop or off");
   if (run.strategy->micro_batches() != 1) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into micro-batches"));
 }
@@ -72,6 +72,7 @@ double plan_optimizers(Run& run) {
     if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
     planned.optimizer->scale_lr(factor);
     if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
+    run.strategy->precision().prepare_optimizer(*planned.optimizer);
     if (!planned.scheduler) continue;
     SchedulerConfig& config = *planned.scheduler;
     if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");

@@ -85,7 +85,7 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   if (optimizer.needs_closure() && !closure)
     throw Error(cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
   if (manual) {
-    strategy->precision().unscale(optimizer);
+    unscale_gradients(optimizer);
     each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
     model->on_before_optimizer_step(optimizer);
   }
@@ -94,6 +94,8 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, finite.found_inf());
   if (debug) debug->check_parameters();
 }
+
+void Run::unscale_gradients(Optimizer& optimizer) { strategy->precision().unscale(optimizer); }
 
 void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_options) {
   if (!manual)
@@ -286,6 +288,7 @@ void Run::flush_step_metrics(Stage stage, bool force) {
     const bool due = options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
     if (!due && !force) return;
     finite.check_window();
+    strategy->precision().check();
     logged_step_ = progress_.global_step;
   } else {
     const bool due = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;

@@ -66,6 +66,8 @@ class Run final : public RunContext {
   std::vector<LrScheduler*> lr_schedulers() override;
   const OptimizerPlan& optimizer_plan() const override { return plan; }
   void manual_backward(const Tensor& loss, const BackwardOptions& backward_options) override;
+  void unscale_gradients(Optimizer& optimizer) override;
+  int64_t master_weight_bytes() const override { return strategy->precision().extra_bytes(); }
   void set_manual_sync(bool on) override { manual_sync_ = on; }
   /// With several ranks only what was written, which is the same on all of them.
   std::optional<double> metric(std::string_view name) override { return world_size() == 1 ? logs.newest(name) : logs.written(name); }

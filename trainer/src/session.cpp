@@ -12,7 +12,6 @@
 #include "fulgur/core/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/device_prefetcher.h"
-#include "fulgur/strategies/true_precision.h"
 #include "plan_optimizers.h"
 #include "rank_states.h"
 #include "restore_optimizers.h"
@@ -27,7 +26,7 @@ void Session::choose_hardware() {
   Run& run = *run_;
   threads_ = decide_threads(run.options.num_threads);
   set_threads(threads_);
-  auto precision = run.parts.precision ? run.parts.precision : make_precision(run.options.precision);
+  auto precision = run.parts.precision ? run.parts.precision : run.options.precision.create();
   run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
   devices_ = choose_devices(run.options, run.strategy->one_process_per_device());
   run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
@@ -396,7 +395,9 @@ void Session::load_weights(const CheckpointContent& content) {
   };
   const auto parameters = unique_parameters(*run_->model);
   if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype)) run_->strategy->precision().convert_module(*run_->model);
-  const LoadReport report = load_module_state(*run_->model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes});
+  const LoadReport report = load_module_state(*run_->model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+  if (!report.converted.empty())
+    run_->print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ", report.converted.front()));
   if (!report.differences.empty())
     log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(), " weights were loaded; the rest does not fit:\n", report.differences));
 }

@@ -123,6 +123,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
     output = run.model->training_step(batch, batch_idx);
     run.in_training_step = false;
   }
+  run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // However many optimizers stepped: one training step. Their schedules are the module's to step.
@@ -202,7 +203,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
 void TrainingStep::prepare_gradients() {
   Run& run = run_;
   Optimizer& optimizer = handle_->optimizer();
-  run.strategy->precision().unscale(optimizer);
+  run.unscale_gradients(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
   run.model->on_before_optimizer_step(optimizer);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
@@ -227,6 +228,7 @@ void TrainingStep::step_and_zero(const Closure& closure) {
     module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
     run.in_training_step = false;
   }
+  run.strategy->precision().update();
   run.muted = false;
   run.stepped = true;
   ++run.progress_.global_step;

@@ -72,7 +72,13 @@ class Schema {
     const ComponentRegistry& registry = component_registry(kind);
     const std::vector<std::string> names = registry.names();
     if (names.empty()) return Json{{"not", Json::object()}, {"description", "no " + kind + " is registered"}};
-    alternatives.push_back({{"type", "string"}, {"enum", names}});
+    Json choices = names;
+    // Names that look like numbers may stand without quotes.
+    for (const std::string& alias : registry.aliases()) {
+      choices.push_back(alias);
+      if (!reads_as_text(alias)) choices.push_back(to_json(ConfigNode::scalar(alias)));
+    }
+    alternatives.push_back({{"enum", std::move(choices)}});
     for (const std::string& name : names) {
       const ComponentInfo& info = registry.get(name);
       const std::unique_ptr<AnyOptions> options = info.make_options();

@@ -175,7 +175,7 @@ void TrainerOptions::fields(Fields& f) {
   f(sync_batchnorm, "sync_batchnorm", "BatchNorm layers of fulgur::nn normalise over the batches of all ranks.");
   f(use_distributed_sampler, "use_distributed_sampler", "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
   f(agree_every, "agree_every", "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.").at_least(1);
-  f(precision, "precision", "Number format of parameters and computation.").one_of({"32-true", "64-true", "32", "64"});
+  f(precision, "precision", "Number formats of weights and computation; 16, bf16, 32 and 64 are 16-mixed, bf16-mixed, 32-true and 64-true.");
 
   f(max_epochs, "max_epochs", "Epochs to train; -1: no end; null: 1000 where max_steps gives no end either.")
       .at_least(-1);

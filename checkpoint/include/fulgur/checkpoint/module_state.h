@@ -22,6 +22,8 @@ struct FULGUR_API LoadOptions {
   /// Prefix of names in the checkpoint → what stands in its place in the module, such as `{"encoder.", "backbone."}`; the
   /// longest that fits a name counts. One that fits no name is an error.
   std::map<std::string, std::string> key_prefixes;
+  /// Floating tensors of another floating format are converted, instead of being a difference.
+  bool convert_formats = false;
 };
 
 /// What load_module_state did. Names are those of the module, after prefixes were replaced.
@@ -30,6 +32,7 @@ struct FULGUR_API LoadReport {
   std::vector<std::string> missing;     ///< in the module, not in the checkpoint
   std::vector<std::string> unexpected;  ///< in the checkpoint, not in the module
   std::vector<std::string> mismatched;  ///< with another shape or dtype
+  std::vector<std::string> converted;   ///< those of `loaded` that came in another format
   /// Everything but `loaded`, one a line with shapes and dtypes; empty where all was loaded.
   std::string differences;
 };

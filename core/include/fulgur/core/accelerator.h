@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,8 @@ class FULGUR_API Accelerator {
   virtual std::string device_name(int64_t index) const = 0;
   /// Waits until the device is idle; never called in a step.
   virtual void synchronize(int64_t index) const = 0;
+  /// Why the device does not compute in that format; empty where it does.
+  virtual std::string cannot_compute_in(at::ScalarType /*dtype*/, int64_t /*index*/) const { return {}; }
   /// Most bytes that tensors held since the start, where the device counts them.
   virtual std::optional<int64_t> peak_bytes(int64_t index) const = 0;
 };

@@ -72,4 +72,7 @@ class FULGUR_API Batch {
   std::vector<Entry> entries_;
 };
 
+/// Converts the floating tensors of a batch to `dtype`; lists of tensors, integers and texts stay as they are.
+FULGUR_API void convert_floating(Batch& batch, at::ScalarType dtype);
+
 }  // namespace fulgur

@@ -7,6 +7,9 @@
 
 namespace fulgur {
 
+/// The tensors, those of one device and dtype together, as the multi-tensor kernels want them.
+FULGUR_API std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors);
+
 /// Joint 2-norm of the gradients, on the device of the first; nothing waits for it. Half-precision gradients are summed
 /// in float32. 0 for no gradient.
 FULGUR_API Tensor grad_norm(const std::vector<Tensor>& gradients);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -261,6 +262,7 @@ FULGUR_API void tie_parameters(torch::nn::Module& module, const std::string& nam
 FULGUR_API std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module);
 
 /// Converts floating tensors of the module to `dtype`, in place; `Module::to` would convert integer buffers too.
-FULGUR_API void convert_floating(torch::nn::Module& module, at::ScalarType dtype);
+/// Tensors in `keep`, by their `unsafeGetTensorImpl()`, are left as they are.
+FULGUR_API void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std::unordered_set<const void*>& keep = {});
 
 }  // namespace fulgur

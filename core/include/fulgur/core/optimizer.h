@@ -17,8 +17,11 @@ namespace fulgur {
 /// Parameters that share hyper-parameters.
 struct ParamGroup {
   std::string name;                 ///< shown by LearningRateMonitor; may be empty
-  std::vector<Tensor> params;
+  std::vector<Tensor> params;       ///< what the optimizer steps
   std::vector<std::string> names;   ///< dotted names in the module, one per parameter
+  std::vector<Tensor> module_params = {};  ///< the module's own where `params` are copies of them; else empty
+  /// Parameters of the module, which backward gives gradients.
+  const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }
   double lr = 0;                    ///< learning rate now
   double initial_lr = 0;            ///< before any schedule
   std::optional<double> weight_decay = {};  ///< overrides the optimizer's
@@ -36,6 +39,9 @@ class FULGUR_API Optimizer : public Stateful {
   /// Takes the parameters. Throws a ConfigError where there is none, or where one stands twice.
   void attach(std::vector<ParamGroup> groups);
   bool attached() const { return !groups_.empty(); }
+  /// Steps `copy_of(name, parameter)` from now on in the place of each parameter; whoever gives the copies brings gradients
+  /// to them and values back. Behind `attach`, before any step.
+  void step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of);
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
   /// Learning rate of the options, for groups that name none.
@@ -55,12 +61,14 @@ class FULGUR_API Optimizer : public Stateful {
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// Multiplies the learning rates of all groups, now and before any schedule.
   void scale_lr(double factor);
-  /// Sets the gradients of these parameters to none.
+  /// Sets the gradients of these parameters, and of the module's that they are copies of, to none.
   void zero_grad();
   /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
   virtual bool needs_closure() const { return false; }
   /// One step that calls `closure`; only for optimizers that need one. Returns the loss of the first evaluation.
   virtual Tensor step_closure(const Closure& closure);
+  /// Bytes of state once every parameter has had a gradient; nothing where that is not known.
+  virtual std::optional<int64_t> full_state_bytes() const { return std::nullopt; }
   /// Gradients now, over all groups; undefined ones left out.
   std::vector<Tensor> gradients() const;
 

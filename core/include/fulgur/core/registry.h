@@ -6,6 +6,7 @@
 #include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/errors.h"
@@ -32,18 +33,23 @@ class FULGUR_API ComponentRegistry {
   const std::string& kind() const { return kind_; }
   /// Never throws, since it runs before main: a name that is taken is kept as a problem that `throw_if_problems` reports.
   void add(ComponentInfo info) noexcept;
-  /// Nothing where the name is unknown.
+  /// Another name of a component, as `16` of `16-mixed`; a config that says it is read as if it said `name`.
+  void add_alias(std::string alias, std::string name) noexcept;
+  /// By name or alias. Nothing where the name is unknown.
   const ComponentInfo* find(std::string_view name) const;
   /// Throws a ConfigError that names the nearest names.
   const ComponentInfo& get(std::string_view name) const;
-  /// Sorted.
+  /// Sorted; without aliases.
   std::vector<std::string> names() const;
+  /// Sorted.
+  std::vector<std::string> aliases() const;
   void throw_if_problems() const;
 
  private:
   std::string kind_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<ComponentInfo>> components_;
+  std::vector<std::pair<std::string, std::string>> aliases_;  // with the names that they stand for
   std::vector<std::string> problems_;
 };
 
@@ -103,6 +109,11 @@ class Registry {
       return std::shared_ptr<Base>(make_component<Base, T>(typed.value));
     };
     instance().add(std::move(info));
+    return true;
+  }
+
+  static bool alias(std::string alias, std::string name) noexcept {
+    instance().add_alias(std::move(alias), std::move(name));
     return true;
   }
 

@@ -94,6 +94,11 @@ class FULGUR_API RunContext {
   virtual const OptimizerPlan& optimizer_plan() const = 0;
   /// Backward through precision, hooks and strategy; manual optimization only.
   virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
+  /// The gradients of an optimizer become those of the loss as it is, where the precision scales it; once per step, for
+  /// whoever reads them in manual optimization before `step`. `clip_gradients` calls it.
+  virtual void unscale_gradients(Optimizer& /*optimizer*/) {}
+  /// Bytes of the float32 copies of the weights that the precision keeps; 0 for most.
+  virtual int64_t master_weight_bytes() const { return 0; }
   /// Whether manual backwards exchange gradients between ranks now, or keep them to themselves.
   virtual void set_manual_sync(bool on) = 0;
 

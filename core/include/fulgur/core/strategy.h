@@ -64,12 +64,16 @@ class FULGUR_API Strategy {
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
   /// need one.
-  virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) = 0;
+  virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
   /// How the processes are connected, for the person at the console; empty for a world of one.
   virtual std::string text() const { return ""; }
   /// The run has failed on this rank alone: nobody is waited for any more.
   virtual void abandon() noexcept {}
   virtual void teardown() noexcept {}
+
+ protected:
+  /// The module in the run's precision, on `device()`.
+  void convert_and_move(LightningModule& module);
 };
 
 }  // namespace fulgur

@@ -13,6 +13,7 @@ namespace fulgur {
 class FULGUR_API FusedOptimizer : public Optimizer {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
+  std::optional<int64_t> full_state_bytes() const override;
 
  protected:
   FusedOptimizer() = default;

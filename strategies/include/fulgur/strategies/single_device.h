@@ -17,7 +17,6 @@ class FULGUR_API SingleDeviceStrategy final : public Strategy {
   Precision& precision() override { return *precision_; }
   void attach(LightningModule& module) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
-  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
 
  private:
   at::Device device_{at::kCPU};

@@ -98,7 +98,7 @@ struct FULGUR_API TrainerOptions {
   DeviceChoice devices;
   int64_t num_nodes = 1;
   Spec<Strategy> strategy{"single_device"};
-  std::string precision = "32-true";
+  Spec<Precision> precision{"32-true"};
   bool sync_batchnorm = false;
   bool use_distributed_sampler = true;
   Auto<int64_t> agree_every;

@@ -1,0 +1,75 @@
+#include "fulgur/nn/layer_norm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/group_norm.h>
+#include <ATen/ops/layer_norm.h>
+
+namespace fulgur::nn {
+namespace {
+
+// The CUDA kernels want one dtype; the CPU's take a half input with float32 weights as it is.
+template <class Normalise>
+Tensor in_format_of(const Tensor& weight, const Tensor& input, Normalise&& normalise) {
+  const bool casts = weight.defined() && weight.scalar_type() != input.scalar_type() && !input.is_cpu();
+  return casts ? normalise(input.to(weight.scalar_type())).to(input.scalar_type()) : normalise(input);
+}
+
+}  // namespace
+
+LayerNormImpl::LayerNormImpl(LayerNormOptions options_) : options(std::move(options_)) { LayerNormImpl::reset(); }
+
+void LayerNormImpl::reset() {
+  if (options.elementwise_affine()) {
+    weight = register_parameter("weight", at::empty(options.normalized_shape()));
+    bias = register_parameter("bias", at::empty(options.normalized_shape()));
+  } else {
+    weight = register_parameter("weight", Tensor(), /*requires_grad=*/false);
+    bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
+  }
+  reset_parameters();
+}
+
+void LayerNormImpl::reset_parameters() {
+  const torch::NoGradGuard no_grad;
+  if (weight.defined()) weight.fill_(1);
+  if (bias.defined()) bias.zero_();
+}
+
+Tensor LayerNormImpl::forward(const Tensor& input) {
+  return in_format_of(weight, input, [&](const Tensor& x) { return at::layer_norm(x, options.normalized_shape(), weight, bias, options.eps()); });
+}
+
+void LayerNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "fulgur::nn::LayerNorm(" << at::IntArrayRef(options.normalized_shape()) << ", eps=" << options.eps() << ", elementwise_affine=" << std::boolalpha
+         << options.elementwise_affine() << ")";
+}
+
+GroupNormImpl::GroupNormImpl(const GroupNormOptions& options_) : options(options_) { GroupNormImpl::reset(); }
+
+void GroupNormImpl::reset() {
+  if (options.affine()) {
+    weight = register_parameter("weight", at::empty(options.num_channels()));
+    bias = register_parameter("bias", at::empty(options.num_channels()));
+  } else {
+    weight = register_parameter("weight", Tensor(), /*requires_grad=*/false);
+    bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
+  }
+  reset_parameters();
+}
+
+void GroupNormImpl::reset_parameters() {
+  const torch::NoGradGuard no_grad;
+  if (weight.defined()) weight.fill_(1);
+  if (bias.defined()) bias.zero_();
+}
+
+Tensor GroupNormImpl::forward(const Tensor& input) {
+  return in_format_of(weight, input, [&](const Tensor& x) { return at::group_norm(x, options.num_groups(), weight, bias, options.eps()); });
+}
+
+void GroupNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "fulgur::nn::GroupNorm(" << options.num_groups() << ", " << options.num_channels() << ", eps=" << options.eps() << ", affine=" << std::boolalpha
+         << options.affine() << ")";
+}
+
+}  // namespace fulgur::nn

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/options.h"
+#include "fulgur/core/state_tree.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+/// Dynamic loss scaling (Micikevicius et al. 2018), in the semantics and with the state of Python's `torch.amp.GradScaler`: the loss
+/// is multiplied by a scale, gradients are divided by it, a step whose gradients overflowed is left out and the scale falls, and it
+/// grows after a number of good steps. All of it on the device: nothing waits for it. One thread.
+class FULGUR_API GradScaler : public Stateful {
+ public:
+  struct FULGUR_API Options {
+    double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
+    int64_t growth_interval = 2000;
+    void fields(Fields& f);
+  };
+  explicit GradScaler(Options options);
+
+  /// Where the scale lives; before all else.
+  void set_device(at::Device device);
+  /// Loss × scale, in float32 at least.
+  Tensor scale(const Tensor& loss) const;
+  /// Gradients ÷ scale, in place, and whether any is not finite. Once per optimizer between two updates; a second call does nothing.
+  /// Gradients are float32 or float64: a float16 one would lose what the scale saved (ConfigError).
+  void unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients);
+  /// Not 0 where `unscale` met a gradient that was not finite; a float32 scalar on the device, rewritten by the next unscale.
+  std::optional<Tensor> found_inf(const Optimizer& optimizer) const;
+  /// scale ← scale × backoff where any gradient since the last update was not finite, else × growth after `growth_interval`
+  /// updates in a row without one.
+  void update();
+  /// float32 scalar on the device.
+  const Tensor& scale_tensor() const { return scale_; }
+
+  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. Waits for the device.
+  StateTree state() const override;
+  /// Scale and count of good steps; the factors are those of the options.
+  void load_state(const StateTree& state) override;
+
+ private:
+  struct Found {
+    Tensor inf;
+    bool current = false;  // of this step
+  };
+  Options options_;
+  Tensor scale_, growth_tracker_;
+  std::unordered_map<const Optimizer*, Found> found_;
+};
+
+}  // namespace fulgur

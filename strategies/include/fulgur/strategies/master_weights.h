@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/state_tree.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+/// float32 copies of half-precision parameters, which optimizers step in their place: an update smaller than 1/256 of a
+/// bfloat16 weight would be lost in it. A parameter that is changed elsewhere than by its optimizer falls back at the next step.
+class FULGUR_API MasterWeights : public Stateful {
+ public:
+  /// The optimizer steps copies from now on; parameters in wider formats are stepped themselves.
+  void adopt(Optimizer& optimizer);
+  /// Gives the copies the gradients of the module's parameters, in float32; once per optimizer until `end_step`.
+  void take_gradients(Optimizer& optimizer);
+  void end_step() { taken_.clear(); }
+  /// Gives the module's parameters the values of their copies.
+  void write_back(Optimizer& optimizer) const;
+  int64_t bytes() const;
+
+  /// By parameter name.
+  StateTree state() const override;
+  /// Throws a CheckpointError for another shape; copies that the state lacks keep the values of the module's weights.
+  void load_state(const StateTree& state) override;
+
+ private:
+  std::map<std::string, Tensor> copies_;
+  std::unordered_set<const Optimizer*> taken_;
+};
+
+}  // namespace fulgur
