@@ -47,6 +47,7 @@ std::string load_cuda() {
 }  // namespace
 
 Accelerator::~Accelerator() = default;
+GraphCapture::~GraphCapture() = default;
 
 void register_accelerator(Accelerator* accelerator) {
   std::lock_guard<std::mutex> lock(accelerators().mutex);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda_graph.h"
 #include "fulgur/core/accelerator.h"
 
 namespace fulgur {
@@ -37,6 +38,8 @@ class CudaAccelerator final : public Accelerator {
     return std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
            c10::toString(dtype) + " needs " + std::to_string(needed / 10) + "." + std::to_string(needed % 10);
   }
+
+  std::unique_ptr<GraphCapture> make_graph_capture(int64_t index) const override { return make_cuda_graph(device(index)); }
 
   std::optional<int64_t> peak_bytes(int64_t index) const override {
     using c10::CachingDeviceAllocator::StatType;

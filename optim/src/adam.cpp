@@ -32,16 +32,22 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
 
 void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  at::_fused_adam_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                   *weight_decay(*b.group), options_.eps, options_.amsgrad, options_.maximize,
-                   /*grad_scale=*/std::nullopt, found_inf);
+  const auto step = [&](const auto& lr) {
+    at::_fused_adam_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, lr, options_.betas[0], options_.betas[1], *weight_decay(*b.group), options_.eps,
+                    options_.amsgrad, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
+  };
+  if (b.lr.defined()) step(b.lr);
+  else step(b.group->lr);
 }
 
 void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, b.group->lr, options_.betas[0], options_.betas[1],
-                    *weight_decay(*b.group), options_.eps, options_.amsgrad, options_.maximize,
-                    /*grad_scale=*/std::nullopt, found_inf);
+  const auto step = [&](const auto& lr) {
+    at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, lr, options_.betas[0], options_.betas[1], *weight_decay(*b.group), options_.eps,
+                     options_.amsgrad, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
+  };
+  if (b.lr.defined()) step(b.lr);
+  else step(b.group->lr);
 }
 
 [[maybe_unused]] static const bool registered_adam = Registry<Optimizer>::add<Adam>("Adam", "Adam on ATen's fused kernel (Kingma and Ba 2015).");

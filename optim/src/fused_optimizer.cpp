@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -76,6 +77,7 @@ void FusedOptimizer::rebuild() {
       if (b == buckets_.size()) {
         buckets_.emplace_back();
         buckets_[b].group = &group;
+        if (rates_on_device_) buckets_[b].lr = at::full({}, group.lr, parameter.options().dtype(at::kFloat).requires_grad(false));
         buckets_[b].state.resize(state_count);
       }
       if (!parameter.is_non_overlapping_and_dense())
@@ -126,6 +128,20 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     if (found_inf && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found_inf));
     bucket.grads.clear();
   }
+}
+
+bool FusedOptimizer::keep_rates_on_device() {
+  if (!takes_device_rates()) return false;
+  rates_on_device_ = true;
+  // Lists are made anew with their rates.
+  places_.clear();
+  buckets_.clear();
+  return true;
+}
+
+void FusedOptimizer::upload_rates() {
+  for (Bucket& bucket : buckets_)
+    if (bucket.lr.defined()) bucket.lr.fill_(bucket.group->lr);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {

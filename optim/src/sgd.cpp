@@ -44,9 +44,12 @@ void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (is_dampened_) return update_dampened(b);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
   const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();
-  at::_fused_sgd_(b.params, b.grads, buffers, *weight_decay(*b.group), options_.momentum, b.group->lr,
-                  /*dampening=*/0.0, options_.nesterov, options_.maximize, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
-                  found_inf);
+  const auto step = [&](const auto& lr) {
+    at::_fused_sgd_(b.params, b.grads, buffers, *weight_decay(*b.group), options_.momentum, lr, /*dampening=*/0.0, options_.nesterov, options_.maximize,
+                    /*is_first_step=*/false, /*grad_scale=*/std::nullopt, found_inf);
+  };
+  if (b.lr.defined()) step(b.lr);
+  else step(b.group->lr);
 }
 
 // Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.

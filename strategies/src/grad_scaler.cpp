@@ -79,6 +79,10 @@ void GradScaler::update() {
   if (any.defined()) at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor, options_.growth_interval);
 }
 
+void GradScaler::abandon_step() {
+  for (auto& [optimizer, found] : found_) found.current = false;
+}
+
 StateTree GradScaler::state() const {
   return StateTree::map({{"scale", static_cast<double>(scale_.item<float>())},
                          {"growth_factor", options_.growth_factor},

@@ -80,6 +80,11 @@ void HalfPrecision::update() {
   if (scaler_) scaler_->update();
 }
 
+void HalfPrecision::abandon_step() {
+  if (masters_) masters_->end_step();
+  if (scaler_) scaler_->abandon_step();
+}
+
 std::optional<Tensor> HalfPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
 
 void HalfPrecision::check() {

@@ -42,6 +42,10 @@ void MixedPrecision::update() {
   if (scaler_) scaler_->update();
 }
 
+void MixedPrecision::abandon_step() {
+  if (scaler_) scaler_->abandon_step();
+}
+
 std::optional<Tensor> MixedPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
 
 void MixedPrecision::check() {

@@ -1,5 +1,6 @@
 #include "fulgur/strategies/single_device.h"
 
+#include "fulgur/core/accelerator.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -20,6 +21,11 @@ void SingleDeviceStrategy::attach(LightningModule& module) {
 
 void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
   module.backward(loss, options);
+}
+
+std::unique_ptr<GraphCapture> SingleDeviceStrategy::make_graph_capture() {
+  const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
+  return accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
 }
 
 [[maybe_unused]] static const bool registered =

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  captured_step_test.cpp
   checkpointing_test.cpp
   evaluation_test.cpp
   faults_test.cpp

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/state_bytes.h"
@@ -90,16 +91,24 @@ void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) 
   ++to.count;
 }
 
-void LogStore::add(Accumulator& to, const Tensor& value, double weight, Reduce reduce) {
+void LogStore::make_device(Accumulator& to, at::Device device, Reduce reduce) {
+  if (to.device.defined() && to.device.device() == device) return;
+  fold_device(to, reduce);
+  // A tensor of inference mode could not be written to outside of it.
+  const c10::InferenceMode normal(false);
+  to.device = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce) {
   at::NoGradGuard no_grad;
   const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
-  if (!to.device.defined() || to.device.device() != scalar.device()) {
-    fold_device(to, reduce);
-    // A tensor of inference mode could not be written to outside of it.
-    const c10::InferenceMode normal(false);
-    to.device = at::zeros({}, scalar.options().dtype(at::kFloat));
+  if (recording_on_) {
+    // Memory of the recording is not the store's.
+    if (!to.device.defined() && !scalar.is_cpu()) throw Error("[module.log] a metric was logged that the steps before did not log.");
+    recorded_.push_back({&to, weight, reduce});
   }
-  if (!to.device_used) {
+  make_device(to, scalar.device(), reduce);
+  if (!recording_on_ && !to.device_used) {
     to.device.fill_(start_value(reduce));
     to.device_used = true;
   }
@@ -110,8 +119,30 @@ void LogStore::add(Accumulator& to, const Tensor& value, double weight, Reduce r
     case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kFloat)); break;
     case Reduce::last: to.device.copy_(scalar, /*non_blocking=*/true); break;
   }
+  if (recording_on_) return;
   to.device_weight += weight;
   ++to.count;
+}
+
+std::vector<LogStore::Addition> LogStore::take_recording() {
+  recording_on_.reset();
+  return std::exchange(recorded_, {});
+}
+
+void LogStore::before_replay(const std::vector<Addition>& additions) {
+  at::NoGradGuard no_grad;
+  for (const Addition& addition : additions) {
+    if (addition.to->device_used) continue;
+    addition.to->device.fill_(start_value(addition.reduce));
+    addition.to->device_used = true;
+  }
+}
+
+void LogStore::after_replay(const std::vector<Addition>& additions) {
+  for (const Addition& addition : additions) {
+    addition.to->device_weight += addition.weight;
+    ++addition.to->count;
+  }
 }
 
 void LogStore::fold_device(Accumulator& a, Reduce reduce) {
@@ -136,6 +167,7 @@ double LogStore::finish(Accumulator& a, Reduce reduce) {
 }
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options) {
+  if (recording_on_) throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
   Slot& s = slot(name, scope, stage, options);
   if (s.on_step) add(s.step, value, weight, options.reduce_fx);
   if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
@@ -143,10 +175,10 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, double va
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options) {
   check_scalar(name, value);
-  if (value.is_cpu()) return log(name, scope, stage, read_cpu(value), weight, options);
+  if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu())) return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
-  if (s.on_step) add(s.step, value, weight, options.reduce_fx);
-  if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
+  if (s.on_step) add_device(s.step, value, weight, options.reduce_fx);
+  if (s.on_epoch) add_device(s.epoch, value, weight, options.reduce_fx);
 }
 
 void LogStore::publish(const std::string& name, double value, Stage stage) {

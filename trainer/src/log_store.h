@@ -27,6 +27,16 @@ class LogStore {
   void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options);
   void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
 
+  /// One addition of a recorded step.
+  struct Addition;
+  /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that the recorded
+  /// step is launched. A number on the host is an error: it would be added again and again as it is now.
+  void start_recording(at::Device device) { recording_on_ = device; }
+  std::vector<Addition> take_recording();
+  /// Before and behind each launch.
+  void before_replay(const std::vector<Addition>& additions);
+  void after_replay(const std::vector<Addition>& additions);
+
   /// Makes the running step values of `stage` the same on all ranks, before they are taken: with sync_dist of all ranks,
   /// else rank 0's. All ranks must call it. Nothing in a world of one.
   void merge_step_values(Stage stage, Collectives& collectives) { merge(stage, false, collectives); }
@@ -93,9 +103,10 @@ class LogStore {
     bool operator()(const Key& a, const Key& b) const { return a.scope == b.scope && a.stage == b.stage && a.name == b.name; }
   };
 
+  void add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
   Slot& slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
-  static void add(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
+  static void make_device(Accumulator& to, at::Device device, Reduce reduce);
   static void fold_device(Accumulator& a, Reduce reduce);
   static void combine(Accumulator& to, const Accumulator& from, Reduce reduce);
   static void start_anew(Accumulator& a, Reduce reduce);
@@ -103,10 +114,18 @@ class LogStore {
   static double finish(Accumulator& a, Reduce reduce);
   void publish(const std::string& name, double value, Stage stage);
 
+  std::optional<at::Device> recording_on_;
+  std::vector<Addition> recorded_;
   std::vector<std::unique_ptr<Slot>> slots_;                              // in the order of their first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;                      // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
   std::map<std::string, Stage, std::less<>> stages_;
+};
+
+struct LogStore::Addition {
+  Accumulator* to;
+  double weight;
+  Reduce reduce;
 };
 
 }  // namespace fulgur::detail

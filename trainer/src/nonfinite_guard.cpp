@@ -113,6 +113,12 @@ void NonFiniteGuard::log_skips() {
   else run_.log("skipped_steps", static_cast<double>(skipped_), last);
 }
 
+void NonFiniteGuard::saw_replayed_step() {
+  if (policy_ == Policy::off) return;
+  if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
+  summed_ = sum_.defined();
+}
+
 void NonFiniteGuard::check_window() {
   if (policy_ == Policy::off) return;
   bool good = !summed_ || std::isfinite(sum_.item<float>());

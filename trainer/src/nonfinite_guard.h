@@ -24,6 +24,8 @@ class NonFiniteGuard {
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the optimizer is
   /// not to step.
   bool saw_gradients(Optimizer& optimizer, const Tensor& norm);
+  /// The loss of a step that was launched as recorded: the device has added it up.
+  void saw_replayed_step();
   /// What the optimizer gets for the step: on a device, whether to leave it out is decided there.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
   /// Reads what was added up since the last call. Waits for the device.

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 
+#include <utility>
+
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -99,6 +101,14 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, s
     if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
+  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  if (captured_) {
+    if (auto output = captured_->step(batch, batch_idx)) {
+      handle_->count_step();
+      count_step();
+      return *output;
+    }
+  }
   const bool last_of_window = run.window_done + 1 == run.window_length;
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
@@ -230,13 +240,36 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   }
   run.strategy->precision().update();
   run.muted = false;
-  run.stepped = true;
-  ++run.progress_.global_step;
-  step_schedulers(run, ScheduleInterval::step, run.progress_.global_step);
+  count_step();
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad, [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
   module.on_before_zero_grad(optimizer);
   module.optimizer_zero_grad(run.progress_.epoch, run.batch_idx_, optimizer);
-  run.window_done = run.window_losses = 0;
+}
+
+void TrainingStep::count_step() {
+  run_.stepped = true;
+  ++run_.progress_.global_step;
+  step_schedulers(run_, ScheduleInterval::step, run_.progress_.global_step);
+  run_.window_done = run_.window_losses = 0;
+}
+
+void TrainingStep::start_capturing() {
+  Run& run = run_;
+  std::optional<std::string> reason = run.model->overridden().exact ? std::nullopt : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
+  if (!reason) reason = cannot_capture(run);
+  std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
+  if (!reason && !graph) reason = cat("a step on ", run.device().str(), " cannot be");
+  if (reason) return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason, ". The run goes on without"));
+  captured_ = std::make_unique<CapturedStep>(run, std::move(graph), [this](const Batch& batch, int64_t batch_idx) {
+    StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
+    if (!output.loss.defined()) return output;
+    Optimizer& optimizer = handle_->optimizer();
+    prepare_gradients();
+    run_.strategy->optimizer_step(optimizer, {}, run_.finite.found_inf());
+    run_.strategy->precision().update();
+    optimizer.zero_grad();
+    return output;
+  });
 }
 
 void TrainingStep::end_window() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "captured_step.h"
 #include "debug_checks.h"
 #include "run.h"
 
@@ -25,6 +26,9 @@ class TrainingStep {
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
   void end_window();
+  /// Captures steps from here on where the run asks for it and they can be.
+  void start_capturing();
+  void count_step();
   void prepare_gradients();
   void step_and_zero(const Closure& closure);
 
@@ -35,6 +39,8 @@ class TrainingStep {
   std::optional<DebugChecks> debug_;
   bool makes_step_ = true;  // false: the optimizer is left out of this step
   bool left_out_ = false;   // the loss was not finite: no backward
+  std::unique_ptr<CapturedStep> captured_;
+  bool capturing_decided_ = false;
   const BackwardOptions plain_backward_{};
 };
 

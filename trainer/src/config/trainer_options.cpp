@@ -221,6 +221,9 @@ void TrainerOptions::fields(Fields& f) {
 
   f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
   f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
+  f(cuda_graph, "cuda_graph",
+    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on one CUDA device. Where a step "
+    "cannot be captured, the reason is told and the run goes on without.");
   f(inference_mode, "inference_mode",
     "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is always without gradients only.");
   f(detect_anomaly, "detect_anomaly", "Names the operation whose backward gives NaN; slow.");

@@ -4,11 +4,13 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/graph_capture.h"
 
 namespace fulgur {
 
@@ -24,6 +26,8 @@ class FULGUR_API Accelerator {
   virtual void synchronize(int64_t index) const = 0;
   /// Why the device does not compute in that format; empty where it does.
   virtual std::string cannot_compute_in(at::ScalarType /*dtype*/, int64_t /*index*/) const { return {}; }
+  /// Records the work of a device; nullptr where it cannot be recorded.
+  virtual std::unique_ptr<GraphCapture> make_graph_capture(int64_t /*index*/) const { return nullptr; }
   /// Most bytes that tensors held since the start, where the device counts them.
   virtual std::optional<int64_t> peak_bytes(int64_t index) const = 0;
 };

@@ -207,6 +207,14 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     FULGUR_LOOK(transfer_batch_to_device);
     FULGUR_LOOK(on_after_batch_transfer);
     FULGUR_LOOK(num_tokens);
+    FULGUR_LOOK(on_before_backward);
+    FULGUR_LOOK(on_after_backward);
+    FULGUR_LOOK(on_before_optimizer_step);
+    FULGUR_LOOK(on_before_zero_grad);
+    FULGUR_LOOK(backward);
+    FULGUR_LOOK(configure_gradient_clipping);
+    FULGUR_LOOK(optimizer_step);
+    FULGUR_LOOK(optimizer_zero_grad);
 #undef FULGUR_LOOK
     mask.exact = true;
     return mask;

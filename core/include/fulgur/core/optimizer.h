@@ -59,6 +59,11 @@ class FULGUR_API Optimizer : public Stateful {
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
   /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
+  /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so that a recorded
+  /// step can be launched again with other rates. False where the optimizer cannot.
+  virtual bool keep_rates_on_device() { return false; }
+  /// Before a recorded step is launched; does not wait for the device.
+  virtual void upload_rates() {}
   /// Multiplies the learning rates of all groups, now and before any schedule.
   void scale_lr(double factor);
   /// Sets the gradients of these parameters, and of the module's that they are copies of, to none.

@@ -29,6 +29,8 @@ class FULGUR_API OptimizerHandle {
 
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
+  /// A step that was made otherwise than by `step` (a recorded one).
+  void count_step() { ++steps_; }
   std::vector<ParamGroup>& groups() { return optimizer_->groups(); }
   /// One step, with the hooks that belong to it. Throws an Error outside of the run's steps.
   void step(const Closure& closure = {});

@@ -43,6 +43,8 @@ class FULGUR_API Precision : public Stateful {
   virtual void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) { optimizer.step(found_inf); }
   /// At the end of each training step in which an optimizer was stepped.
   virtual void update() {}
+  /// A step that is given up between `unscale` and `update`.
+  virtual void abandon_step() {}
   /// The factor that the loss is multiplied by now, on the device; nothing where it is not scaled.
   virtual std::optional<Tensor> loss_scale() const { return std::nullopt; }
   /// Where metrics are written: warns of what goes wrong. May wait for the device.

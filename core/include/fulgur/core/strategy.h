@@ -5,6 +5,7 @@
 
 #include "fulgur/core/collectives.h"
 #include "fulgur/core/data_module.h"
+#include "fulgur/core/graph_capture.h"
 #include "fulgur/core/module.h"
 #include "fulgur/core/precision.h"
 #include "fulgur/core/process_place.h"
@@ -65,6 +66,8 @@ class FULGUR_API Strategy {
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
   /// need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
+  /// Records the work of `device()`; nullptr where it cannot be recorded.
+  virtual std::unique_ptr<GraphCapture> make_graph_capture() { return nullptr; }
   /// How the processes are connected, for the person at the console; empty for a world of one.
   virtual std::string text() const { return ""; }
   /// The run has failed on this rank alone: nobody is waited for any more.

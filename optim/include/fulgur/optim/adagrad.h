@@ -27,6 +27,7 @@ class FULGUR_API Adagrad final : public FusedOptimizer {
   std::vector<std::string> state_names(const Tensor&) const override { return {"sum"}; }
   double initial_state() const override { return options_.initial_accumulator_value; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
+  bool takes_device_rates() const override { return true; }
 
  private:
   Options options_;

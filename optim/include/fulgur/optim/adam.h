@@ -28,6 +28,7 @@ class FULGUR_API Adam : public FusedOptimizer {
  protected:
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
+  bool takes_device_rates() const override { return true; }
   Options options_;
 };
 
@@ -43,6 +44,7 @@ class FULGUR_API AdamW final : public Adam {
 
  protected:
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
+  bool takes_device_rates() const override { return true; }
 };
 
 }  // namespace fulgur

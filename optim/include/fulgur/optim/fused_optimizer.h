@@ -14,6 +14,8 @@ class FULGUR_API FusedOptimizer : public Optimizer {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
   std::optional<int64_t> full_state_bytes() const override;
+  bool keep_rates_on_device() override;
+  void upload_rates() override;
 
  protected:
   FusedOptimizer() = default;
@@ -22,6 +24,7 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   /// What one kernel call works on; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
+    Tensor lr;                               ///< the group's rate on the parameters' device, where it is kept there; else undefined
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
     std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
@@ -37,6 +40,8 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   virtual double initial_state() const { return 0; }
   /// False where `update` cannot leave things as they are by `found_inf`; this class then does it, with a copy.
   virtual bool takes_found_inf() const { return true; }
+  /// True where `update` uses `lr` of the bucket where it is defined.
+  virtual bool takes_device_rates() const { return false; }
   /// One call of the kernels. With `found_inf`, everything is left where it is not 0.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 
@@ -57,6 +62,7 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   void update_unless(Bucket& bucket, const Tensor& found_inf);
 
   ParameterRules rules_;
+  bool rates_on_device_ = false;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> places_;  ///< per parameter, its bucket; none where it had no gradient when they were built

@@ -34,6 +34,8 @@ class FULGUR_API GradScaler : public Stateful {
   /// scale ← scale × backoff where any gradient since the last update was not finite, else × growth after `growth_interval`
   /// updates in a row without one.
   void update();
+  /// What `unscale` has noted since the last update is forgotten.
+  void abandon_step();
   /// float32 scalar on the device.
   const Tensor& scale_tensor() const { return scale_; }
 

@@ -24,6 +24,7 @@ class FULGUR_API HalfPrecision : public Precision {
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const override;
   void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) override;
   void update() override;
+  void abandon_step() override;
   std::optional<Tensor> loss_scale() const override;
   void check() override;
   /// Master weights take their gradients once per step.

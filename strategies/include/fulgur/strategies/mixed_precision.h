@@ -20,6 +20,7 @@ class FULGUR_API MixedPrecision : public Precision {
   void unscale(Optimizer& optimizer) override;
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const override;
   void update() override;
+  void abandon_step() override;
   std::optional<Tensor> loss_scale() const override;
   void check() override;
   /// The scale may change between two evaluations of a loss.

@@ -18,6 +18,8 @@ class FULGUR_API SingleDeviceStrategy final : public Strategy {
   void attach(LightningModule& module) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
 
+  std::unique_ptr<GraphCapture> make_graph_capture() override;
+
  private:
   at::Device device_{at::kCPU};
   std::shared_ptr<Precision> precision_;

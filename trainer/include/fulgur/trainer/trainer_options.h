@@ -128,6 +128,7 @@ struct FULGUR_API TrainerOptions {
 
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
+  bool cuda_graph = false;
   bool inference_mode = true;
   bool detect_anomaly = false;
   bool debug = false;

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "fulgur/core/graph_capture.h"
+
+namespace fulgur {
+
+/// A CUDA graph of the work on that device, with a memory pool of its own.
+std::unique_ptr<GraphCapture> make_cuda_graph(c10::Device device);
+
+}  // namespace fulgur

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/graph_capture.h"
+#include "run.h"
+
+namespace fulgur::detail {
+
+/// Why the steps of this run cannot be captured, for people; nothing where they can. Behind `start_training`.
+std::optional<std::string> cannot_capture(const Run& run);
+
+/// `cuda_graph: true`: after a few steps as they are, the device's work of a step (forward, backward, clipping, optimizer, adding to
+/// logged values) is recorded and launched as one from then on. Batches of another shape are stepped as they are.
+class CapturedStep {
+ public:
+  /// `body` is the device's part of a step of automatic optimization: all of it, up to gradients of none.
+  using Body = std::function<StepOutput(const Batch&, int64_t batch_idx)>;
+  CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body body);
+  ~CapturedStep();
+
+  /// The step's output where the device was given the recorded step; nothing where the step is to be made as it is.
+  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx);
+
+ private:
+  bool same_kind(const Batch& batch) const;
+  /// What a recording depends on beside the batch: which parameters learn, which layers are in training mode.
+  std::vector<bool> modes() const;
+  bool record(const Batch& batch, int64_t batch_idx);
+  void give_up(const std::string& reason);
+
+  Run& run_;
+  std::unique_ptr<GraphCapture> graph_;
+  Body body_;
+  Batch inputs_;        // that the recorded step reads
+  StepOutput output_;   // that it writes
+  std::vector<LogStore::Addition> additions_;
+  std::vector<bool> modes_;
+  int64_t warm_ups_ = 0, replays_ = 0;
+  bool recorded_ = false, given_up_ = false;
+};
+
+}  // namespace fulgur::detail
