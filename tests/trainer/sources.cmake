@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   checkpointing_test.cpp
+  device_options_test.cpp
   evaluation_test.cpp
   faults_test.cpp
   faulty_data_test.cpp
