@@ -52,6 +52,8 @@ std::string report_json(const std::string& verb, const FitReport& report) {
   json["epochs"] = report.epochs;
   json["global_step"] = report.global_step;
   json["train_seconds"] = number(report.train_seconds);
+  json["peak_memory"] = Json::array();
+  for (const PeakMemory& peak : report.peak_memory) json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
   json["run_dir"] = path_of(report.run_dir);
   json["last_checkpoint"] = path_of(report.last_checkpoint);
   json["best_checkpoint"] = path_of(report.best_checkpoint);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "fulgur/core/module.h"
 #include "fulgur/core/text.h"
@@ -44,7 +45,7 @@ class Summary {
       total_ += count;
       if (parameter.value.requires_grad()) trainable_ += count;
       if (parameter.name.find('.') == std::string::npos) outside_ += count;
-      bytes_ += static_cast<double>(parameter.value.nbytes());
+      bytes_[parameter.value.scalar_type()] += static_cast<int64_t>(parameter.value.nbytes());
     }
     if (outside_ > 0 && max_depth_ != 0) rows_.push_back({"other params", "n/a", format_count(outside_), "n/a"});
   }
@@ -52,11 +53,14 @@ class Summary {
   std::vector<std::string> lines() const {
     std::vector<std::string> lines;
     if (!rows_.empty()) add_table(lines);
-    const auto total = [&](const std::string& value, const char* what) { lines.push_back(cat(padded(value, 10), what)); };
+    const auto total = [&](const std::string& value, const std::string& what) { lines.push_back(cat(padded(value, 10), value.size() < 10 ? "" : " ", what)); };
     total(format_count(trainable_), "Trainable params");
     total(format_count(total_ - trainable_), "Non-trainable params");
     total(format_count(total_), "Total params");
-    total(with_commas(format_fixed(bytes_ / 1e6, 3)), "Total estimated model params size (MB)");
+    int64_t bytes = 0;
+    for (const auto& [dtype, count] : bytes_) bytes += count;
+    total(with_commas(format_fixed(static_cast<double>(bytes) / 1e6, 3)), "Total estimated model params size (MB)");
+    for (const auto& [dtype, count] : bytes_) total(with_commas(cat(count)), cat("Bytes of params in ", name_of(dtype)));
     total(cat(train_mode_), "Modules in train mode");
     total(cat(eval_mode_), "Modules in eval mode");
     lines.insert(lines.end(), notes_.begin(), notes_.end());
@@ -78,6 +82,17 @@ class Summary {
       conv = type.starts_with("Conv") && has_bias(child) ? name : "";
       conv_type = type;
       visit(child, name + ".", depth + 1);
+    }
+  }
+
+  // As PyTorch calls it: `float32`, not `Float`.
+  static std::string name_of(at::ScalarType dtype) {
+    switch (dtype) {
+      case at::kFloat: return "float32";
+      case at::kDouble: return "float64";
+      case at::kHalf: return "float16";
+      case at::kBFloat16: return "bfloat16";
+      default: return c10::toString(dtype);
     }
   }
 
@@ -114,7 +129,7 @@ class Summary {
   std::vector<Row> rows_;
   std::vector<std::string> notes_;
   int64_t total_ = 0, trainable_ = 0, outside_ = 0, train_mode_ = 0, eval_mode_ = 0;
-  double bytes_ = 0;
+  std::map<at::ScalarType, int64_t> bytes_;
 };
 
 // What training keeps for each trainable parameter; nothing where there is none, or an optimizer does not tell.

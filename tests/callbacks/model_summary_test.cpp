@@ -50,6 +50,7 @@ TEST_CASE("summarize: one row a layer, tied weights once, parameters outside the
     "8         Non-trainable params",
     "1.8 K     Total params",
     "0.007     Total estimated model params size (MB)",
+    "7,060     Bytes of params in float32",
     "5         Modules in train mode",
     "1         Modules in eval mode",
     "note: features.0 (Conv2d) has a bias, which features.1 (BatchNorm2d) behind it takes out again. Make it with .bias(false)."});
@@ -79,6 +80,9 @@ TEST_CASE("summarize: sizes by the real types, with commas") {
   const Lines lines = summarize(Large(), 1);
   CHECK(std::find(lines.begin(), lines.end(), "1,602.000 Total estimated model params size (MB)") != lines.end());
   CHECK(std::find(lines.begin(), lines.end(), "401 M     Total params") != lines.end());
+  // A row for each dtype.
+  CHECK(std::find(lines.begin(), lines.end(), "1,600,000,000 Bytes of params in float32") != lines.end());
+  CHECK(std::find(lines.begin(), lines.end(), "2,000,000 Bytes of params in float16") != lines.end());
 }
 
 TEST_CASE("summarize: a note only where batch norm follows a convolution with a bias") {

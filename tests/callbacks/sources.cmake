@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   checkpoint_name_test.cpp
+  device_stats_monitor_test.cpp
   early_stopping_test.cpp
   gradient_accumulation_scheduler_test.cpp
   lambda_callback_test.cpp
@@ -9,5 +10,6 @@ set(TEST_SOURCES
   on_exception_checkpoint_test.cpp
   options_test.cpp
   progress_bar_test.cpp
+  throughput_monitor_test.cpp
   timer_test.cpp
   type_name_test.cpp)

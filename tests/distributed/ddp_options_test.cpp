@@ -6,6 +6,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <nlohmann/json.hpp>
 
 using namespace fulgur::test;
 using fulgur::detail::choose_backend;
@@ -101,4 +102,45 @@ TEST_CASE("ddp: buffers are rank 0's before each forward, or each rank's own") {
   const auto rows = [](const TemporaryFolder& folder) { return read_text(run_folder(folder.path()) / "metrics.jsonl"); };
   REQUIRE(says(rows(shared), "val_loss"));
   CHECK_FALSE(rows(shared) == rows(own));
+}
+
+TEST_CASE("ddp: memory_format: channels_last on 2 ranks comes to the weights of one process in the usual format") {
+  const TemporaryFolder one, two, views;
+  const std::vector<std::string> last{"--model", "ProbeImages", "--trainer.memory_format", "channels_last", "--trainer.max_steps", "20"};
+  const Finished alone = trainer(probe("fit", 1, 8, {"--model", "ProbeImages", "--trainer.max_steps", "20"}), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  REQUIRE(alone.exit_code == 0);
+  CHECK(says(alone.err, "the batch is contiguous, the weight contiguous"));
+  const auto runs = run_ranks({.count = 2, .folder = two.path()}, probe("fit", 2, 8, last));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "the batch is channels last, the weight channels last"));
+  CHECK(says(runs[0].err, "the gradient is channels last"));
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(two.path())) < 1e-6);
+  auto as_views = last;
+  as_views.insert(as_views.end(), {"--trainer.strategy.gradient_as_bucket_view", "true"});
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = views.path()}, probe("fit", 2, 8, as_views)), 0));
+  CHECK(same_bits(last_checkpoint(two.path()), last_checkpoint(views.path())));
+}
+
+TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              probe("fit", 2, 8, {"--trainer.max_steps", "20", "--trainer.callbacks+=ThroughputMonitor", "--trainer.callbacks.window_size", "5", "--report", "report.json"}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "peak memory: cpu "));
+  CHECK((says(runs[0].err, "resident (rank 0)") || says(runs[0].err, "resident (rank 1)")));
+  const auto report = nlohmann::json::parse(read_text(folder / "report.json"));
+  REQUIRE(report["peak_memory"].size() == 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(report["peak_memory"][static_cast<size_t>(rank)]["rank"] == rank);
+    CHECK(report["peak_memory"][static_cast<size_t>(rank)]["bytes"].get<int64_t>() > 10 << 20);
+  }
+  // Ranks go in step, so all of them do twice what one does.
+  const auto& metrics = report["metrics"];
+  for (const char* name : {"batches_per_sec", "samples_per_sec"}) {
+    const double own = metrics[std::string("device/") + name].get<double>(), all = metrics[std::string("global/") + name].get<double>();
+    CHECK(own > 0);
+    CHECK(all > 1.3 * own);
+    CHECK(all < 3 * own);
+  }
+  CHECK(metrics["data_wait_share"].get<double>() < 1);
 }

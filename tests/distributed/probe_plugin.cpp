@@ -21,6 +21,7 @@
 #include <fulgur/optim/sgd.h>
 #include <signal.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
@@ -240,6 +241,36 @@ class ProbeFixedNorm : public fulgur::LightningModule {
   torch::nn::BatchNorm1d norm_;
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeFixedNorm, "A net with a batch norm of LibTorch's.");
+
+/// A convolution over images made of the samples; tells in which layout its weight and its gradient lie.
+class ProbeImages : public fulgur::LightningModule {
+ public:
+  struct Options {
+    void fields(Fields&) {}
+  };
+  explicit ProbeImages(const Options&) : conv_(torch::nn::Conv2dOptions(5, 6, 3)), last_(6, 2) {
+    register_module("conv", conv_);
+    register_module("last", last_);
+  }
+  Batch on_after_batch_transfer(Batch batch, int64_t) override {
+    const Tensor pixels = at::arange(16, at::kFloat).view({1, 1, 4, 4}) / 16;
+    batch.set(0, batch[0].view({-1, 5, 1, 1}) * pixels);
+    return batch;
+  }
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+    if (global_step() == 0) fulgur::log::info(cat("the batch is ", layout(batch[0]), ", the weight ", layout(conv_->weight)));
+    return at::mse_loss(last_(at::tanh(conv_(batch[0])).mean({2, 3})), batch[1]);
+  }
+  void on_before_zero_grad(fulgur::Optimizer&) override {
+    if (global_step() == 1) fulgur::log::info(cat("the gradient is ", layout(conv_->weight.grad())));
+  }
+
+ private:
+  static std::string layout(const Tensor& tensor) { return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous() ? "channels last" : "contiguous"; }
+  torch::nn::Conv2d conv_;
+  torch::nn::Linear last_;
+};
+FULGUR_REGISTER(fulgur::LightningModule, ProbeImages, "A net over images.");
 
 /// Every `world_size`-th sample of a stream, as many as its rank is told.
 class Stream : public fulgur::IterableDataset {

@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   captured_step_test.cpp
   checkpointing_test.cpp
+  device_options_test.cpp
   evaluation_test.cpp
   faults_test.cpp
   faulty_data_test.cpp

@@ -147,7 +147,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       if (run.verb() != Verb::fit || run.world_size() == 1)
         if (const auto signal = signals::received()) throw Interrupted(*signal);
       run.batch_idx_ = i;
-      run.strategy->batch_to_device(module, run.data.module.get(), batch, run.loader_idx_);
+      run.batch_to_device(batch, run.loader_idx_);
       const int64_t count = batch.size();
       run.batch_samples_ = static_cast<double>(count);
       samples += count;

@@ -1,6 +1,7 @@
 #include "fit_loop.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "evaluation_loop.h"
 #include "fulgur/core/interval_trigger.h"
@@ -205,7 +206,9 @@ class FitLoop {
   // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left.
   bool next_batch(Loader& loader, bool known_length) {
     Run& run = run_;
+    const auto asked = std::chrono::steady_clock::now();
     const bool there = loader.next(run.batch_);
+    run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
     if (known_length || run.world_size() == 1) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();

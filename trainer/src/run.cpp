@@ -8,6 +8,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "memory_format.h"
 #include "rank_states.h"
 
 namespace fulgur::detail {
@@ -145,6 +146,12 @@ std::string Run::where() const {
     text += cat(", ", escape_controls(name), " [", join(sizes), "] ", c10::toString(tensor->scalar_type()));
   }
   return text;
+}
+
+void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
+  strategy->batch_to_device(*model, data.module.get(), batch, loader_idx);
+  // Behind the hooks: what one of them makes of the batch is an image as well.
+  if (channels_last()) to_channels_last(batch);
 }
 
 std::vector<LrScheduler*> Run::lr_schedulers() {
@@ -285,8 +292,7 @@ void Run::send_metrics(Metrics metrics) {
 
 void Run::flush_step_metrics(Stage stage, bool force) {
   if (stage == Stage::train) {
-    const bool due = options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
-    if (!due && !force) return;
+    if (!step_is_logged() && !force) return;
     finite.check_window();
     strategy->precision().check();
     logged_step_ = progress_.global_step;

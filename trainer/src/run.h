@@ -85,6 +85,9 @@ class Run final : public RunContext {
   std::optional<std::filesystem::path> best_checkpoint() const override { return checkpoints.best(); }
   double agreed_time_s() const override { return agreement.clock_s(); }
   double fit_time_s() const override { return progress_.fit_time_s + agreed_time_s() - fit_started_s; }
+  double data_wait_s() const override { return waited_for_data_s; }
+  bool step_is_logged() const override { return options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps; }
+  std::string precision_name() const override { return strategy->precision().name(); }
   void set_accumulation(int64_t count) override;
   int64_t accumulation() const override { return accumulation_; }
   void request_stop(std::string reason) override;
@@ -93,6 +96,9 @@ class Run final : public RunContext {
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override { checkpoints.release(path, owner); }
 
   // ---- used by the loops ----
+  bool channels_last() const { return options.memory_format == "channels_last"; }
+  /// Brings the batch to the device, through the transfer hooks, and into the run's memory format.
+  void batch_to_device(Batch& batch, int64_t loader_idx);
   /// Calls `function` on each callback, in their order. Logging inside is of `scope`.
   template <class Function>
   void each_callback(LogScope scope, Function function) {
@@ -176,6 +182,7 @@ class Run final : public RunContext {
   bool muted = false;             ///< log() does nothing: a closure is evaluated again
   bool validation_pending = false;  ///< a validation is due or under way
   double fit_started_s = 0;
+  double waited_for_data_s = 0;
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
   /// Asks for the loaders of a stage anew.
   std::function<void(Stage)> reload_loaders;

@@ -1,17 +1,22 @@
 #include "session.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <fstream>
 #include <typeinfo>
 
+#include "allocator.h"
 #include "evaluation_loop.h"
 #include "fit_loop.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "memory_format.h"
 #include "plan_optimizers.h"
 #include "rank_states.h"
 #include "restore_optimizers.h"
@@ -28,9 +33,12 @@ void Session::choose_hardware() {
   set_threads(threads_);
   auto precision = run.parts.precision ? run.parts.precision : run.options.precision.create();
   run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
+  check_allocator(run.options.allocator);
   devices_ = choose_devices(run.options, run.strategy->one_process_per_device());
+  set_allocator(run.options.allocator, devices_.accelerator->name());
   run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
+  if (verb_ == Verb::fit) reset_peak_memory(run.device());
   // Each rank draws numbers of its own; weights are rank 0's.
   if (run.parts.seed) seed_everything(rank_seed(*run.parts.seed, run.rank()));
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
@@ -358,6 +366,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   if (content) load_weights(*content);
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
+  if (run.channels_last()) to_channels_last(*run.model);
   if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
   take_folder();
   save_config();
@@ -453,7 +462,8 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
     }
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;
-    value.mutable_grad() = state.at("gradients").at(name).tensor().to(value.device());
+    // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
+    value.mutable_grad() = at::empty_like(value).copy_(state.at("gradients").at(name).tensor());
   }
 }
 

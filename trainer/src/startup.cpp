@@ -80,6 +80,38 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
 
 ChosenDevices choose_devices(const TrainerOptions& options) { return choose_devices(options, options.strategy.create()->one_process_per_device()); }
 
+namespace {
+
+using at::Float32Backend;
+using at::Float32MatmulPrecision;
+using at::Float32Op;
+
+const char* word_of(Float32MatmulPrecision precision) {
+  return precision == Float32MatmulPrecision::HIGHEST ? "highest" : precision == Float32MatmulPrecision::HIGH ? "high" : "medium";
+}
+
+}  // namespace
+
+ProcessSettings::MatmulPrecision ProcessSettings::matmul_precision() {
+  const auto& context = at::globalContext();
+  MatmulPrecision now{.word = {},
+                      .cuda = context.float32Precision(Float32Backend::CUDA, Float32Op::MATMUL),
+                      .cpu = context.float32Precision(Float32Backend::MKLDNN, Float32Op::MATMUL)};
+  try {
+    now.word = context.float32MatmulPrecision();
+  } catch (const c10::Error&) {
+    // The program has set the libraries one by one: there is no word for it.
+  }
+  return now;
+}
+
+void ProcessSettings::restore(const MatmulPrecision& precision) {
+  auto& context = at::globalContext();
+  if (precision.word) context.setFloat32MatmulPrecision(word_of(*precision.word));
+  context.setFloat32Precision(Float32Backend::CUDA, Float32Op::MATMUL, precision.cuda);
+  context.setFloat32Precision(Float32Backend::MKLDNN, Float32Op::MATMUL, precision.cpu);
+}
+
 ProcessSettings::ProcessSettings(const TrainerOptions& options) {
   auto& context = at::globalContext();
   algorithms_ = context.deterministicAlgorithms();
@@ -96,6 +128,10 @@ ProcessSettings::ProcessSettings(const TrainerOptions& options) {
     context.setDeterministicCuDNN(true);
     context.setBenchmarkCuDNN(false);
   }
+  if (options.float32_matmul_precision) {
+    matmul_ = matmul_precision();
+    context.setFloat32MatmulPrecision(*options.float32_matmul_precision);
+  }
   if ((options.detect_anomaly || options.debug) && !options.barebones) torch::autograd::AnomalyMode::set_enabled(true, /*check_nan=*/true);
 }
 
@@ -104,6 +140,7 @@ ProcessSettings::~ProcessSettings() {
   context.setDeterministicAlgorithms(algorithms_, warn_only_);
   context.setDeterministicCuDNN(cudnn_deterministic_);
   context.setBenchmarkCuDNN(cudnn_benchmark_);
+  if (matmul_) restore(*matmul_);
   torch::autograd::AnomalyMode::set_enabled(anomaly_, anomaly_nan_);
 }
 

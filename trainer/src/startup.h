@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/Context.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,7 +35,7 @@ ChosenDevices choose_devices(const TrainerOptions& options);
 /// `config` with what was `auto` written as it was decided.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);
 
-/// `deterministic`, `benchmark`, `detect_anomaly` and `debug` of the options: settings of the process, as they were again at
+/// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: settings of the process, as they were again at
 /// the end of its life.
 class ProcessSettings {
  public:
@@ -43,7 +45,15 @@ class ProcessSettings {
   ProcessSettings& operator=(const ProcessSettings&) = delete;
 
  private:
+  /// What products of float32 matrices are made with: PyTorch's word, where it has one, and its meaning for each library.
+  struct MatmulPrecision {
+    std::optional<at::Float32MatmulPrecision> word;
+    at::Float32Precision cuda, cpu;
+  };
+  static MatmulPrecision matmul_precision();
+  static void restore(const MatmulPrecision& precision);
   bool algorithms_, warn_only_, cudnn_deterministic_, cudnn_benchmark_, anomaly_, anomaly_nan_;
+  std::optional<MatmulPrecision> matmul_;
 };
 
 }  // namespace fulgur::detail

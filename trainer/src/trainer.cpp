@@ -9,6 +9,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "peak_memory.h"
 #include "predictions.h"
 #include "resume.h"
 #include "session.h"
@@ -188,6 +189,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.best_checkpoint = impl->remembered.best = run.best_checkpoint();
     run.print(cat("stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step, " steps · last checkpoint: ",
                   report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+    report.peak_memory = detail::gather_peak_memory(run);
+    run.print(peak_memory_text(report.peak_memory));
   };
   const auto signal = with_run(impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });

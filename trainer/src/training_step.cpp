@@ -59,7 +59,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
-  run.strategy->batch_to_device(module, run.data.module.get(), batch, 0);
+  run.batch_to_device(batch, 0);
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
   run.batch_samples_ = static_cast<double>(samples);

@@ -166,6 +166,13 @@ ConfigNode FieldTraits<ValCheckInterval>::write(const ValCheckInterval& value) {
   return value.interval ? FieldTraits<Interval>::write(*value.interval) : FieldTraits<BatchLimit>::write(value.batches);
 }
 
+void AllocatorOptions::fields(Fields& f) {
+  f(keep_freed_memory, "keep_freed_memory",
+    "malloc keeps up to 1 GiB of what tensors on the CPU free, instead of giving pages back and faulting them in again; malloc's own variables in the "
+    "environment win.");
+  f(cuda, "cuda", "Settings of CUDA's allocator, in the syntax and in place of PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True,max_split_size_mb:128.");
+}
+
 void TrainerOptions::fields(Fields& f) {
   f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU.")
       .one_of({"auto", "cpu", "cuda", "gpu"});
@@ -224,6 +231,14 @@ void TrainerOptions::fields(Fields& f) {
   f(cuda_graph, "cuda_graph",
     "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on one CUDA device. Where a step "
     "cannot be captured, the reason is told and the run goes on without.");
+  f(float32_matmul_precision, "float32_matmul_precision",
+    "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the device has it); null: as the process has it.")
+      .one_of({"highest", "high", "medium"});
+  f(memory_format, "memory_format",
+    "channels_last: floating tensors of four dimensions, of the module and of batches, lie with their channels innermost, which convolutions are faster on; "
+    "contiguous: as they are.")
+      .one_of({"contiguous", "channels_last"});
+  f(allocator, "allocator", "How memory of tensors is taken and kept; for the life of the process.");
   f(inference_mode, "inference_mode",
     "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is always without gradients only.");
   f(detect_anomaly, "detect_anomaly", "Names the operation whose backward gives NaN; slow.");

@@ -133,6 +133,12 @@ class FULGUR_API RunContext {
   virtual double agreed_time_s() const = 0;
   /// Seconds that the fit has taken over all its parts, where it was resumed; the same on all ranks.
   virtual double fit_time_s() const = 0;
+  /// Seconds that training has waited for its loader, in this process and this run: for the difference of two readings.
+  virtual double data_wait_s() const = 0;
+  /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to read.
+  virtual bool step_is_logged() const = 0;
+  /// `32-true`, `bf16-mixed`.
+  virtual std::string precision_name() const = 0;
 
   /// From the next window on, `count` batches make one optimizer step.
   virtual void set_accumulation(int64_t count) = 0;

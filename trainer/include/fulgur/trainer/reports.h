@@ -13,6 +13,14 @@
 
 namespace fulgur {
 
+/// Most memory that a rank held during a fit.
+struct FULGUR_API PeakMemory {
+  int64_t rank = 0;
+  /// `cpu`: the resident set of the process. `cuda:0`: what tensors held, by the caching allocator.
+  std::string device;
+  int64_t bytes = 0;
+};
+
 /// What a fit came to.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
@@ -22,6 +30,9 @@ struct FULGUR_API FitReport {
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
   Metrics metrics;           ///< last values by name
+  /// By ranks; of each the CPU and then its device, where that is another. Where the kernel does not let a process set its
+  /// peak back, that of the CPU is of the whole process.
+  std::vector<PeakMemory> peak_memory;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
 };
@@ -47,6 +58,9 @@ struct FULGUR_API PredictReport {
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 };
+
+/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; of several ranks the most of each kind of device, with its rank.
+FULGUR_API std::string peak_memory_text(const std::vector<PeakMemory>& peaks);
 
 /// Box-drawing table for stdout: `Validate metric | DataLoader 0`.
 FULGUR_API std::string metrics_table(const std::string& title, const std::vector<Metrics>& columns);

@@ -12,6 +12,7 @@
 #include "fulgur/core/logger.h"
 #include "fulgur/core/options.h"
 #include "fulgur/core/strategy.h"
+#include "fulgur/trainer/allocator_options.h"
 
 namespace fulgur {
 
@@ -129,6 +130,9 @@ struct FULGUR_API TrainerOptions {
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
   bool cuda_graph = false;
+  std::optional<std::string> float32_matmul_precision;
+  std::string memory_format = "contiguous";
+  AllocatorOptions allocator;
   bool inference_mode = true;
   bool detect_anomaly = false;
   bool debug = false;

@@ -1,0 +1,109 @@
+"""C12: from the start of a process to 90 % test accuracy."""
+
+import gzip
+from pathlib import Path
+
+from spec import Benchmark, Check, Metric, Peer, Results, Target
+
+DATA = Path("/usr/share/datasets/fashion-mnist")
+MAX_EPOCHS, LOSS_TOLERANCE = 12, 1e-3
+
+
+def read_idx(name, header):
+    import numpy as np
+
+    with gzip.open(DATA / name) as file:
+        return np.frombuffer(file.read(), dtype=np.uint8, offset=header)
+
+
+def make_inputs(folder: Path, seeds: int, samples: int):
+    import numpy as np
+    import torch
+    from safetensors.numpy import save_file
+
+    if not DATA.is_dir():
+        raise SystemExit(f"C12 needs Fashion-MNIST in {DATA}: apt-get install dataset-fashion-mnist")
+    sets = {}
+    for name, prefix in (("train", "train"), ("test", "t10k")):
+        sets[f"{name}_x"] = read_idx(f"{prefix}-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[:samples]
+        sets[f"{name}_y"] = read_idx(f"{prefix}-labels-idx1-ubyte.gz", 8).astype(np.int64)[:samples]
+    save_file(sets, folder / "data.safetensors")
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        layers = {
+            "conv0": torch.nn.Conv2d(1, 32, 3, padding=1, bias=False),
+            "conv1": torch.nn.Conv2d(32, 64, 3, padding=1, bias=False),
+            "hidden": torch.nn.Linear(64 * 7 * 7, 128),
+            "last": torch.nn.Linear(128, 10),
+        }
+        start = {f"{layer}.{n}": v.detach().numpy() for layer, m in layers.items() for n, v in m.named_parameters()}
+        random = np.random.default_rng(seed)
+        start["order"] = np.stack([random.permutation(len(sets["train_x"])) for _ in range(MAX_EPOCHS)])
+        save_file(start, folder / f"start{seed}.safetensors")
+
+
+def same_work(results: Results, rows: list[str], seeds: int) -> list[Check]:
+    checks = []
+    for row in rows:
+        worst = 0.0
+        for seed in range(seeds):
+            own, expected = (results.reports[f"{name}_{seed}"][0]["first_losses"] for name in (row, "torch"))
+            worst = max([worst, *(abs(a - b) for a, b in zip(own, expected, strict=True))])
+        detail = f"the first losses differ by {worst:.1e} at most (limit {LOSS_TOLERANCE:g})"
+        checks.append(Check(f"losses of {row}", worst <= LOSS_TOLERANCE, detail))
+        reached = all(r["reached"] for seed in range(seeds) for r in results.reports[f"{row}_{seed}"])
+        checks.append(Check(f"accuracy of {row}", reached, "reached with every seed" if reached else "not reached"))
+    return checks
+
+
+def benchmark(quick: bool) -> Benchmark:
+    seeds, samples, goal = (1, 6000, 0.7) if quick else (5, 60000, 0.9)
+    common = ["--inputs", "{inputs}", "--scratch", "{scratch}", "--report", "{report}", "--goal", str(goal)]
+    common += ["--epochs", str(MAX_EPOCHS)]
+    kinds = {
+        "fulgur": (
+            ["{bin}/c12_fulgur"],
+            "Fulgur Trainer, default",
+            "EarlyStopping at the goal; CSV and JSONL log, ModelCheckpoint, progress bar on a terminal, summary; "
+            "memory_format: channels_last.",
+        ),
+        "torch": (
+            ["{python}", "{peers}/c12_torch.py"],
+            "PyTorch by hand, best",
+            "Eager: index_select for a batch, AdamW(fused=True), channels last, no logs, no checkpoint.",
+        ),
+        "lightning": (
+            ["{python}", "{peers}/c12_lightning.py"],
+            "Lightning, default",
+            "EarlyStopping at the goal; CSVLogger, ModelCheckpoint, progress bar on a terminal, summary; DataLoader without "
+            "workers; channels last.",
+        ),
+    }
+    peers = [
+        Peer(f"{row}_{seed}", title, [*program, *common, "--seed", str(seed)], note, terminal=row != "torch", row=row)
+        for seed in range(seeds)
+        for row, (program, title, note) in kinds.items()
+    ]
+
+    def over(title, slow, aim=None):
+        target = Target.ratio(title, slow, "fulgur", "wall_s", aim)
+        target.judged = "median"
+        return target
+
+    return Benchmark(
+        name="C12",
+        title="Time to accuracy",
+        about=f"Fashion-MNIST, {samples} samples, two convolutions with BatchNorm and a hidden layer of 128, batch 128, AdamW, one thread; "
+        f"from the start of the process to the end of the first epoch with {100 * goal:g} % of the test images right. Seeds: {seeds}, "
+        "each with weights and orders that all peers have.",
+        peers=peers,
+        metrics=[
+            Metric("wall_s", "wall s", digits=1),
+            Metric("cpu_s", "CPU s", digits=1),
+            Metric("epochs", "epochs", digits=0),
+        ],
+        targets=[over("Lightning over Fulgur", "lightning", 1.0), over("PyTorch at its best over Fulgur", "torch")],
+        rounds=1,
+        make_inputs=lambda folder: make_inputs(folder, seeds, samples),
+        check=lambda results: same_work(results, list(kinds), seeds),
+    )

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur {
+
+/// Logs memory and load behind the training batches whose metrics are written, and reads nothing in the others. Keys begin with
+/// `DeviceStatsMonitor.on_train_batch_end/`:
+///
+/// - of a CUDA device, from the counters of its caching allocator, without waiting for it: `allocated_bytes`,
+///   `peak_allocated_bytes`, `reserved_bytes`, `peak_reserved_bytes`, `alloc_retries`, `ooms`;
+/// - of the CPU: `cpu_percent` (of one core, all threads of the process, since the row before), `resident_bytes` of the process,
+///   `memory_percent` (the machine's memory that nobody could get any more).
+///
+/// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; keys of the CPU
+/// are of the process, not of the machine; counters have names of their own.
+class FULGUR_API DeviceStatsMonitor final : public Callback {
+ public:
+  struct FULGUR_API Options {
+    std::optional<bool> cpu_stats = {};
+    std::vector<std::string> filter_keys = {};
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError for a key that there is not.
+  explicit DeviceStatsMonitor(Options options);
+
+  void on_train_start(RunContext& run) override;
+  void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
+
+ private:
+  void log(RunContext& run, const char* key, double value) const;
+
+  Options options_;
+  bool of_device_ = false, of_cpu_ = true;
+  std::chrono::steady_clock::time_point read_at_;
+  double cpu_seconds_ = 0;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,65 @@
+#include "fulgur/callbacks/device_stats_monitor.h"
+
+#include <algorithm>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace {
+
+const std::vector<std::string> kKeys{"allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "peak_reserved_bytes", "alloc_retries",
+                                     "ooms",            "cpu_percent",          "resident_bytes", "memory_percent"};
+
+}  // namespace
+
+void DeviceStatsMonitor::Options::fields(Fields& f) {
+  f(cpu_stats, "cpu_stats", "Whether load and memory of the process are logged; null: where it computes on the CPU.");
+  f(filter_keys, "filter_keys", "Only these keys, without what they begin with; empty: all.").one_of(kKeys);
+}
+
+DeviceStatsMonitor::DeviceStatsMonitor(Options options) : options_(std::move(options)) {
+  for (const std::string& key : options_.filter_keys)
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys names keys of this callback; got '", escape_controls(key), "'. There are: ", join(kKeys), "."));
+}
+
+void DeviceStatsMonitor::on_train_start(RunContext& run) {
+  of_device_ = !run.device().is_cpu();
+  of_cpu_ = options_.cpu_stats.value_or(!of_device_);
+  read_at_ = std::chrono::steady_clock::now();
+  cpu_seconds_ = process_usage().cpu_seconds;
+}
+
+void DeviceStatsMonitor::log(RunContext& run, const char* key, double value) const {
+  const auto& wanted = options_.filter_keys;
+  if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), key) == wanted.end()) return;
+  run.log(cat("DeviceStatsMonitor.on_train_batch_end/", key), value, {.reduce_fx = Reduce::last});
+}
+
+void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+  if (!run.step_is_logged()) return;
+  if (const auto memory = of_device_ ? device_memory(run.device()) : std::nullopt) {
+    log(run, "allocated_bytes", static_cast<double>(memory->allocated));
+    log(run, "peak_allocated_bytes", static_cast<double>(memory->peak_allocated));
+    log(run, "reserved_bytes", static_cast<double>(memory->reserved));
+    log(run, "peak_reserved_bytes", static_cast<double>(memory->peak_reserved));
+    log(run, "alloc_retries", static_cast<double>(memory->alloc_retries));
+    log(run, "ooms", static_cast<double>(memory->ooms));
+  }
+  if (!of_cpu_) return;
+  const ProcessUsage usage = process_usage();
+  const SystemMemory machine = system_memory();
+  const auto now = std::chrono::steady_clock::now();
+  const double passed = std::chrono::duration<double>(now - std::exchange(read_at_, now)).count();
+  if (passed > 0) log(run, "cpu_percent", 100 * (usage.cpu_seconds - cpu_seconds_) / passed);
+  cpu_seconds_ = usage.cpu_seconds;
+  log(run, "resident_bytes", static_cast<double>(usage.resident));
+  if (machine.total > 0) log(run, "memory_percent", 100 * (1 - static_cast<double>(machine.available) / static_cast<double>(machine.total)));
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Callback>::add<DeviceStatsMonitor>("DeviceStatsMonitor", "Logs memory of the device, and load and memory of the process.");
+
+}  // namespace fulgur
