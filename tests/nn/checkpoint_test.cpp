@@ -495,6 +495,19 @@ TEST_CASE("between forward and backward a checkpoint holds its input; in backwar
   CHECK(plain.peak > 9 * blocks * width);
 }
 
+TEST_CASE("a long chain of checkpoints is gone through, and given up, without a deep stack") {
+  const auto chain = [](const Tensor& x) {
+    Tensor y = x;
+    for (int i = 0; i < 20000; ++i) y = nn::checkpoint([](const Tensor& given) { return given.sin(); }, y);
+    return y;
+  };
+  const Tensor x = at::ones({1}).requires_grad_();
+  Tensor y = chain(x);
+  y = Tensor();
+  chain(x).backward();
+  CHECK(x.grad().item<float>() > 0);
+}
+
 TEST_CASE("running statistics of a checkpointed batch norm see a batch once") {
   for (const auto momentum : {std::optional(0.1), std::optional<double>()}) {
     nn::BatchNorm1d plain(nn::BatchNormOptions(kWidth).momentum(momentum)), checkpointed(nn::BatchNormOptions(kWidth).momentum(momentum));
