@@ -7,6 +7,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "fulgur/nn/checkpoint.h"
 #include "sync_batch_norm.h"
 
 namespace fulgur::nn {
@@ -70,7 +71,9 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
     throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", shape_text(input.sizes()),
                     ". Use larger batches, or drop_last for a last batch of one sample."));
   double factor = options.momentum().value_or(0.0);
-  if (this->is_training() && num_batches_tracked.defined()) {
+  if (in_recompute()) {
+    factor = 0;  // the batch is counted already
+  } else if (this->is_training() && num_batches_tracked.defined()) {
     num_batches_tracked.add_(1);
     if (!options.momentum()) factor = 1.0 / num_batches_tracked.template item<double>();
   }

@@ -1,5 +1,8 @@
 // Each config of configs/ is run on a few batches of the real data.
+#include <array>
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -19,6 +22,13 @@ std::set<std::string> keys(const Json& object) {
   return names;
 }
 
+/// A text that gpt_shakespeare can train on: six thousand words from a few.
+std::string small_text() {
+  std::string text;
+  for (int i = 0; i < 6000; ++i) text += std::array{"to ", "be ", "or ", "not\n", "that ", "is "}[static_cast<size_t>(i * i % 7 * i % 6)];
+  return text;
+}
+
 }  // namespace
 
 TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
@@ -28,28 +38,66 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     ++found;
     CAPTURE(entry.path());
     const TemporaryFolder folder;
+    write_text(folder / "text.txt", small_text());
+    const Start start{.folder = {}, .environment = {"FULGUR_TEXT=" + (folder / "text.txt").string()}};
     const std::vector<std::string> few{"--config", entry.path().string(), "--trainer.default_root_dir", folder.path().string(),
                                        "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "4", "--trainer.limit_val_batches", "1",
                                        "--trainer.limit_test_batches", "1", "--trainer.log_every_n_steps", "2"};
     std::vector<std::string> fit{"fit", "--report", (folder / "fit.json").string()};
     fit.insert(fit.end(), few.begin(), few.end());
-    const Finished fitted = trainer(fit);
+    const Finished fitted = trainer(fit, start);
     INFO(fitted.err);
     if (fitted.exit_code == 3 && says(fitted.err, "dataset-fashion-mnist"))
       SKIP("Fashion-MNIST is not installed (Debian package dataset-fashion-mnist)");
     REQUIRE(fitted.exit_code == 0);
     std::vector<std::string> test{"test", "--ckpt_path", "best", "--report", (folder / "test.json").string()};
     test.insert(test.end(), few.begin(), few.end());
-    const Finished tested = trainer(test);
+    const Finished tested = trainer(test, start);
     INFO(tested.err);
     REQUIRE(tested.exit_code == 0);
     const auto fit_names = keys(Json::parse(read_text(folder / "fit.json"))["metrics"]);
     const auto test_names = keys(Json::parse(read_text(folder / "test.json"))["metrics"]);
-    const bool classifier = entry.path().stem() != "autoencoder";
-    CHECK(fit_names == (classifier ? std::set<std::string>{"train_loss", "val_loss", "val_acc"} : std::set<std::string>{"train_loss", "val_loss"}));
-    CHECK(test_names == (classifier ? std::set<std::string>{"test_loss", "test_acc"} : std::set<std::string>{"test_loss"}));
+    using Names = std::set<std::string>;
+    const bool gpt = entry.path().stem() == "gpt_shakespeare", classifier = !gpt && entry.path().stem() != "autoencoder";
+    CHECK(fit_names == (gpt ? Names{"train_loss", "val_loss", "val_perplexity"} : classifier ? Names{"train_loss", "val_loss", "val_acc"} : Names{"train_loss", "val_loss"}));
+    CHECK(test_names == (gpt ? Names{"test_loss", "test_perplexity"} : classifier ? Names{"test_loss", "test_acc"} : Names{"test_loss"}));
   }
-  CHECK(found >= 3);
+  CHECK(found >= 4);
+}
+
+TEST_CASE("a GPT learns a text, the same to the bit with activation checkpointing, and its perplexity is exp of the mean loss") {
+  const TemporaryFolder folder;
+  write_text(folder / "text.txt", small_text());
+  const auto run = [&](const std::string& how) {
+    const std::string report = (folder / (how + ".json")).string();
+    const Finished fitted = trainer({"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.default_root_dir", folder.path().string(),
+                                     "--trainer.max_epochs", "1", "--data.samples_per_epoch", "720", "--trainer.num_threads", "1", "--model.n_embd", "32",
+                                     "--model.dropout", "0.1", "--data.block_size", "16", "--optimizer.lr", "0.01", "--model.activation_checkpointing", how, "--report", report},
+                                    {.folder = {}, .environment = {"FULGUR_TEXT=" + (folder / "text.txt").string()}});
+    INFO(fitted.err);
+    REQUIRE(fitted.exit_code == 0);
+    return Json::parse(read_text(report))["metrics"];
+  };
+  const Json plain = run("none");
+  CHECK(plain["val_loss"].get<double>() < 1.5);  // a guess among 11 characters: 2.4
+  CHECK(std::abs(plain["val_perplexity"].get<double>() - std::exp(plain["val_loss"].get<double>())) < 1e-5);
+  CHECK((run("all") == plain));
+  CHECK((run("every_3") == plain));
+}
+
+TEST_CASE("a GPT learns from tinyshakespeare") {
+  const char* trial = std::getenv("FULGUR_TRIAL_DATA");
+  if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "tinyshakespeare"))
+    SKIP("FULGUR_TRIAL_DATA names no folder with tinyshakespeare/");
+  const TemporaryFolder folder;
+  const Finished fitted = trainer({"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.default_root_dir", folder.path().string(),
+                                   "--trainer.max_epochs", "1", "--data.samples_per_epoch", "1200", "--trainer.limit_val_batches", "10",
+                                   "--trainer.num_threads", "1", "--report", (folder / "report.json").string()},
+                                  {.folder = {}, .environment = {"FULGUR_TEXT=" + std::string(trial) + "/tinyshakespeare/input.txt"}});
+  INFO(fitted.err);
+  REQUIRE(fitted.exit_code == 0);
+  // 65 characters: a guess has 4.17, their frequencies alone 3.3.
+  CHECK(Json::parse(read_text(folder / "report.json"))["metrics"]["val_loss"].get<double>() < 2.8);
 }
 
 TEST_CASE("last and best are those of the newest run that has them, or of the run whose config is given") {

@@ -12,4 +12,6 @@ set(TEST_SOURCES
   samplers_test.cpp
   subset_dataset_test.cpp
   tensor_dataset_test.cpp
+  text_data_module_test.cpp
+  text_vocabulary_test.cpp
   workers_test.cpp)

@@ -1,3 +1,4 @@
 set(TEST_SOURCES
   autoencoder_test.cpp
-  classifier_test.cpp)
+  classifier_test.cpp
+  gpt_test.cpp)

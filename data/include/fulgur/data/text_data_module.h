@@ -1,0 +1,61 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "fulgur/core/data_module.h"
+#include "fulgur/data/loading_options.h"
+#include "fulgur/data/text_vocabulary.h"
+
+namespace fulgur {
+
+/// A plain text file for language models. The text is cut into a beginning for training, then a part for validation, then
+/// one for test and predict. A sample is a window of block_size tokens and what follows each: batches have `input` and
+/// `target`, both (N, block_size) int64, target one token ahead. Tokens lie in memory as one byte each (four where the
+/// vocabulary has more than 256); windows are cut as they are read.
+///
+/// Windows in training begin anywhere (`random`: a pure function of seed, epoch and index), as many an epoch as
+/// samples_per_epoch says, or each `stride` tokens (`strided`, in a new order each epoch). Those of validation and test lie
+/// side by side; what is left at the end of a part is not used.
+///
+/// Facts: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is of the whole file and
+/// goes into the checkpoint; a checkpoint's is used from then on.
+class FULGUR_API TextDataModule : public DataModule {
+ public:
+  struct Options {
+    std::filesystem::path path = {};
+    std::string tokens = "char";
+    int64_t block_size = 128;
+    std::string windows = "random";
+    Auto<int64_t> stride = {};
+    Auto<int64_t> samples_per_epoch = {};
+    double val_fraction = 0.1;
+    double test_fraction = 0.0;
+    int64_t batch_size = 64;
+    Auto<int64_t> eval_batch_size = {};
+    LoadingOptions loading = {};
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError for options that contradict each other.
+  explicit TextDataModule(const Options& options);
+  ~TextDataModule() override;
+
+  /// Throws a DataError for a file that cannot be read, is empty, is not UTF-8 (`tokens: char`), or is too short for a
+  /// window in each part.
+  void setup(Verb verb) override;
+  std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
+  StateTree facts() const override;
+  StateTree state() const override;
+  /// Throws a CheckpointError for a vocabulary that lacks characters of the file, or one of the other kind.
+  void load_state(const StateTree& state) override;
+
+  /// Known behind setup.
+  const TextVocabulary& vocabulary() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulgur

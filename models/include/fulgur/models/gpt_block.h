@@ -1,0 +1,69 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+/// The sizes of a transformer block.
+struct GptBlockOptions {
+  int64_t n_embd = 128;
+  int64_t n_head = 4;
+  double dropout = 0.0;
+  bool bias = true;
+};
+
+/// Layer norm over the last dimension with or without a bias; LibTorch's has always one.
+class FULGUR_API GptLayerNorm : public torch::nn::Module {
+ public:
+  GptLayerNorm(int64_t width, bool with_bias);
+  Tensor forward(const Tensor& input);
+
+  Tensor weight;
+  Tensor bias;  ///< undefined without
+};
+
+/// Causal self-attention of several heads, by LibTorch's fused kernel where it has one.
+class FULGUR_API CausalSelfAttention : public torch::nn::Module {
+ public:
+  explicit CausalSelfAttention(const GptBlockOptions& options);
+  /// (N, T, n_embd) to the same.
+  Tensor forward(const Tensor& input);
+
+  torch::nn::Linear c_attn{nullptr}, c_proj{nullptr};
+
+ private:
+  GptBlockOptions options_;
+};
+
+/// Linear to four times the width, GELU, Linear back, dropout.
+class FULGUR_API GptMlp : public torch::nn::Module {
+ public:
+  explicit GptMlp(const GptBlockOptions& options);
+  Tensor forward(const Tensor& input);
+
+  torch::nn::Linear c_fc{nullptr}, c_proj{nullptr};
+
+ private:
+  double dropout_;
+};
+
+/// One block of a decoder: x + attention(norm(x)), then x + mlp(norm(x)). Names as in nanoGPT: ln_1, attn, ln_2, mlp.
+class FULGUR_API GptBlock : public torch::nn::Module {
+ public:
+  /// Throws a ConfigError where n_head does not divide n_embd.
+  explicit GptBlock(const GptBlockOptions& options);
+  /// (N, T, n_embd) to the same.
+  Tensor forward(const Tensor& input);
+
+ private:
+  std::shared_ptr<GptLayerNorm> ln_1_, ln_2_;
+  std::shared_ptr<CausalSelfAttention> attn_;
+  std::shared_ptr<GptMlp> mlp_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,167 @@
+#include "fulgur/models/gpt.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "fulgur/core/text.h"
+#include "fulgur/nn/checkpoint.h"
+
+namespace fulgur {
+namespace {
+
+constexpr int64_t kIgnoredToken = -100;
+
+/// 0: none, 1: all, N: the first of every N.
+int64_t checkpoint_interval(const std::string& text) {
+  constexpr std::string_view kEvery = "every_";
+  if (text == "none") return 0;
+  if (text == "all") return 1;
+  if (text.starts_with(kEvery)) {
+    int64_t every = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + kEvery.size(), end, every);
+    if (error == std::errc() && stop == end && every >= 2) return every;
+  }
+  throw ConfigError(cat("[models.Gpt] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '", escape_controls(text), "'."));
+}
+
+void check_tokens(const Tensor& tokens, int64_t block_size) {
+  if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
+    throw DataError(cat("[models.Gpt] tokens must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()), " of shape ", shape_text(tokens.sizes()), "."));
+  if (tokens.size(1) > block_size)
+    throw DataError(cat("[models.Gpt] a sequence has at most block_size = ", block_size, " tokens; got ", tokens.size(1), ". Set the block_size of model and data alike."));
+}
+
+// Searched for only behind a failure: a check in each step would wait for the device.
+[[noreturn]] void throw_token_out_of_range(const Tensor& tokens, int64_t vocab_size) {
+  const Tensor wrong = tokens.lt(0).logical_and(tokens.ne(kIgnoredToken)).logical_or(tokens.ge(vocab_size));
+  const Tensor values = tokens.masked_select(wrong);
+  throw DataError(cat("[models.Gpt] tokens must be in [0, vocab_size = ", vocab_size, "); got ", values.numel() > 0 ? values[0].item<int64_t>() : kIgnoredToken,
+                      ". Link vocab_size to the data's: `link: [{from: data.vocab_size, to: model.vocab_size}]`."));
+}
+
+}  // namespace
+
+void Gpt::Options::fields(Fields& f) {
+  f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").at_least(1);
+  f(block_size, "block_size", "Tokens of the longest sequence.").at_least(1);
+  f(n_layer, "n_layer", "Blocks.").at_least(1);
+  f(n_head, "n_head", "Heads of the attention; they divide n_embd.").at_least(1);
+  f(n_embd, "n_embd", "Width of the blocks.").at_least(1);
+  f(dropout, "dropout", "Share of values set to zero in training: of the embedding, the attention and both branches of a block.").at_least(0).less_than(1);
+  f(bias, "bias", "Biases in the linear layers and norms.");
+  f(activation_checkpointing, "activation_checkpointing",
+    "Blocks whose activations are computed again in backward instead of kept: none, all, or every_N (every_2): the first of every N.");
+}
+
+Gpt::Gpt(const Options& options) : options_(options), checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
+  const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
+  wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
+  wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
+  const auto blocks = transformer->register_module("h", std::make_shared<torch::nn::ModuleListImpl>());
+  for (int64_t i = 0; i < options.n_layer; ++i) {
+    blocks_.push_back(std::make_shared<GptBlock>(GptBlockOptions{options.n_embd, options.n_head, options.dropout, options.bias}));
+    blocks->push_back(blocks_.back());
+  }
+  ln_f_ = transformer->register_module("ln_f", std::make_shared<GptLayerNorm>(options.n_embd, options.bias));
+  lm_head_ = register_module("lm_head", torch::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
+  lm_head_->weight = wte_->weight;
+  tie_parameters(*this, "transformer.wte.weight", "lm_head.weight");
+  initialize();
+}
+
+void Gpt::initialize() {
+  const at::NoGradGuard no_grad;
+  const double of_branches = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.n_layer));
+  for (auto& [name, value] : unique_parameters(*this)) {
+    if (name.ends_with("c_proj.weight")) value.normal_(0, of_branches);
+    else if (value.dim() >= 2) value.normal_(0, 0.02);
+    else if (name.ends_with("bias")) value.zero_();
+  }
+}
+
+Tensor Gpt::forward(const Tensor& tokens) {
+  check_tokens(tokens, options_.block_size);
+  Tensor x;
+  try {
+    x = wte_(tokens) + wpe_->weight.narrow(0, 0, tokens.size(1));
+  } catch (const c10::IndexError&) {
+    throw_token_out_of_range(tokens, options_.vocab_size);
+  }
+  if (options_.dropout > 0) x = at::dropout(x, options_.dropout, is_training());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const bool checkpointed = checkpoint_every_ > 0 && static_cast<int64_t>(i) % checkpoint_every_ == 0;
+    x = checkpointed ? nn::checkpoint(blocks_[i], x) : blocks_[i]->forward(x);
+  }
+  return lm_head_(ln_f_->forward(x));
+}
+
+Tensor Gpt::loss_of(const Batch& batch) {
+  const Tensor& targets = batch[1];
+  const Tensor logits = forward(batch[0]);
+  if (targets.sizes() != batch[0].sizes() || targets.scalar_type() != at::kLong)
+    throw DataError(cat("[models.Gpt] what follows each token must be int64 of the tokens' shape ", shape_text(batch[0].sizes()), "; got ",
+                        c10::toString(targets.scalar_type()), " of shape ", shape_text(targets.sizes()), ". The second entry of a batch holds it."));
+  try {
+    return at::cross_entropy_loss(logits.flatten(0, 1), targets.reshape(-1));
+  } catch (const c10::IndexError&) {
+    throw_token_out_of_range(targets, options_.vocab_size);
+  }
+}
+
+StepOutput Gpt::training_step(const Batch& batch, int64_t) {
+  Tensor loss = loss_of(batch);
+  log("train_loss", loss, {.prog_bar = true});
+  return loss;
+}
+
+void Gpt::evaluate(const Batch& batch, const char* loss_name) {
+  const Tensor loss = loss_of(batch);
+  log(loss_name, loss, {.prog_bar = true});
+  const Tensor count = batch[1].ne(kIgnoredToken).sum().to(at::kDouble);
+  // In a batch without any token the mean is NaN, and no token's.
+  const Tensor sum = at::where(count.gt(0), loss.detach().to(at::kDouble) * count, at::zeros({}, count.options()));
+  if (evaluated_.defined()) evaluated_.add_(at::stack({sum, count}));
+}
+
+void Gpt::begin_perplexity() { evaluated_ = at::zeros({2}, at::TensorOptions(device()).dtype(at::kDouble)); }
+
+void Gpt::log_perplexity(const char* name) {
+  const Tensor all = run().collectives().all_reduce(evaluated_, ReduceOp::sum);
+  log(name, all[0].div(all[1]).exp());
+  evaluated_ = Tensor();
+}
+
+Outputs Gpt::validation_step(const Batch& batch, int64_t, int64_t) {
+  evaluate(batch, "val_loss");
+  return {};
+}
+
+Outputs Gpt::test_step(const Batch& batch, int64_t, int64_t) {
+  evaluate(batch, "test_loss");
+  return {};
+}
+
+void Gpt::on_validation_epoch_start() { begin_perplexity(); }
+void Gpt::on_validation_epoch_end() { log_perplexity("val_perplexity"); }
+void Gpt::on_test_epoch_start() { begin_perplexity(); }
+void Gpt::on_test_epoch_end() { log_perplexity("test_perplexity"); }
+
+Outputs Gpt::predict_step(const Batch& batch, int64_t, int64_t) {
+  const auto [probability, prediction] = forward(batch[0]).softmax(2).max(2);
+  return {{"prediction", prediction}, {"probability", probability}};
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<LightningModule>::add<Gpt>("Gpt", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
+
+}  // namespace fulgur

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <vector>
+
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::nn {
+
+/// The autocast state of this thread: what `torch.amp.autocast` sets.
+class AutocastState {
+ public:
+  /// Of the CPU, of CUDA and of the device types of `devices`.
+  explicit AutocastState(const std::vector<at::Device>& devices);
+
+  /// Puts a state in place and restores what was there at the end of its life.
+  class Guard {
+   public:
+    explicit Guard(const AutocastState& state);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    std::vector<at::Device> devices_;
+    std::vector<AutocastState> before_;
+  };
+
+ private:
+  struct OfType {
+    at::DeviceType type;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  void put() const;
+  std::vector<OfType> types_;
+  bool cache_;
+};
+
+/// States of the default generators of the CPU and of `devices`. They are the process's: other threads that draw at the
+/// same time are not kept apart.
+class GeneratorStates {
+  struct Of {
+    at::Generator generator;
+    Tensor state;
+  };
+
+ public:
+  explicit GeneratorStates(const std::vector<at::Device>& devices);
+  /// Keeps only the generators that have moved since.
+  void keep_moved();
+
+  /// Puts the states in place and restores what was there at the end of its life.
+  class Guard {
+   public:
+    explicit Guard(const GeneratorStates& states);
+    ~Guard();
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    std::vector<Of> before_;
+  };
+
+ private:
+  static Of now(at::Generator generator);
+  static void put(const std::vector<Of>& generators);
+  std::vector<Of> generators_;
+};
+
+}  // namespace fulgur::nn

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ambient_state.h"
+#include "fulgur/nn/checkpoint.h"
+
+namespace fulgur::nn {
+
+/// The place of one dropped tensor. The graph owns it, so that what backward has freed is not recomputed into it.
+struct Holder {
+  struct Value {
+    Tensor tensor;
+    int64_t version;
+  };
+  std::map<int, Value> values;  ///< by backward pass; guarded by the frame's mutex
+};
+
+/// One checkpointed call: what it needs to run again, and the places of what it saved. As in Python's
+/// torch/utils/checkpoint.py a pass of backward recomputes all places that are alive when it finds one empty, and takes each
+/// value out as it uses it. Hooks in the graph share the frame; device threads may come at the same time.
+class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
+ public:
+  CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs, detail::CheckpointRegion::Run run);
+
+  /// Forward saves `tensor`: notes what it is and gives the place of its value.
+  std::shared_ptr<Holder> drop(const Tensor& tensor);
+  /// Forward is over; from now on the recompute must save as many tensors.
+  void complete() noexcept;
+  /// Backward wants a value; `holder` is of this frame.
+  Tensor take(Holder& holder);
+  /// The recompute saves `tensor`. Throws to end it where nothing more is needed.
+  void keep(const Tensor& tensor);
+
+ private:
+  struct Kind {
+    at::DimVector shape;
+    at::ScalarType dtype;
+    at::Device device;
+    std::optional<int64_t> version;  ///< of a parameter, which must not change until backward
+  };
+  static Kind kind_of(const Tensor& tensor);
+  static std::string text(const Kind& kind);
+  void compare(size_t index, const Kind& found);
+  void recompute();
+  void run_again();
+  void check() const;
+  void forget(int pass);
+
+  const CheckpointOptions options_;
+  const detail::CheckpointRegion::Run run_;
+  const std::vector<at::Device> devices_;
+  const AutocastState autocast_;
+  std::optional<GeneratorStates> generators_;
+  std::vector<torch::autograd::SavedVariable> inputs_;
+
+  // Recursive for a backward inside of the function: it may come back to the frame on the same thread.
+  std::recursive_mutex mutex_;
+  std::vector<std::weak_ptr<Holder>> holders_;
+  std::vector<Kind> kinds_;
+  bool complete_ = false;
+  bool recomputing_ = false;
+  // Of the recompute that is under way.
+  int pass_ = -1;
+  size_t saved_ = 0;
+  std::string difference_;
+};
+
+}  // namespace fulgur::nn
