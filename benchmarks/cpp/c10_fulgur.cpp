@@ -94,7 +94,7 @@ void run(const bench::Arguments& arguments) {
   strategy.configure({.devices = {at::Device(at::kCPU)},
                       .devices_are_auto = true,
                       .sync_batchnorm = variant == "sync_bn",
-                      .precision = std::make_shared<fulgur::TruePrecision>(at::kFloat)});
+                      .precision = std::make_shared<fulgur::Float32True>()});
   Rank rank(inputs, strategy, variant == "bn" || variant == "sync_bn");
   std::vector<Way> ways;
   if (variant == "plain") {

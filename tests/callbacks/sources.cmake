@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   checkpoint_name_test.cpp
+  chrome_trace_test.cpp
   device_stats_monitor_test.cpp
   early_stopping_test.cpp
   gradient_accumulation_scheduler_test.cpp

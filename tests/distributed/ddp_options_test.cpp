@@ -144,3 +144,27 @@ TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
   }
   CHECK(metrics["data_wait_share"].get<double>() < 1);
 }
+
+TEST_CASE("ddp: the timeline of the Reducer as a Chrome trace of each rank: gradients are on their way before backward has ended") {
+  const TemporaryFolder folder;
+  fit(folder, {"--trainer.callbacks+=ChromeTrace", "--trainer.callbacks.first_batch", "4", "--trainer.callbacks.batches", "2", "--trainer.strategy.bucket_cap_mb", "0.00005"});
+  const std::filesystem::path run = last_checkpoint(folder.path()).parent_path().parent_path();
+  for (const char* name : {"trace_rank0.json", "trace_rank1.json"}) {
+    CAPTURE(name);
+    const auto trace = nlohmann::json::parse(read_text(run / name));
+    double first_exchange = 1e300, last_backward = 0;
+    int64_t exchanges = 0;
+    for (const auto& event : trace.at("traceEvents")) {
+      const std::string what = event.value("name", "");
+      if (event.value("ph", "") != "X") continue;
+      const double start = event.at("ts").get<double>();
+      if (what == "gloo:all_reduce") {
+        ++exchanges;
+        first_exchange = std::min(first_exchange, start);
+      }
+      if (what.starts_with("autograd::engine::evaluate_function")) last_backward = std::max(last_backward, start + event.at("dur").get<double>());
+    }
+    CHECK(exchanges >= 4);  // several buckets in each of two steps
+    CHECK(first_exchange < last_backward);
+  }
+}

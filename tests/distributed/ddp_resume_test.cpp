@@ -60,6 +60,27 @@ TEST_CASE("F32 under ddp: SIGTERM to one rank or to all ends every rank with a c
   CHECK(std::filesystem::exists(last_checkpoint(folder.path())));
 }
 
+TEST_CASE("F32 under ddp: SIGTERM to one rank, wherever that is, ends all with a checkpoint from which they come to the bits of a quiet run") {
+  const std::vector<std::string> options{"--trainer.max_epochs", "2", "--trainer.accumulate_grad_batches", "2", "--trainer.agree_every", "1", "--data.num_train", "48", "--model.dropout", "0.2"};
+  const TemporaryFolder whole;
+  REQUIRE(all_exit(fit(whole.path(), 2, 8, options), 0));
+  const auto expected = last_checkpoint(whole.path());
+  for (const char* place : {"train_start", "epoch_start", "second_epoch_start", "batch_start", "before_backward", "after_backward", "before_step", "before_zero_grad", "batch_end",
+                            "validation_start", "validation_batch", "validation_end", "epoch_end", "save", "train_end"}) {
+    CAPTURE(place);
+    const TemporaryFolder folder;
+    const bool early = std::string_view(place).ends_with("start") && std::string_view(place) != "second_epoch_start" && std::string_view(place) != "validation_start";
+    const auto runs = fit(folder.path(), 2, 8,
+                          plus(options, {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", place[0] == 'b' ? "0" : "1", "--trainer.callbacks.signal_step", early ? "0" : "1",
+                                         "--trainer.callbacks.signal_place", place}));
+    // One that comes behind the last step finds nothing left to do.
+    const bool done = all_exit(runs, 0);
+    CHECK((done ? std::string_view(place) == "train_end" || std::string_view(place) == "save" : all_exit(runs, 75)));
+    if (!done) CHECK(all_exit(fit(folder.path(), 2, 8, plus(options, {"--resume"})), 0));
+    CHECK(same_bits(expected, last_checkpoint(folder.path())));
+  }
+}
+
 TEST_CASE("ddp: SIGUSR1 to one rank saves, and training goes on") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},

@@ -48,6 +48,16 @@ std::string quoted(const std::vector<std::string>& arguments) {
   return text;
 }
 
+// Processes at work in that folder; those that ended and were not waited for have none.
+int processes_in(const std::filesystem::path& folder) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(entry.path() / "cwd", error) == std::filesystem::canonical(folder) && !error) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 TEST_CASE("launch: `devices: 4` starts four processes, which come to the weights of one") {
@@ -67,6 +77,23 @@ TEST_CASE("F20, launched: a rank that is killed is named with its signal, and no
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "rank 1 of 2 was ended by signal 9"));
   CHECK(says(run.err, "lost another rank"));
+}
+
+TEST_CASE("F23, launched: rank 0, where the store is, is killed and named as any other") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill", "--model.trouble_rank", "0"}), {.folder = folder.path()});
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "rank 0 of 2 was ended by signal 9"));
+  CHECK(processes_in(folder.path()) == 0);
+}
+
+TEST_CASE("F23, launched: a launcher that is killed leaves no rank behind") {
+  const TemporaryFolder folder;
+  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_ms", "5"}), {.folder = folder.path()});
+  REQUIRE(run.wait_until([&] { return processes_in(folder.path()) == 3 && says(run.err(), "run folder"); }));
+  run.signal(SIGKILL);
+  for (int i = 0; i < 100 && processes_in(folder.path()) > 0; ++i) ::usleep(100'000);
+  CHECK(processes_in(folder.path()) == 0);
 }
 
 TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {

@@ -28,6 +28,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <utility>
 
 namespace {
 
@@ -363,12 +364,16 @@ class ProbeCallback : public fulgur::Callback {
  public:
   struct Options {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
+    std::string signal_place = "batch_end";
     void fields(Fields& f) {
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
       f(signal_rank, "signal_rank", "The rank that sends itself a signal.");
       f(signal_step, "signal_step", "Behind this step.");
       f(signal, "signal", "Its number.");
+      f(signal_place, "signal_place", "Where the signal is sent; behind the step for batch_end, from it on elsewhere.")
+          .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start", "before_backward", "after_backward", "before_step", "before_zero_grad",
+                   "validation_start", "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
     }
   };
@@ -378,11 +383,35 @@ class ProbeCallback : public fulgur::Callback {
     if (options_.sleep_ms > 0) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
     if (run.rank() == options_.stop_rank && step == options_.stop_step) run.request_stop("the probe asked for it");
-    if (run.rank() == options_.signal_rank && step == options_.signal_step) ::raise(static_cast<int>(options_.signal));
+    if (step == options_.signal_step) at(run, "batch_end");
   }
 
+  void on_sanity_check_start(fulgur::RunContext& run) override { at(run, "sanity_check"); }
+  void on_train_start(fulgur::RunContext& run) override { at(run, "train_start"); }
+  void on_train_end(fulgur::RunContext& run) override { at(run, "train_end"); }
+  void on_train_epoch_start(fulgur::RunContext& run) override {
+    at(run, "epoch_start");
+    if (run.progress().epoch == 1) at(run, "second_epoch_start");
+  }
+  void on_train_epoch_end(fulgur::RunContext& run) override { at(run, "epoch_end"); }
+  void on_train_batch_start(fulgur::RunContext& run, const Batch&, int64_t) override { at(run, "batch_start"); }
+  void on_before_backward(fulgur::RunContext& run, const Tensor&) override { at(run, "before_backward"); }
+  void on_after_backward(fulgur::RunContext& run) override { at(run, "after_backward"); }
+  void on_before_optimizer_step(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_step"); }
+  void on_before_zero_grad(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_zero_grad"); }
+  void on_validation_start(fulgur::RunContext& run) override { at(run, "validation_start"); }
+  void on_validation_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override { at(run, "validation_batch"); }
+  void on_validation_end(fulgur::RunContext& run) override { at(run, "validation_end"); }
+  void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }
+
  private:
+  void at(fulgur::RunContext& run, std::string_view place) {
+    if (place != options_.signal_place || run.rank() != options_.signal_rank || run.progress().global_step < options_.signal_step || std::exchange(sent_, true)) return;
+    ::raise(static_cast<int>(options_.signal));
+  }
+
   Options options_;
+  bool sent_ = false;
 };
 FULGUR_REGISTER(fulgur::Callback, ProbeCallback, "Stops and signals.");
 

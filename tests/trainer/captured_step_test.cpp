@@ -12,6 +12,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/state_bytes.h"
+#include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lbfgs.h"
 #include "fulgur/optim/lion.h"
 #include "fulgur/strategies/single_device.h"
