@@ -473,18 +473,18 @@ TEST_CASE("between forward and backward a checkpoint holds its input; in backwar
   struct Sizes {
     int64_t held, peak;
   };
-  const auto measure = [&](bool checkpointed) {
+  const auto measure = [&](bool checkpointed, bool retain_graph = false) {
     const test::LiveMemory memory;
     Tensor y = stack.forward(x, checkpointed);
     Sizes sizes{memory.bytes(), 0};
     for (const auto& block : stack.blocks)  // gradients are not what is measured
       for (Tensor& parameter : block->parameters()) parameter.mutable_grad() = at::zeros_like(parameter);
     const int64_t gradients = memory.bytes() - sizes.held;
-    y.backward(at::ones_like(y));
+    y.backward(at::ones_like(y), retain_graph);
     sizes.peak = memory.peak() - gradients;
     return sizes;
   };
-  const Sizes plain = measure(false), checkpointed = measure(true);
+  const Sizes plain = measure(false), checkpointed = measure(true), retained = measure(true, /*retain_graph=*/true);
   stack.take_gradients();
   // A block saves its input, and input and output of the GELU: (1 + 4 + 4) widths. The last output lives too, the first
   // input is not counted; and a checkpoint keeps 5 kB of generator state only where it drew from it.
@@ -492,6 +492,7 @@ TEST_CASE("between forward and backward a checkpoint holds its input; in backwar
   CHECK(plain.held == blocks * 9 * width);
   CHECK(checkpointed.held == blocks * width);
   CHECK(checkpointed.peak < (blocks + 16) * width);
+  CHECK(retained.peak < (blocks + 16) * width);  // a value goes when it is used, not with the graph
   CHECK(plain.peak > 9 * blocks * width);
 }
 
