@@ -9,6 +9,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
@@ -77,6 +79,7 @@ void FusedOptimizer::rebuild() {
       if (b == buckets_.size()) {
         buckets_.emplace_back();
         buckets_[b].group = &group;
+        buckets_[b].uploaded_lr = group.lr;
         if (rates_on_device_) buckets_[b].lr = at::full({}, group.lr, parameter.options().dtype(at::kFloat).requires_grad(false));
         buckets_[b].state.resize(state_count);
       }
@@ -141,7 +144,7 @@ bool FusedOptimizer::keep_rates_on_device() {
 
 void FusedOptimizer::upload_rates() {
   for (Bucket& bucket : buckets_)
-    if (bucket.lr.defined()) bucket.lr.fill_(bucket.group->lr);
+    if (bucket.lr.defined() && std::exchange(bucket.uploaded_lr, bucket.group->lr) != bucket.group->lr) bucket.lr.fill_(bucket.group->lr);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {

@@ -187,11 +187,8 @@ struct Freezing : Captured {
 
 struct Reading : Captured {
   StepOutput training_step(const Batch& b, int64_t i) override {
-    // What a device that records refuses.
-    if (run().progress().global_step == 3 && !std::exchange(refused, true)) {
-      b[0].sum();
-      throw Error("operation not permitted when stream is capturing");
-    }
+    // An operation that fails while it is recorded.
+    if (run().progress().global_step == 3 && !std::exchange(refused, true)) b[0].item<float>();
     return Captured::training_step(b, i);
   }
   bool refused = false;
@@ -224,7 +221,7 @@ struct HostRates : BoringModule {
 };
 
 struct Closing : BoringModule {
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.1}); }
 };
 
 struct Watching : Callback {
@@ -244,7 +241,7 @@ TEST_CASE("a layer that is frozen between epochs makes the step be captured anew
 TEST_CASE("an operation that cannot be captured is named once, and the run goes on as one without") {
   TemporaryFolder folder;
   const auto captured = fit<Reading>(three_epochs(folder), true);
-  CHECK_THAT(captured.told, ContainsSubstring("at aten::sum: operation not permitted when stream is capturing"));
+  CHECK_THAT(captured.told, ContainsSubstring("at aten::item: "));
   CHECK(captured.counts.replays == 0);
   CHECK(same_weights(fit(three_epochs(folder), false).weights, captured.weights));
 }
@@ -263,6 +260,7 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
     TrainerOptions options = quiet(folder);
     if (change) change(options);
     const auto captured = fit<M>(options, true, parts);
+    CAPTURE(captured.told);
     CHECK(captured.counts.records == 0);
     CHECK(same_weights(fit<M>(options, false, parts).weights, captured.weights));
     return captured.told;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <mutex>
 
 #include "fulgur/core/log.h"
@@ -19,20 +20,29 @@ constexpr int64_t kWarmUps = 3;
 class LastOperation {
  public:
   LastOperation()
-      : handle_(at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-                                        const std::lock_guard lock(mutex());
-                                        name() = function.name();
-                                        return nullptr;
-                                      }).scopes({at::RecordScope::FUNCTION}))) {
+      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(
+                                          [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+                                            const std::lock_guard lock(mutex());
+                                            begun() = function.name();
+                                            return nullptr;
+                                          },
+                                          [](const at::RecordFunction& function, at::ObserverContext*) {
+                                            // Left by an exception, the outermost last.
+                                            if (std::uncaught_exceptions() == 0) return;
+                                            const std::lock_guard lock(mutex());
+                                            left() = function.name();
+                                          })
+                                          .scopes({at::RecordScope::FUNCTION}))) {
     const std::lock_guard lock(mutex());
-    name().clear();
+    begun().clear();
+    left().clear();
   }
   ~LastOperation() { at::removeCallback(handle_); }
   LastOperation(const LastOperation&) = delete;
   LastOperation& operator=(const LastOperation&) = delete;
   static std::string take() {
     const std::lock_guard lock(mutex());
-    return name();
+    return left().empty() ? begun() : left();
   }
 
  private:
@@ -40,9 +50,13 @@ class LastOperation {
     static std::mutex one;
     return one;
   }
-  static std::string& name() {
-    static std::string last;
-    return last;
+  static std::string& begun() {
+    static std::string name;
+    return name;
+  }
+  static std::string& left() {
+    static std::string name;
+    return name;
   }
   at::CallbackHandle handle_;
 };
@@ -128,20 +142,26 @@ bool CapturedStep::record(const Batch& batch, int64_t batch_idx) {
   }
   optimizer.upload_rates();
   modes_ = modes();
-  const LastOperation last;
-  run_.logs.start_recording(run_.device());
   try {
-    graph_->record([&] { output_ = body_(inputs_, batch_idx); });
+    graph_->record([this, batch_idx] {
+      const LastOperation last;
+      try {
+        run_.logs.start_recording(run_.device());
+        output_ = body_(inputs_, batch_idx);
+        additions_ = run_.logs.take_recording();
+      } catch (...) {
+        stopped_at_ = LastOperation::take();
+        throw;
+      }
+    });
   } catch (const std::exception& error) {
     run_.logs.take_recording();
     run_.strategy->precision().abandon_step();
     optimizer.zero_grad();
     std::string what = error.what();
     what = what.substr(0, what.find('\n'));
-    const std::string operation = LastOperation::take();
-    return give_up(operation.empty() ? what : cat("at ", operation, ": ", what)), false;
+    return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
   }
-  additions_ = run_.logs.take_recording();
   if (!output_.loss.defined()) return give_up("training_step returned no loss"), false;
   return true;
 }

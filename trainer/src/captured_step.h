@@ -11,7 +11,8 @@
 
 namespace fulgur::detail {
 
-/// Why the steps of this run cannot be captured, for people; nothing where they can. Behind `start_training`.
+/// Why the steps of this run cannot be captured, for people; nothing where they can; the optimizer then keeps its
+/// rates on the device. Behind `start_training`.
 std::optional<std::string> cannot_capture(const Run& run);
 
 /// `cuda_graph: true`: after a few steps as they are, the device's work of a step (forward, backward, clipping, optimizer, adding to
@@ -40,6 +41,7 @@ class CapturedStep {
   StepOutput output_;   // that it writes
   std::vector<LogStore::Addition> additions_;
   std::vector<bool> modes_;
+  std::string stopped_at_;  // the operation that a recording stopped at
   int64_t warm_ups_ = 0, replays_ = 0;
   bool recorded_ = false, given_up_ = false;
 };

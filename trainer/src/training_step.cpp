@@ -68,6 +68,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
                     [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
   Run::ScopeGuard scope(run, LogScope::train_step);
   const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
+  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) {
     ++progress.batches_total.started;
     const StepOutput output = run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
@@ -101,7 +102,6 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, s
     if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
-  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (captured_) {
     if (auto output = captured_->step(batch, batch_idx)) {
       handle_->count_step();
@@ -233,6 +233,7 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   if (closure) makes_step_ = true;  // the gradients come in it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
+  if (captured_) optimizer.upload_rates();
   if (makes_step_) {
     run.in_training_step = true;
     module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
@@ -256,9 +257,9 @@ void TrainingStep::count_step() {
 void TrainingStep::start_capturing() {
   Run& run = run_;
   std::optional<std::string> reason = run.model->overridden().exact ? std::nullopt : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
-  if (!reason) reason = cannot_capture(run);
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
   if (!reason && !graph) reason = cat("a step on ", run.device().str(), " cannot be");
+  if (!reason) reason = cannot_capture(run);
   if (reason) return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason, ". The run goes on without"));
   captured_ = std::make_unique<CapturedStep>(run, std::move(graph), [this](const Batch& batch, int64_t batch_idx) {
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);

@@ -16,7 +16,7 @@ class FULGUR_API ChromeTrace : public Callback {
     int64_t first_batch = 10, batches = 3;
     void fields(Fields& f);
   };
-  explicit ChromeTrace(Options options = {});
+  explicit ChromeTrace(Options options);
   ~ChromeTrace() override;
   std::string state_key() const override { return "ChromeTrace"; }
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;

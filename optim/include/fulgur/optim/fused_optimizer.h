@@ -25,6 +25,7 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   struct Bucket {
     const ParamGroup* group = nullptr;
     Tensor lr;                               ///< the group's rate on the parameters' device, where it is kept there; else undefined
+    double uploaded_lr = 0;                  ///< that `lr` has
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
     std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
