@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/csrc/profiler/orchestration/observer.h>
 
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <set>
@@ -35,6 +36,8 @@ void ChromeTrace::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (run.device().is_cuda()) activities.insert(ActivityType::CUDA);
+  // On a machine without a GPU the recorder would complain of that.
+  if (run.device().is_cpu()) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
   recording_ = true;

@@ -31,7 +31,8 @@ std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& fo
     if (entry.path().filename() != "trace_rank0.json") continue;
     std::ifstream file(entry.path());
     std::map<std::string, int64_t> counts;
-    for (const auto& event : nlohmann::json::parse(file).at("traceEvents"))
+    const auto trace = nlohmann::json::parse(file);
+    for (const auto& event : trace.at("traceEvents"))
       if (event.value("ph", "") == "X") ++counts[event.at("name").get<std::string>()];
     return counts;
   }
