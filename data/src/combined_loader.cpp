@@ -46,8 +46,8 @@ std::optional<int64_t> CombinedLoader::samples() const {
   return sum;
 }
 
-void CombinedLoader::share_evenly() {
-  for (Part& part : parts_) part.loader->share_evenly();
+void CombinedLoader::share_evenly(UnevenShares rest) {
+  for (Part& part : parts_) part.loader->share_evenly(rest);
 }
 
 void CombinedLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {

@@ -40,7 +40,7 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> dataset;
   DataLoaderOptions options;
   std::shared_ptr<const Sampler> sampler;
-  bool evenly = false;
+  std::optional<UnevenShares> evenly;  // of ranks that train step by step together
   SamplerContext context;
 
   EpochPlan plan;
@@ -117,6 +117,9 @@ void DataLoader::Impl::check_options() {
 void DataLoader::Impl::check_shares() const {
   if (context.world_size == 1 || options.batch_sampler) return;
   const int64_t all = sampler->size(0, 1);
+  if (evenly == UnevenShares::error && all % context.world_size != 0)
+    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name, " set do not divide by ", context.world_size,
+                        " processes. Leave ", all % context.world_size, " out, or set trainer.uneven_shares to pad or drop."));
   int64_t sum = 0;
   for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
   if (std::abs(sum - all) >= context.world_size)
@@ -318,10 +321,11 @@ void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
   }
 }
 
-void DataLoader::share_evenly() {
+void DataLoader::share_evenly(UnevenShares rest) {
   Impl& m = *impl_;
-  m.evenly = true;
-  if (!m.options.batch_sampler && !dynamic_cast<const DistributedSampler*>(m.sampler.get())) m.sampler = std::make_shared<DistributedSampler>(m.sampler);
+  m.evenly = rest;
+  if (m.options.batch_sampler || dynamic_cast<const DistributedSampler*>(m.sampler.get())) return;
+  m.sampler = std::make_shared<DistributedSampler>(m.sampler, rest == UnevenShares::drop ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad);
 }
 
 void DataLoader::start_epoch(int64_t epoch) {
@@ -375,7 +379,7 @@ bool DataLoader::keep_order() {
   Impl& m = *impl_;
   if (m.options.batch_sampler) return !m.options.batch_sampler->shuffles();
   m.sampler = std::make_shared<SequentialSampler>(m.dataset->size());
-  if (m.evenly) share_evenly();
+  if (m.evenly) share_evenly(*m.evenly);
   return true;
 }
 

@@ -213,9 +213,25 @@ TEST_CASE("F38: data without a batch is an error before the first step") {
   DataLoader loader(numbers(2), {.name = "train"});
   loader.configure(0, 2, 3);
   CHECK(epoch_of(loader, 0).empty());
-  loader.share_evenly();
+  loader.share_evenly(UnevenShares::pad);
   loader.configure(0, 2, 3);
   CHECK(epoch_of(loader, 0) == std::vector<int64_t>{0});
+}
+
+TEST_CASE("F26: samples that do not divide by the ranks are padded, dropped, or an error") {
+  const auto shares = [](UnevenShares rest) {
+    std::vector<std::vector<int64_t>> all;
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      DataLoader loader(numbers(7), {.batch_size = 4, .name = "train"});
+      loader.share_evenly(rest);
+      loader.configure(0, rank, 3);
+      all.push_back(epoch_of(loader, 0));
+    }
+    return all;
+  };
+  CHECK(shares(UnevenShares::pad) == std::vector<std::vector<int64_t>>{{0, 3, 6}, {1, 4, 0}, {2, 5, 1}});
+  CHECK(shares(UnevenShares::drop) == std::vector<std::vector<int64_t>>{{0, 3}, {1, 4}, {2, 5}});
+  CHECK_THAT(message_of<DataError>([&] { shares(UnevenShares::error); }), ContainsSubstring("7 samples of the train set do not divide by 3") && ContainsSubstring("Leave 1 out"));
 }
 
 TEST_CASE("F38: one sample is a batch") {
@@ -235,7 +251,7 @@ TEST_CASE("a sampler gives the order, and keep_order takes it away") {
 
 TEST_CASE("F38: what drop_last leaves is counted by rank, before the first step") {
   DataLoader loader(numbers(9), {.batch_size = 4, .drop_last = true, .name = "train"});
-  loader.share_evenly();
+  loader.share_evenly(UnevenShares::pad);
   loader.configure(0, 0, 2);
   CHECK(loader.size() == 1);
   // Three ranks have three samples each, less than a batch.

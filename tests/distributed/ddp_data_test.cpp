@@ -80,6 +80,20 @@ TEST_CASE("F26: training data that does not divide ends on all ranks at the same
   CHECK(says(runs[0].err, std::to_string(3 * ((per_rank + 7) / 8)) + " steps"));
 }
 
+TEST_CASE("F26: uneven_shares: what does not divide is left out, or an error before the first step") {
+  const TemporaryFolder folder;
+  const auto fit = [&](const char* rest) {
+    return run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 2, {"--data.num_train", "9", "--trainer.max_epochs", "2", "--trainer.uneven_shares", rest}));
+  };
+  const auto padded = fit("pad"), dropped = fit("drop"), refused = fit("error");
+  CHECK(all_exit(padded, 0));
+  CHECK(says(padded[0].err, "2 epochs, 10 steps"));
+  CHECK(all_exit(dropped, 0));
+  CHECK(says(dropped[0].err, "2 epochs, 8 steps"));
+  CHECK(refused[0].exit_code == 3);
+  CHECK(says(refused[0].err, "do not divide by 2 processes"));
+}
+
 TEST_CASE("F26: streams of different lengths end with the shortest") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--data.stream", "[32, 20]", "--trainer.max_epochs", "2", "--trainer.strategy.check_replicas_every", "1"}));

@@ -217,6 +217,14 @@ std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_
   return agreed[0] != 0 ? std::nullopt : std::optional(-agreed[1]);
 }
 
+namespace {
+
+UnevenShares uneven_shares(const TrainerOptions& options) {
+  return options.uneven_shares == "drop" ? UnevenShares::drop : options.uneven_shares == "error" ? UnevenShares::error : UnevenShares::pad;
+}
+
+}  // namespace
+
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
   const Loaders& given = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
@@ -230,7 +238,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   }
   StageLoaders target;
   for (auto& loader : loaders) {
-    if (stage == Stage::train && run.world_size() > 1) loader->share_evenly();
+    if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
     const bool shares = run.options.use_distributed_sampler;
     loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
     if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {

@@ -181,6 +181,9 @@ void TrainerOptions::fields(Fields& f) {
   f(strategy, "strategy", "How the run is spread over devices.");
   f(sync_batchnorm, "sync_batchnorm", "BatchNorm layers of fulgur::nn normalise over the batches of all ranks.");
   f(use_distributed_sampler, "use_distributed_sampler", "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
+  f(uneven_shares, "uneven_shares",
+    "Training samples that do not divide by the ranks: some of the epoch's first come once more (pad), the last are left out (drop), or it is an error.")
+      .one_of({"pad", "drop", "error"});
   f(agree_every, "agree_every", "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.").at_least(1);
   f(precision, "precision", "Number formats of weights and computation; 16, bf16, 32 and 64 are 16-mixed, bf16-mixed, 32-true and 64-true.");
 

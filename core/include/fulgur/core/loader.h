@@ -10,6 +10,9 @@
 
 namespace fulgur {
 
+/// Training samples that do not divide by the ranks: some of the epoch's first come once more, the last are left out, or it is an error.
+enum class UnevenShares { pad, drop, error };
+
 /// Batches, epoch by epoch. Its state is the position that was *consumed* (batches given out by `next`), never what was
 /// read ahead; `load_state` before `start_epoch` makes that epoch go on behind it. Used by one thread.
 class FULGUR_API Loader : public Stateful {
@@ -28,9 +31,9 @@ class FULGUR_API Loader : public Stateful {
   virtual void unread() = 0;
   /// Seed and share of this process; called by the Trainer before the first epoch.
   virtual void configure(uint64_t seed, int64_t rank, int64_t world_size) = 0;
-  /// Called before `configure` where ranks train step by step together: from now on all get as many samples, and what is
-  /// missing comes from the epoch's begin once more. Without it (evaluation) every sample is read once, and shares may differ.
-  virtual void share_evenly() {}
+  /// Called before `configure` where ranks train step by step together: from now on all get as many samples, and `rest`
+  /// says what becomes of samples that cannot be shared out so. Without it (evaluation) every sample is read once, and shares may differ.
+  virtual void share_evenly(UnevenShares /*rest*/) {}
   /// True where batches come in an order other than the dataset's.
   virtual bool shuffles() const { return false; }
   /// From the next epoch on, batches in the dataset's own order; false where this loader cannot.

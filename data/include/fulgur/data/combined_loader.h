@@ -34,7 +34,7 @@ class FULGUR_API CombinedLoader : public Loader {
   bool next(Batch& out) override;
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
-  void share_evenly() override;
+  void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   bool keep_order() override;
   StateTree state() const override;

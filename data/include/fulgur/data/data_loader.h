@@ -62,8 +62,8 @@ class FULGUR_API DataLoader : public Loader {
   /// Throws a DataError where this rank's share would be no batch and it is to train, or where the sampler does not share its
   /// samples out.
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
-  /// By a DistributedSampler around the sampler; a batch sampler shares out as it does.
-  void share_evenly() override;
+  /// By a DistributedSampler around the sampler; a batch sampler, and a DistributedSampler of the user's, share out as they do.
+  void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   /// False with a batch sampler that shuffles.
   bool keep_order() override;

@@ -24,7 +24,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
   bool next(Batch& out) override;
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override { loader_->configure(seed, rank, world_size); }
-  void share_evenly() override { loader_->share_evenly(); }
+  void share_evenly(UnevenShares rest) override { loader_->share_evenly(rest); }
   bool shuffles() const override { return loader_->shuffles(); }
   bool keep_order() override { return loader_->keep_order(); }
   StateTree state() const override;

@@ -102,6 +102,7 @@ struct FULGUR_API TrainerOptions {
   Spec<Precision> precision{"32-true"};
   bool sync_batchnorm = false;
   bool use_distributed_sampler = true;
+  std::string uneven_shares = "pad";
   Auto<int64_t> agree_every;
 
   std::optional<int64_t> max_epochs, min_epochs;
