@@ -203,12 +203,19 @@ class FitLoop {
     end_epoch();
   }
 
-  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left.
-  bool next_batch(Loader& loader, bool known_length) {
+  bool read_batch(Loader& loader) {
     Run& run = run_;
+    if (!run.counts_data_wait) return loader.next(run.batch_);
     const auto asked = std::chrono::steady_clock::now();
     const bool there = loader.next(run.batch_);
     run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    return there;
+  }
+
+  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left.
+  bool next_batch(Loader& loader, bool known_length) {
+    Run& run = run_;
+    const bool there = read_batch(loader);
     if (known_length || run.world_size() == 1) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();

@@ -133,7 +133,7 @@ class FULGUR_API RunContext {
   virtual double agreed_time_s() const = 0;
   /// Seconds that the fit has taken over all its parts, where it was resumed; the same on all ranks.
   virtual double fit_time_s() const = 0;
-  /// Seconds that training has waited for its loader, in this process and this run: for the difference of two readings.
+  /// Seconds that training has waited for its loader, counted from the first reading on: for the difference of two.
   virtual double data_wait_s() const = 0;
   /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to read.
   virtual bool step_is_logged() const = 0;
