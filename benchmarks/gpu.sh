@@ -11,7 +11,7 @@
 #                                             carried to another machine and named there: --bin DIR
 #
 # FULGUR_BENCHMARK_PYTHON=python   with torch 2.11 and Lightning 2.6 (default: python3); rows of what it lacks say "not measured"
-# It ends with 0 where peers came to the same losses and parameters; else with 1.
+# It ends with 0 where something was measured, and peers came to the same losses and parameters; else with 1.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${FULGUR_BENCHMARK_PYTHON:-python3}"

@@ -210,12 +210,16 @@ def main():
     commit = output("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD") or "unknown"
     if output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
         commit += "-dirty"
-    wrong = []
+    wrong, measured, reasons = [], 0, {}
     work = Path(tempfile.mkdtemp(prefix="fulgur-gpu-"))
     try:
         runner = Runner(args, torch_folder, work)
         for name in args.names:
             rows = measure(known[name], args, runner, deadline)
+            of_these = sum(1 for row in rows.values() if row["samples"])
+            measured += of_these
+            reasons |= {row["reason"]: None for row in rows.values() if not row["samples"]}
+            print(f"{name}: {of_these} of {len(rows)} rows measured", flush=True)
             if name in kept and not any(row["samples"] for row in rows.values()):
                 continue  # what an earlier run measured is better than nothing
             found = report.checks(known[name], rows) + [f"{name}, {table}, {title}: {row['failed']}" for (table, title), row in rows.items() if "failed" in row]
@@ -229,12 +233,12 @@ def main():
             }
             kept[name] = report.record(known[name], rows) | {"conditions": conditions, "wrong": found}
             report.write(args.out, machine, kept, known)
-            measured = sum(1 for row in rows.values() if row["samples"])
-            print(f"{name}: {measured} of {len(rows)} rows measured", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     report.write(args.out, machine, kept, known)
     print(f"results: {args.out}/results.json, results.md")
+    if measured == 0:
+        sys.exit("gpu.sh: nothing was measured: " + "; ".join(reasons))
     if wrong:
         sys.exit("gpu.sh: peers did not do the same work, or failed:\n  " + "\n  ".join(wrong))
 

@@ -101,8 +101,10 @@ class Harness(unittest.TestCase):
         _, before, _ = self.run_gpu("G1")
         self.answer("bin", {"says": "no device 'cuda'"})
         self.answer("python", {"says": "torch is not there"})
-        _, after, _ = self.run_gpu("G1")
+        done, after, _ = self.run_gpu("G1")
         self.assertEqual(before, after)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nothing was measured: no device 'cuda'; torch is not there", done.stderr)
 
     def test_what_is_missing_is_said_in_its_rows(self):
         self.answer("python", {"says": "torch is not there: No module named 'torch'"})
