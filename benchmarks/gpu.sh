@@ -40,6 +40,12 @@ pack() {
     esac
   done
   strip --strip-unneeded "$to"/* 2>/dev/null || true
+  # What was built, for the results: the repository may stay behind.
+  if git -C "$here" rev-parse --short=12 HEAD >"$to/commit" 2>/dev/null; then
+    [ -z "$(git -C "$here" status --porcelain --untracked-files=no)" ] || sed -i 's/$/-dirty/' "$to/commit"
+  else
+    rm -f "$to/commit"
+  fi
   du -sh "$to"
 }
 case "${1:-}" in --pack)

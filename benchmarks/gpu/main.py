@@ -193,6 +193,15 @@ def arguments():
     return args
 
 
+def built_from(folder):
+    """The commit that the programs were packed at, or that of the repository they lie in."""
+    try:
+        return (folder / "commit").read_text(encoding="utf-8").strip()
+    except OSError:
+        commit = output("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD") or "unknown"
+        return commit + ("-dirty" if output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no") else "")
+
+
 def command(args):
     """As it was called, but for the folders of one machine."""
     parts = ["benchmarks/gpu.sh", *args.names, "--rounds", str(args.rounds), "--minutes", f"{args.minutes:g}"]
@@ -207,9 +216,7 @@ def main():
     known = cases.benchmarks(args.quick, args.device)
     kept = earlier(args.out, machine)
     args.out.mkdir(parents=True, exist_ok=True)
-    commit = output("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD") or "unknown"
-    if output("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"):
-        commit += "-dirty"
+    commit = built_from(args.bin)
     wrong, measured, reasons = [], 0, {}
     work = Path(tempfile.mkdtemp(prefix="fulgur-gpu-"))
     try:

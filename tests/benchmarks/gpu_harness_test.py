@@ -62,6 +62,7 @@ class Harness(unittest.TestCase):
         return done, results.get("benchmarks", {}), text
 
     def test_rows_have_best_and_median_of_all_rounds(self):
+        (self.at / "bin/commit").write_text("0123abcd\n")
         done, benchmarks, text = self.run_gpu("G1", "--rounds", "2")
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = {row["title"]: row for row in benchmarks["G1"]["tables"][0]["rows"]}
@@ -69,6 +70,7 @@ class Harness(unittest.TestCase):
         self.assertEqual(rows["Fulgur"]["values"]["µs a step"], {"best": 1000, "median": 2000})
         self.assertEqual(rows["Lightning, all off"]["over"], {"row": "Fulgur, cuda_graph", "ratio": 1})
         self.assertIn("Parameter counts and losses agree", text)
+        self.assertEqual(benchmarks["G1"]["conditions"]["commit"], "0123abcd")
         self.assertIn("## G3: GPT-2 124M\n\nnot measured", text)
 
     def test_results_of_other_calls_are_kept_and_those_of_other_machines_are_not(self):

@@ -4,8 +4,11 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
+#include <c10/util/ScopeExit.h>
 
-#include "fulgur/core/memory_stats.h"
+#include <cstdio>
+
+#include "fulgur/core/log.h"
 #include "fulgur/models/gpt.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
@@ -157,7 +160,14 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   if (work.values.contains("pool")) loader = std::make_shared<Pool>(work, stamping->total());
   else loader = std::make_shared<Few>(work, stamping->total());
   const int64_t parameters = count_parameters(*module);
+  // A step that cannot be captured is made as it is, with a warning: that is no figure of cuda_graph.
+  std::string told;
+  fulgur::log::reset_warnings();
+  fulgur::log::set_sink([](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
+  const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
   const fulgur::FitReport report = fulgur::Trainer(options, parts).fit(module, fulgur::DataSource(loader));
+  std::fputs(told.c_str(), stderr);
+  if (const auto at = told.find("steps are not captured"); options.cuda_graph && at != std::string::npos) throw std::runtime_error(told.substr(at, told.find('\n', at) - at));
   json result = {{"samples", stretches.samples(work.number("steps"))}, {"parameters", parameters}, {"losses", stamping->losses}};
   for (const auto& peak : report.peak_memory)
     if (peak.device.starts_with("cuda"))
