@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <initializer_list>
 
 // Public, so that the dynamic linker finds them before the runtime's own; no header of CUDA, so that this builds everywhere.
 #define FULGUR_BEFORE_RUNTIME extern "C" __attribute__((visibility("default")))
