@@ -6,6 +6,7 @@ set(TEST_SOURCES
   faults_test.cpp
   faulty_data_test.cpp
   hooks_declared_test.cpp
+  host_waits_test.cpp
   hooks_test.cpp
   learning_rates_test.cpp
   load_from_checkpoint_test.cpp
