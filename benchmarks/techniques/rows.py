@@ -50,8 +50,11 @@ ROWS = [
     ),
     Technique(
         "accumulation", "gradient accumulation: 1 x 32, 4 x 8", "trainer.accumulate_grad_batches: 4", GPT,
-        ["--data.batch_size", "32", "--trainer.limit_train_batches", "2", "--data.samples_per_epoch", "64"],
-        ["--data.batch_size", "8", "--trainer.limit_train_batches", "8", "--data.samples_per_epoch", "64", "--trainer.accumulate_grad_batches", "4"],
+        ["--data.batch_size", "32", "--trainer.limit_train_batches", "2", "--data.samples_per_epoch", "64", "--data.eval_batch_size", "8"],
+        [
+            "--data.batch_size", "8", "--trainer.limit_train_batches", "8", "--data.samples_per_epoch", "64", "--data.eval_batch_size", "8",
+            "--trainer.accumulate_grad_batches", "4",
+        ],
         result="val_loss", note="the same steps on the same samples",
     ),
     Technique(
@@ -70,7 +73,7 @@ ROWS = [
     ),
     Technique(
         "debug_off", "debug switches off", "trainer.detect_anomaly: false", MLP,
-        ["--trainer.detect_anomaly", "true"], ["--trainer.detect_anomaly", "false"],
+        *(["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "100", "--trainer.detect_anomaly", on] for on in ("true", "false")),
     ),
     Technique("clipping", "gradient clipping", "trainer.gradient_clip_val: 1.0", MLP, [], ["--trainer.gradient_clip_val", "1.0"]),
     Technique(
