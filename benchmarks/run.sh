@@ -13,8 +13,9 @@
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
-started_in="$PWD"
-cd "$(repository_root)"
+# shellcheck source=benchmarks/head.sh
+. "$(dirname "${BASH_SOURCE[0]}")/head.sh"
+read_arguments run.sh "$@"
 
 requirements=benchmarks/requirements.txt
 
@@ -52,17 +53,6 @@ make_environment() {
 }
 
 python="${FULGUR_BENCHMARK_PYTHON:-}"
-case " $* " in *" -h "* | *" --help "*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' benchmarks/run.sh; exit 0 ;; esac
-# --out is meant from where run.sh was called.
-arguments=() out="$PWD/build/benchmarks"
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --out) [ $# -gt 1 ] || die 2 "run.sh: --out needs a folder"; out="$2"; shift 2 ;;
-    --out=*) out="${1#--out=}"; shift ;;
-    *) arguments+=("$1"); shift ;;
-  esac
-done
-case "$out" in /*) ;; *) out="$started_in/$out" ;; esac
 
 scripts/setup.sh
 if [ -z "$python" ]; then
@@ -71,9 +61,6 @@ if [ -z "$python" ]; then
   python="$environment/bin/python"
 fi
 
-jobs="$(parallel_jobs)"
-say "building the release preset with $jobs jobs"
-cmake --preset release
-cmake --build build/release --target benchmarks --parallel "$jobs"
+build_release benchmarks
 
 exec "$python" benchmarks/harness/main.py --build build/release --out "$out" ${arguments[@]+"${arguments[@]}"}

@@ -52,7 +52,8 @@ def _same_libtorch(build: Path):
     return "the same file contents" if same else "different builds"
 
 
-def describe(root: Path, build: Path) -> dict[str, str]:
+def describe(build: Path) -> dict[str, str]:
+    """The machine, and what built the programs in `build`."""
     compiler = _field(build / "CMakeCache.txt", r"^CMAKE_CXX_COMPILER:\w+=(.*)$")
     kib = int(_field("/proc/meminfo", r"^MemTotal:\s+(\d+)") or 0)
     model = _field("/proc/cpuinfo", r"^model name\s*:\s*(.*)$") or platform.processor()
@@ -66,6 +67,12 @@ def describe(root: Path, build: Path) -> dict[str, str]:
         "system": f"{system}, Linux {platform.release()}",
         "compiler": (_output(compiler, "--version").splitlines() or ["?"])[0],
         "build type": _field(build / "CMakeCache.txt", r"^CMAKE_BUILD_TYPE:\w+=(.*)$"),
+    }
+
+
+def describe_with_peers(build: Path) -> dict[str, str]:
+    """The same, and the Python of the peers, whose interpreter must be this one."""
+    return describe(build) | {
         "Python": platform.python_version(),
         "torch": version("torch"),
         "lightning": version("lightning"),

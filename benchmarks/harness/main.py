@@ -83,7 +83,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = suite()
     args = arguments(known)
-    described = machine.describe(FOLDER.parent, args.build)
+    described = machine.describe_with_peers(args.build)
     benchmarks = earlier(args.out, described)
     places = {
         "bin": str(args.build / "bin"),

@@ -5,45 +5,13 @@ from pathlib import Path
 
 import torch
 from common import Laps, prepare, write_report
+from gpt import GptBlock
 from safetensors.torch import load_file
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 WARMUPS = 1
 WAYS = {"none": "none", "every_2": "every 2", "all": "all", "whole": "all, no early stop"}
-
-
-class Attention(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.c_attn, self.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x):
-        n, t, c = x.shape
-        q, k, v = (p.view(n, t, self.heads, c // self.heads).transpose(1, 2) for p in self.c_attn(x).split(c, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.c_proj(y.transpose(1, 2).reshape(n, t, c))
-
-
-class GptMlp(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.c_fc, self.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return self.c_proj(F.gelu(self.c_fc(x)))
-
-
-class GptBlock(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(width), Attention(width, heads), nn.LayerNorm(width), GptMlp(width)
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
 
 
 class MlpBlock(nn.ModuleDict):
