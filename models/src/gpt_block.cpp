@@ -2,10 +2,7 @@
 
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/layer_norm.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/zeros.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -19,13 +16,6 @@ torch::nn::Linear linear(int64_t in, int64_t out, bool bias) { return torch::nn:
 Tensor drop(const Tensor& x, double share, bool training) { return share > 0 && training ? at::dropout(x, share, true) : x; }
 
 }  // namespace
-
-GptLayerNorm::GptLayerNorm(int64_t width, bool with_bias) {
-  weight = register_parameter("weight", at::ones({width}));
-  if (with_bias) bias = register_parameter("bias", at::zeros({width}));
-}
-
-Tensor GptLayerNorm::forward(const Tensor& input) { return at::layer_norm(input, weight.sizes(), weight, bias); }
 
 CausalSelfAttention::CausalSelfAttention(const GptBlockOptions& options) : options_(options) {
   if (options.n_head < 1 || options.n_embd < 1 || options.n_embd % options.n_head != 0)
@@ -52,9 +42,9 @@ Tensor GptMlp::forward(const Tensor& input) { return drop(c_proj(at::gelu(c_fc(i
 
 GptBlock::GptBlock(const GptBlockOptions& options) {
   attn_ = std::make_shared<CausalSelfAttention>(options);
-  ln_1_ = register_module("ln_1", std::make_shared<GptLayerNorm>(options.n_embd, options.bias));
+  ln_1_ = register_module("ln_1", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
   register_module("attn", attn_);
-  ln_2_ = register_module("ln_2", std::make_shared<GptLayerNorm>(options.n_embd, options.bias));
+  ln_2_ = register_module("ln_2", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
   mlp_ = register_module("mlp", std::make_shared<GptMlp>(options));
 }
 

@@ -16,12 +16,12 @@ Tensor in_format_of(const Tensor& weight, const Tensor& input, Normalise&& norma
 
 }  // namespace
 
-LayerNormImpl::LayerNormImpl(LayerNormOptions options_) : options(std::move(options_)) { LayerNormImpl::reset(); }
+LayerNormImpl::LayerNormImpl(LayerNormOptions options_, bool with_bias) : options(std::move(options_)), with_bias_(with_bias) { LayerNormImpl::reset(); }
 
 void LayerNormImpl::reset() {
   if (options.elementwise_affine()) {
     weight = register_parameter("weight", at::empty(options.normalized_shape()));
-    bias = register_parameter("bias", at::empty(options.normalized_shape()));
+    if (with_bias_) bias = register_parameter("bias", at::empty(options.normalized_shape()));
   } else {
     weight = register_parameter("weight", Tensor(), /*requires_grad=*/false);
     bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);

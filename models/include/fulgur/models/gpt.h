@@ -61,7 +61,7 @@ class FULGUR_API Gpt : public LightningModule {
   int64_t checkpoint_every_;  ///< 0: none
   torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
   std::vector<std::shared_ptr<GptBlock>> blocks_;
-  std::shared_ptr<GptLayerNorm> ln_f_;
+  std::shared_ptr<nn::LayerNormImpl> ln_f_;
   torch::nn::Linear lm_head_{nullptr};
   Tensor evaluated_;  ///< sum of losses and number of tokens of the evaluation so far, on the device
 };

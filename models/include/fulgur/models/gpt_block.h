@@ -6,6 +6,7 @@
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
+#include "fulgur/nn/layer_norm.h"
 
 namespace fulgur {
 
@@ -15,16 +16,6 @@ struct GptBlockOptions {
   int64_t n_head = 4;
   double dropout = 0.0;
   bool bias = true;
-};
-
-/// Layer norm over the last dimension with or without a bias; LibTorch's has always one.
-class FULGUR_API GptLayerNorm : public torch::nn::Module {
- public:
-  GptLayerNorm(int64_t width, bool with_bias);
-  Tensor forward(const Tensor& input);
-
-  Tensor weight;
-  Tensor bias;  ///< undefined without
 };
 
 /// Causal self-attention of several heads, by LibTorch's fused kernel where it has one.
@@ -61,7 +52,7 @@ class FULGUR_API GptBlock : public torch::nn::Module {
   Tensor forward(const Tensor& input);
 
  private:
-  std::shared_ptr<GptLayerNorm> ln_1_, ln_2_;
+  std::shared_ptr<nn::LayerNormImpl> ln_1_, ln_2_;
   std::shared_ptr<CausalSelfAttention> attn_;
   std::shared_ptr<GptMlp> mlp_;
 };

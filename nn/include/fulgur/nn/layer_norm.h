@@ -15,10 +15,10 @@ using torch::nn::GroupNormOptions;
 using torch::nn::LayerNormOptions;
 
 /// Layer normalisation over the last dimensions (Ba et al. 2016): a drop-in for LibTorch's, whose weights may be in a wider
-/// format than the input, also on CUDA (`keep_norm_fp32`).
+/// format than the input, also on CUDA (`keep_norm_fp32`), and which may have no bias.
 class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
  public:
-  explicit LayerNormImpl(LayerNormOptions options_);
+  explicit LayerNormImpl(LayerNormOptions options_, bool with_bias = true);
   LayerNormImpl(std::vector<int64_t> normalized_shape) : LayerNormImpl(LayerNormOptions(std::move(normalized_shape))) {}
   void reset() override;
   void reset_parameters();
@@ -28,7 +28,10 @@ class FULGUR_API LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
 
   LayerNormOptions options;
   Tensor weight;  ///< normalized_shape; undefined without `elementwise_affine`
-  Tensor bias;    ///< normalized_shape; undefined without `elementwise_affine`
+  Tensor bias;    ///< normalized_shape; undefined without `elementwise_affine` or bias
+
+ private:
+  bool with_bias_;
 };
 
 /// Group normalisation (Wu and He 2018): a drop-in for LibTorch's, whose weights may be in a wider format than the input.
