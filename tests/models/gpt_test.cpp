@@ -18,6 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/rng.h"
+#include "fulgur/nn/norm_layers.h"
 #include "models/training.h"
 #include "support/expect_error.h"
 #include "support/live_memory.h"
@@ -221,4 +222,14 @@ TEST_CASE("a GPT names options and tokens that do not fit") {
   const Tensor logits = model.forward(batch[0]);
   CHECK(at::allclose(model.training_step(Batch({batch[0], masked}), 0).loss,
                      at::cross_entropy_loss(logits.narrow(1, 4, 4).flatten(0, 1), batch[1].narrow(1, 4, 4).reshape(-1)), 1e-5, 1e-6));
+}
+
+TEST_CASE("Gpt: its norms are known, so that a half precision can keep them in float32 on any device") {
+  const auto model = std::make_shared<Gpt>(tiny());
+  const auto norms = nn::norm_layers(*model);
+  CHECK(norms.size() == 2 * 3 + 1);
+  for (const auto& norm : norms) CHECK(norm.takes_half_input);
+  Gpt::Options plain = tiny();
+  plain.bias = false;
+  for (const auto& norm : nn::norm_layers(*std::make_shared<Gpt>(plain))) CHECK(norm.module->parameters().size() == 1);
 }
