@@ -64,7 +64,7 @@ TEST_CASE("ProgressBar: the time left counts the validation to come, the rate le
   REQUIRE(first.size() >= 3);
   REQUIRE(second.size() >= 3);
   CHECK(time_left(first[1]) == "00:00");  // how long a validation takes is not known yet
-  for (size_t i = 0; i + 1 < second.size(); ++i) CHECK(time_left(second[i]) == "00:01");
+  for (size_t i = 0; i + 1 < second.size(); ++i) CHECK((time_left(second[i]) == "00:01" || time_left(second[i]) == "00:02"));
   CHECK(time_left(second.back()) == "00:00");
   CHECK(second.back().find("[00:01<") != std::string::npos);  // what has passed is what a clock says
   CHECK(rate(second.back()) > 60);  // 20 batches in 0.7 s would be 29
@@ -81,7 +81,9 @@ TEST_CASE("ProgressBar: several validations in an epoch") {
   REQUIRE(second.size() >= 3);
   for (size_t i = 0; i < second.size(); ++i) {
     CAPTURE(second[i]);
-    CHECK(time_left(second[i]) == (i + 1 < second.size() ? "00:01" : "00:00"));
+    // Rounded up, so that a slow moment makes it one more.
+    if (i + 1 < second.size()) CHECK((time_left(second[i]) == "00:01" || time_left(second[i]) == "00:02"));
+    else CHECK(time_left(second[i]) == "00:00");
     CHECK(rate(second[i]) > 60);
   }
   // Every second epoch: the ones between have none to come.
