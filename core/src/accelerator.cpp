@@ -16,7 +16,6 @@ class CpuAccelerator final : public Accelerator {
   at::Device device(int64_t) const override { return at::Device(at::kCPU); }
   std::string device_name(int64_t) const override { return "cpu"; }
   void synchronize(int64_t) const override {}
-  std::optional<int64_t> peak_bytes(int64_t) const override { return std::nullopt; }
 };
 
 struct Accelerators {

@@ -1,4 +1,3 @@
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
@@ -40,14 +39,6 @@ class CudaAccelerator final : public Accelerator {
   }
 
   std::unique_ptr<GraphCapture> make_graph_capture(int64_t index) const override { return make_cuda_graph(device(index)); }
-
-  std::optional<int64_t> peak_bytes(int64_t index) const override {
-    using c10::CachingDeviceAllocator::StatType;
-    auto* allocator = c10::cuda::CUDACachingAllocator::get();
-    if (!allocator->initialized()) return std::nullopt;
-    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
-    return stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
-  }
 };
 
 // Runs when libfulgur.so loads this library.

@@ -33,8 +33,7 @@ void GradScaler::set_device(at::Device device) {
 }
 
 Tensor GradScaler::scale(const Tensor& loss) const {
-  const bool is_half = loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16;
-  return (is_half ? loss.to(at::kFloat) : loss) * (loss.device() == scale_.device() ? scale_ : scale_.to(loss.device()));
+  return (at::isReducedFloatingType(loss.scalar_type()) ? loss.to(at::kFloat) : loss) * (loss.device() == scale_.device() ? scale_ : scale_.to(loss.device()));
 }
 
 void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients) {
@@ -48,7 +47,7 @@ void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& 
   const Tensor inverse = scale_.to(at::kDouble).reciprocal_().to(at::kFloat);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const at::ScalarType dtype = group.front().scalar_type();
-    if (dtype == at::kHalf || dtype == at::kBFloat16)
+    if (at::isReducedFloatingType(dtype))
       throw ConfigError(cat("[strategies.grad_scaler] a scaled loss needs float32 gradients; got ", c10::toString(dtype),
                             ". Set master_weights: true, or loss_scaling: false."));
     const at::Device device = group.front().device();

@@ -4,7 +4,6 @@
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/norm_layers.h"
-#include "half_formats.h"
 
 namespace fulgur {
 
@@ -30,45 +29,34 @@ Float16True::Float16True(const Options& options)
 BFloat16True::BFloat16True(const Options& options)
     : HalfPrecision(at::kBFloat16, {.master_weights = options.master_weights, .keep_norm_fp32 = options.keep_norm_fp32, .scaler = std::nullopt}) {}
 
-HalfPrecision::HalfPrecision(at::ScalarType dtype, Choices choices) : dtype_(dtype), keep_norm_fp32_(choices.keep_norm_fp32) {
+HalfPrecision::HalfPrecision(at::ScalarType dtype, Choices choices) : ScaledPrecision(dtype, choices.scaler), keep_norm_fp32_(choices.keep_norm_fp32) {
   if (choices.master_weights) masters_.emplace();
-  if (choices.scaler) scaler_.emplace(*choices.scaler);
-}
-
-void HalfPrecision::set_device(at::Device device) {
-  detail::check_half_format(name(), dtype_, device);
-  device_ = device;
-  if (scaler_) scaler_->set_device(device);
 }
 
 void HalfPrecision::convert_module(torch::nn::Module& module) {
   std::unordered_set<const void*> keep;
   if (keep_norm_fp32_) {
     for (const nn::NormLayer& norm : nn::norm_layers(module)) {
-      if (!device_.is_cpu() && !norm.takes_half_input)
-        throw ConfigError(cat("[strategies.", name(), "] keep_norm_fp32: '", norm.name, "' cannot have float32 weights and a half input on ", device_.str(),
+      if (!device().is_cpu() && !norm.takes_half_input)
+        throw ConfigError(cat("[strategies.", name(), "] keep_norm_fp32: '", norm.name, "' cannot have float32 weights and a half input on ", device().str(),
                               ". Use fulgur::nn::LayerNorm or GroupNorm, or keep_norm_fp32: false."));
       for (const auto& tensor : norm.module->parameters(/*recurse=*/false)) keep.insert(tensor.unsafeGetTensorImpl());
       for (const auto& tensor : norm.module->buffers(/*recurse=*/false)) keep.insert(tensor.unsafeGetTensorImpl());
     }
   }
-  convert_floating(module, dtype_, keep);
+  convert_floating(module, dtype(), keep);
 }
 
-void HalfPrecision::convert_input(Batch& batch) { convert_floating(batch, dtype_); }
+void HalfPrecision::convert_input(Batch& batch) { convert_floating(batch, dtype()); }
 
 void HalfPrecision::prepare_optimizer(Optimizer& optimizer) {
   if (masters_) masters_->adopt(optimizer);
 }
 
-Tensor HalfPrecision::scale(const Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
-
 void HalfPrecision::unscale(Optimizer& optimizer) {
   if (masters_) masters_->take_gradients(optimizer);
-  if (scaler_) scaler_->unscale(optimizer, optimizer.gradients());
+  ScaledPrecision::unscale(optimizer);
 }
-
-std::optional<Tensor> HalfPrecision::found_inf(const Optimizer& optimizer) const { return scaler_ ? scaler_->found_inf(optimizer) : std::nullopt; }
 
 void HalfPrecision::step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) {
   Precision::step(optimizer, found_inf);
@@ -77,30 +65,23 @@ void HalfPrecision::step(Optimizer& optimizer, const std::optional<Tensor>& foun
 
 void HalfPrecision::update() {
   if (masters_) masters_->end_step();
-  if (scaler_) scaler_->update();
+  ScaledPrecision::update();
 }
 
 void HalfPrecision::abandon_step() {
   if (masters_) masters_->end_step();
-  if (scaler_) scaler_->abandon_step();
-}
-
-std::optional<Tensor> HalfPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
-
-void HalfPrecision::check() {
-  if (scaler_) detail::warn_of_small_scale(*scaler_);
+  ScaledPrecision::abandon_step();
 }
 
 StateTree HalfPrecision::state() const {
-  StateTree state;
-  if (scaler_) state["scaler"] = scaler_->state();
+  StateTree state = ScaledPrecision::state();
   if (masters_) state["master_weights"] = masters_->state();
   return state;
 }
 
 void HalfPrecision::load_state(const StateTree& state) {
   if (masters_ && state.contains("master_weights")) masters_->load_state(state.at("master_weights"));
-  if (scaler_ && state.contains("scaler")) scaler_->load_state(state.at("scaler"));
+  ScaledPrecision::load_state(state);
 }
 
 [[maybe_unused]] static const bool registered =

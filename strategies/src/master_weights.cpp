@@ -7,15 +7,10 @@
 #include "fulgur/core/text.h"
 
 namespace fulgur {
-namespace {
-
-bool is_half(const Tensor& tensor) { return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16; }
-
-}  // namespace
 
 void MasterWeights::adopt(Optimizer& optimizer) {
   optimizer.step_copies([&](const std::string& name, const Tensor& parameter) {
-    if (!is_half(parameter)) return parameter;
+    if (!at::isReducedFloatingType(parameter.scalar_type())) return parameter;
     // In the parameter's memory format, so that gradients have the copy's strides.
     Tensor copy = parameter.detach().to(at::kFloat).set_requires_grad(true);
     copies_.insert_or_assign(name, copy);

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,6 @@ class FULGUR_API Accelerator {
   virtual std::string cannot_compute_in(at::ScalarType /*dtype*/, int64_t /*index*/) const { return {}; }
   /// Records the work of a device; nullptr where it cannot be recorded.
   virtual std::unique_ptr<GraphCapture> make_graph_capture(int64_t /*index*/) const { return nullptr; }
-  /// Most bytes that tensors held since the start, where the device counts them.
-  virtual std::optional<int64_t> peak_bytes(int64_t index) const = 0;
 };
 
 /// The accelerator of that name, or nullptr. For `cuda`, loads libfulgur_cuda.so (and libtorch_cuda.so) first.

@@ -1,11 +1,12 @@
-#include "half_formats.h"
+#include "fulgur/strategies/scaled_precision.h"
 
 #include "fulgur/core/accelerator.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
-namespace fulgur::detail {
+namespace fulgur {
+namespace {
 
 void check_half_format(const std::string& precision, at::ScalarType dtype, at::Device device) {
   if (device.is_cpu()) {
@@ -28,4 +29,48 @@ void warn_of_small_scale(const GradScaler& scaler) {
                                                  "high, or does the model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
 }
 
-}  // namespace fulgur::detail
+}  // namespace
+
+ScaledPrecision::ScaledPrecision(at::ScalarType dtype, std::optional<GradScaler::Options> scaler) : dtype_(dtype) {
+  if (scaler) scaler_.emplace(*scaler);
+}
+
+void ScaledPrecision::set_device(at::Device device) {
+  check_half_format(name(), dtype_, device);
+  device_ = device;
+  if (scaler_) scaler_->set_device(device);
+}
+
+Tensor ScaledPrecision::scale(const Tensor& loss) { return scaler_ ? scaler_->scale(loss) : loss; }
+
+void ScaledPrecision::unscale(Optimizer& optimizer) {
+  if (scaler_) scaler_->unscale(optimizer, optimizer.gradients());
+}
+
+std::optional<Tensor> ScaledPrecision::found_inf(const Optimizer& optimizer) const { return scaler_ ? scaler_->found_inf(optimizer) : std::nullopt; }
+
+void ScaledPrecision::update() {
+  if (scaler_) scaler_->update();
+}
+
+void ScaledPrecision::abandon_step() {
+  if (scaler_) scaler_->abandon_step();
+}
+
+std::optional<Tensor> ScaledPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
+
+void ScaledPrecision::check() {
+  if (scaler_) warn_of_small_scale(*scaler_);
+}
+
+StateTree ScaledPrecision::state() const {
+  StateTree state;
+  if (scaler_) state["scaler"] = scaler_->state();
+  return state;
+}
+
+void ScaledPrecision::load_state(const StateTree& state) {
+  if (scaler_ && state.contains("scaler")) scaler_->load_state(state.at("scaler"));
+}
+
+}  // namespace fulgur
