@@ -78,7 +78,7 @@ std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) { retu
 
 // Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked for.
 std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& strategy, const std::vector<std::string>& arguments) {
-  const int64_t processes = count_devices(config.trainer);
+  const int64_t processes = count_processes(config.trainer);
   if (processes * config.trainer.num_nodes == 1) return std::nullopt;
   const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
   std::vector<std::string> command{"trainer"};

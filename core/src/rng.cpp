@@ -5,6 +5,8 @@
 
 #include <mutex>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "fulgur/core/split_mix.h"
 
@@ -22,6 +24,9 @@ void set_generator_state(at::Generator generator, const Tensor& state) {
   generator.set_state(state);
 }
 
+// The first device is that of checkpoints of one device.
+std::string key_of(size_t index) { return index == 0 ? "device" : "device_" + std::to_string(index); }
+
 }  // namespace
 
 void seed_everything(uint64_t seed) { at::manual_seed(seed); }
@@ -33,20 +38,31 @@ uint64_t random_seed() {
   return source();  // 32 bits, so that the seed is easy to copy into a config
 }
 
-StateTree rng_state(const at::Device& device) {
+void seed_devices(uint64_t seed, const std::vector<at::Device>& devices) {
+  for (size_t i = 1; i < devices.size(); ++i) {
+    if (devices[i].is_cpu()) continue;
+    at::Generator generator = at::globalContext().defaultGenerator(devices[i]);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(rank_seed(seed, static_cast<int64_t>(i)));
+  }
+}
+
+StateTree rng_state(const std::vector<at::Device>& devices) {
   StateTree state;
   state["cpu"] = generator_state(at::detail::getDefaultCPUGenerator());
-  if (!device.is_cpu()) state["device"] = generator_state(at::globalContext().defaultGenerator(device));
+  for (size_t i = 0; i < devices.size(); ++i)
+    if (!devices[i].is_cpu()) state[key_of(i)] = generator_state(at::globalContext().defaultGenerator(devices[i]));
   return state;
 }
 
-void load_rng_state(const at::Device& device, const StateTree& state) {
+void load_rng_state(const std::vector<at::Device>& devices, const StateTree& state) {
   set_generator_state(at::detail::getDefaultCPUGenerator(), state.at("cpu").tensor());
-  if (!device.is_cpu() && state.contains("device"))
-    set_generator_state(at::globalContext().defaultGenerator(device), state.at("device").tensor());
+  for (size_t i = 0; i < devices.size(); ++i)
+    if (!devices[i].is_cpu() && state.contains(key_of(i)))
+      set_generator_state(at::globalContext().defaultGenerator(devices[i]), state.at(key_of(i)).tensor());
 }
 
-RngGuard::RngGuard(const at::Device& device) : device_(device), saved_(rng_state(device)) {}
-RngGuard::~RngGuard() { load_rng_state(device_, saved_); }
+RngGuard::RngGuard(std::vector<at::Device> devices) : devices_(std::move(devices)), saved_(rng_state(devices_)) {}
+RngGuard::~RngGuard() { load_rng_state(devices_, saved_); }
 
 }  // namespace fulgur

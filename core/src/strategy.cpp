@@ -10,6 +10,10 @@ const ProcessPlace& Strategy::place() const {
   return alone;
 }
 
+void Strategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+  for (size_t i = 0; i < parts; ++i) work(i);
+}
+
 void Strategy::convert_and_move(LightningModule& module) {
   precision().set_device(device());
   precision().convert_module(module);

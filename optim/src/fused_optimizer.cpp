@@ -125,10 +125,12 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
   }
   for (Bucket& bucket : buckets_) {
     count(bucket.steps);
-    if (found_inf && !takes_found_inf()) update_unless(bucket, *found_inf);
-    else update(bucket, found_inf);
+    // Parameters may lie on several devices; each needs the answer beside it.
+    const auto found = found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
+    if (found && !takes_found_inf()) update_unless(bucket, *found);
+    else update(bucket, found);
     // A step that the device skipped is not counted.
-    if (found_inf && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found_inf));
+    if (found && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found));
     bucket.grads.clear();
   }
 }

@@ -17,10 +17,11 @@ MAY_INCLUDE = {
     "models": {"core", "optim", "nn"},
     "strategies": {"core", "optim", "nn"},
     "cuda": {"core", "strategies"},
+    "virtual_devices": {"core"},
     "checkpoint": {"core"},
     "callbacks": {"core", "optim"},
     "loggers": {"core"},
-    "trainer": {"core", "data", "optim", "nn", "strategies", "checkpoint", "callbacks", "loggers"},
+    "trainer": {"core", "data", "optim", "nn", "strategies", "virtual_devices", "checkpoint", "callbacks", "loggers"},
     "apps": None,
 }
 

@@ -36,12 +36,12 @@ class StandIn final : public GraphCapture {
     body_ = body;
     const auto before = weights(module_);
     const auto state = pack_state(optimizers_.front()->state());
-    const StateTree generators = rng_state(at::kCPU);
+    const StateTree generators = rng_state({at::kCPU});
     const auto undo = [&] {
       at::NoGradGuard no_grad;
       for (auto& [name, value] : unique_parameters(module_)) value.copy_(before.at(name));
       optimizers_.front()->load_state(unpack_state(state));
-      load_rng_state(at::kCPU, generators);
+      load_rng_state({at::kCPU}, generators);
     };
     try {
       body();

@@ -89,7 +89,7 @@ std::optional<std::string> cannot_capture(const Run& run) {
   if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step";
   if (o.check_every > 0) return "check_every is not 0, which reads values in a step";
   if (run.world_size() > 1) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
-  if (run.strategy->micro_batches() != 1) return cat("strategy ", run.strategy->name(), " cuts batches into micro-batches");
+  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " cuts batches into parts");
   for (const auto& [hook, name, of_callbacks] : kInside) {
     if (run.model->overridden().has(hook)) return cat("the module overrides ", name, ", which lies inside the captured step");
     for (const auto& callback : run.callbacks)

@@ -202,7 +202,7 @@ int64_t sum_over_ranks(Run& run, int64_t count) {
 EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   const double started = run.agreed_time_s();
   StageGuard stage_guard(run, stage);
-  RngGuard rng_guard(run.device());
+  RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
   const ModeGuard modes(run, hooks);
@@ -238,7 +238,7 @@ void warn_no_validation_step() {
 
 PredictReport predict(Run& run) {
   StageGuard stage_guard(run, Stage::predict);
-  RngGuard rng_guard(run.device());
+  RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const ModeGuard modes(run, hooks_of(Stage::predict));
   PredictReport report;

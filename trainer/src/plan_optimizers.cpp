@@ -20,7 +20,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
   if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
   if (run.options.on_nonfinite == "skip") refuse("on_nonfinite: skip; use raise, stop or off");
-  if (run.strategy->micro_batches() != 1) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into micro-batches"));
+  if (run.strategy->splits_batches()) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into parts"));
 }
 
 RunLength run_length(Run& run) {

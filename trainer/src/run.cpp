@@ -248,7 +248,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     for (const auto& callback : callbacks)
       if (StateTree own = callback->state(); !own.as_map().empty()) callback_states[callback->state_key()] = std::move(own);
     state["callbacks"] = std::move(callback_states);
-    state["rng"] = rng_state(device());
+    state["rng"] = rng_state(strategy->devices());
     StateTree::List loaders;
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);

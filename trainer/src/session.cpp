@@ -34,13 +34,16 @@ void Session::choose_hardware() {
   auto precision = run.parts.precision ? run.parts.precision : run.options.precision.create();
   run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
   check_allocator(run.options.allocator);
-  devices_ = choose_devices(run.options, run.strategy->one_process_per_device());
+  devices_ = choose_devices(run.options, run.strategy->device_use());
   set_allocator(run.options.allocator, devices_.accelerator->name());
   run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
   if (verb_ == Verb::fit) reset_peak_memory(run.device());
   // Each rank draws numbers of its own; weights are rank 0's.
-  if (run.parts.seed) seed_everything(rank_seed(*run.parts.seed, run.rank()));
+  if (run.parts.seed) {
+    seed_everything(rank_seed(*run.parts.seed, run.rank()));
+    seed_devices(rank_seed(*run.parts.seed, run.rank()), run.strategy->devices());
+  }
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
 }
 
@@ -431,7 +434,7 @@ void Session::restore(const CheckpointContent& content) {
                           "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
   if (load.loads_loops()) restore_loops(content, state);
-  if (load.loads_rng() && state.contains("rng")) load_rng_state(run.device(), state.at("rng"));
+  if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
   if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
   if (load.loads_loops()) tell_origin(content.origin);
 }

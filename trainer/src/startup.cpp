@@ -40,7 +40,7 @@ std::string ChosenDevices::text() const {
              accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"));
 }
 
-ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per_device) {
+ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   ChosenDevices chosen;
   const std::string wanted = options.accelerator == "gpu" ? "cuda" : options.accelerator;
   if (wanted == "auto") {
@@ -55,7 +55,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
   chosen.is_auto = options.devices.is_auto();
   const int64_t there = chosen.accelerator->device_count();
   const bool cpu = chosen.accelerator->name() == "cpu";
-  if (one_process_per_device && cpu && options.devices.count.value_or(1) > 0 && options.devices.indices.empty()) {
+  if (use == DeviceUse::one_each && cpu && options.devices.count.value_or(1) > 0 && options.devices.indices.empty()) {
     chosen.devices.assign(static_cast<size_t>(options.devices.count.value_or(1)), chosen.accelerator->device(0));
     return chosen;
   }
@@ -66,7 +66,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
   };
   std::vector<int64_t> indices = options.devices.indices;
   if (indices.empty()) {
-    int64_t count = options.devices.count.value_or(one_process_per_device ? -1 : 1);
+    int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
     if (count == -1) count = there;
     if (count > there) throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), "."));
     for (int64_t i = 0; i < count; ++i) indices.push_back(i);
@@ -78,7 +78,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per
   return chosen;
 }
 
-ChosenDevices choose_devices(const TrainerOptions& options) { return choose_devices(options, options.strategy.create()->one_process_per_device()); }
+ChosenDevices choose_devices(const TrainerOptions& options) { return choose_devices(options, options.strategy.create()->device_use()); }
 
 namespace {
 

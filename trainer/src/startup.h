@@ -26,9 +26,9 @@ struct ChosenDevices {
   std::string text() const;
 };
 
-/// Decides accelerator and devices of this node. With `one_process_per_device` the CPU counts as often as it is asked for, and
-/// `auto` is all GPUs. Throws a ConfigError that says what this machine has.
-ChosenDevices choose_devices(const TrainerOptions& options, bool one_process_per_device);
+/// Decides accelerator and devices of this node. Where each device has a process the CPU counts as often as it is asked for;
+/// unless one device is wanted, `auto` is all of an accelerator. Throws a ConfigError that says what this machine has.
+ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
 /// As the strategy of the options wants them.
 ChosenDevices choose_devices(const TrainerOptions& options);
 

@@ -104,7 +104,10 @@ ConfigNode Trainer::resolved_config() const {
                                 impl_->parts.seed);
 }
 
-int64_t count_devices(const TrainerOptions& options) { return static_cast<int64_t>(detail::choose_devices(options).devices.size()); }
+int64_t count_processes(const TrainerOptions& options) {
+  const DeviceUse use = options.strategy.create()->device_use();
+  return use == DeviceUse::one_each ? static_cast<int64_t>(detail::choose_devices(options, use).devices.size()) : 1;
+}
 
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 fs::path Trainer::log_dir() const { return impl_->run_dir; }

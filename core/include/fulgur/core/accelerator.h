@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ class FULGUR_API Accelerator {
   virtual std::string device_name(int64_t index) const = 0;
   /// Waits until the device is idle; never called in a step.
   virtual void synchronize(int64_t index) const = 0;
+  /// Seconds that the device has computed since the start of the process; nothing where nobody counts.
+  virtual std::optional<double> busy_s(int64_t /*index*/) const { return std::nullopt; }
   /// Why the device does not compute in that format; empty where it does.
   virtual std::string cannot_compute_in(at::ScalarType /*dtype*/, int64_t /*index*/) const { return {}; }
   /// Records the work of a device; nullptr where it cannot be recorded.

@@ -3,6 +3,7 @@
 // <torch/nn/module.h> costs 8 s a file (2.2 s precompiled) and cannot be avoided here: users derive from Module.
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/optimizer_handle.h"
 #include "fulgur/core/outputs.h"
+#include "fulgur/core/placed_module.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/run_context.h"
 
@@ -186,6 +188,13 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// Called by the Trainer.
   void set_run(RunContext* run) { run_ = run; }
   void set_hparams(ConfigNode hparams) { hparams_ = std::move(hparams); }
+  /// Makes another module of this class from the same options; empty where nobody has said how.
+  using Factory = std::function<std::shared_ptr<LightningModule>()>;
+  const Factory& factory() const { return factory_; }
+  void set_factory(Factory factory) { factory_ = std::move(factory); }
+  /// Submodules that a strategy may put on devices of their own, in the order in which they were registered; see nn::Placed.
+  const std::vector<std::shared_ptr<PlacedModule>>& placed_modules() const { return placed_modules_; }
+  void add_placed_module(std::shared_ptr<PlacedModule> placed) { placed_modules_.push_back(std::move(placed)); }
   const HookMask& overridden() const { return overridden_; }
   void set_overridden(const HookMask& mask) { overridden_ = mask; }
 
@@ -230,6 +239,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   RunContext* run_ = nullptr;
   ConfigNode hparams_;
   HookMask overridden_;
+  Factory factory_;
+  std::vector<std::shared_ptr<PlacedModule>> placed_modules_;
 };
 
 template <std::derived_from<Optimizer> O>

@@ -57,7 +57,7 @@ class FULGUR_API Optimizer : public Stateful {
   virtual std::optional<double> weight_decay(const ParamGroup& group) const { return group.weight_decay; }
 
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
-  /// the parameters' device), a value other than 0 leaves everything as it is, decided on the device.
+  /// any device), a value other than 0 leaves everything as it is, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so that a recorded
   /// step can be launched again with other rates. False where the optimizer cannot.

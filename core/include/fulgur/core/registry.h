@@ -86,6 +86,7 @@ std::shared_ptr<T> make_component(const OptionsType<T>& options) {
     copy.fields(fields);
     Base::template on_component_made<T>(*made, fields.write());
   }
+  if constexpr (requires { made->set_factory({}); }) made->set_factory([options] { return make_component<Base, T>(options); });
   return made;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,12 +10,27 @@
 #include "fulgur/core/module.h"
 #include "fulgur/core/precision.h"
 #include "fulgur/core/process_place.h"
+#include "fulgur/core/stage.h"
 #include "fulgur/core/state_tree.h"
 
 namespace fulgur {
 
 /// Whether a backward exchanges gradients between ranks; inside an accumulation window it need not.
 enum class GradSync { now, deferred };
+
+/// How many of the devices that were chosen on a node one process drives.
+enum class DeviceUse {
+  one,       ///< one device, and there is one process
+  one_each,  ///< one device, and a process for each
+  all,       ///< all of them
+};
+
+/// A share of a batch that is computed for itself.
+struct FULGUR_API StepPart {
+  LightningModule* module = nullptr;  ///< the run's, or a replica of it
+  Batch batch;                        ///< where `module` wants it
+  double share = 1;                   ///< of the batch's samples; those of all parts add up to 1
+};
 
 /// What a strategy is told once, before all else.
 struct FULGUR_API StrategySetup {
@@ -32,12 +48,13 @@ class FULGUR_API Strategy {
 
   virtual ~Strategy();
   virtual std::string name() const = 0;
-  /// True where each device has a process of its own; false where one process drives all.
-  virtual bool one_process_per_device() const { return false; }
+  virtual DeviceUse device_use() const { return DeviceUse::one; }
   /// Before `attach`. Joins the other processes, where there are any.
   virtual void configure(StrategySetup setup) = 0;
   /// The device of batches and losses.
   virtual at::Device device() const = 0;
+  /// All devices that this process computes on, `device()` first.
+  virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
   /// Where this process stands among those of the run.
@@ -47,6 +64,11 @@ class FULGUR_API Strategy {
 
   /// Converts the module's precision and places it; before optimizers are made.
   virtual void attach(LightningModule& module) = 0;
+  /// Copies of the module that the strategy wants beside it, each with a run context of its own. The Trainer makes them, sets
+  /// them up as it does the module and gives them to `attach_replicas`, behind `attach`.
+  virtual size_t replicas_wanted() const { return 0; }
+  /// Throws a ConfigError where a replica has other tensors than the module.
+  virtual void attach_replicas(LightningModule& /*module*/, const std::vector<std::shared_ptr<LightningModule>>& /*replicas*/) {}
   /// Once, with the optimizers of a fit, before its first step: where a checkpoint is resumed, behind `load_state`.
   virtual void start_training(LightningModule& /*module*/, const std::vector<Optimizer*>& /*optimizers*/) {}
   /// Before each forward of training.
@@ -59,8 +81,12 @@ class FULGUR_API Strategy {
   /// Brings the batch to its device, through the transfer hooks: those of `data` where there is a data module, which by
   /// default call the module's.
   virtual void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx);
-  /// Micro-batches that one batch is cut into; 1 for most.
-  virtual int64_t micro_batches() const { return 1; }
+  /// True where `split` may cut a batch.
+  virtual bool splits_batches() const { return false; }
+  /// Cuts a batch on `device()` into parts, in the order of its samples; empty: the module computes it whole.
+  virtual std::vector<StepPart> split(LightningModule& /*module*/, const Batch& /*batch*/, Stage /*stage*/) { return {}; }
+  /// Calls `work` with 0 to `parts` - 1: at the same time where each part has a module of its own, else in order.
+  virtual void run_parts(size_t parts, const std::function<void(size_t)>& work);
   /// Runs the module's `backward` hook; with GradSync::now, gradients are exchanged where there are several ranks.
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
@@ -68,6 +94,8 @@ class FULGUR_API Strategy {
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
   /// Records the work of `device()`; nullptr where it cannot be recorded.
   virtual std::unique_ptr<GraphCapture> make_graph_capture() { return nullptr; }
+  /// What the devices did in a fit, for its end; empty where there is nothing to say.
+  virtual std::string device_report() const { return ""; }
   /// How the processes are connected, for the person at the console; empty for a world of one.
   virtual std::string text() const { return ""; }
   /// The run has failed on this rank alone: nobody is waited for any more.

@@ -39,7 +39,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
 
   const Options& options() const { return options_; }
   std::string name() const override { return "ddp"; }
-  bool one_process_per_device() const override { return true; }
+  DeviceUse device_use() const override { return DeviceUse::one_each; }
   /// Joins the other ranks; all must call it. Throws a DistributedError where they do not come.
   void configure(StrategySetup setup) override;
   at::Device device() const override { return device_; }

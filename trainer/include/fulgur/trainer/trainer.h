@@ -59,9 +59,9 @@ struct FULGUR_API DataSource {
 /// `last`, `best`, a path, or, for fit, `auto`, as `--ckpt_path` takes them.
 using CheckpointChoice = std::optional<std::string>;
 
-/// Devices of this node that the options choose, one process each where the strategy wants that. Throws a ConfigError for more
-/// than there are.
-FULGUR_API int64_t count_devices(const TrainerOptions& options);
+/// Processes that a run with these options has on this node: one, or one for each device where the strategy wants that. Throws a
+/// ConfigError for more devices than there are.
+FULGUR_API int64_t count_processes(const TrainerOptions& options);
 
 /// Runs the loops, one run at a time: a second one on the same Trainer, from a hook or another thread, throws an Error
 /// and leaves the first alone. A Trainer may be used again after a run, also after one that failed. It may be destroyed

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "fulgur/core/export.h"
+
+namespace fulgur::nn {
+
+/// Calls `work` with 0 to `count` - 1 at the same time: 0 on the calling thread, the others on threads that are kept from call
+/// to call. These see what the caller has set for its thread: grad and inference mode, autocast. Returns when all have ended;
+/// then throws what the lowest of them has thrown. From any thread, also from inside `work`.
+FULGUR_API void parallel_apply(size_t count, const std::function<void(size_t)>& work);
+
+}  // namespace fulgur::nn

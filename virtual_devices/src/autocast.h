@@ -1,0 +1,8 @@
+#pragma once
+
+namespace fulgur::virtual_devices {
+
+/// The lists of operations that autocast computes in half and in full precision: PyTorch's.
+void register_autocast();
+
+}  // namespace fulgur::virtual_devices

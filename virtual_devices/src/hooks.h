@@ -1,0 +1,8 @@
+#pragma once
+
+namespace fulgur::virtual_devices {
+
+/// What LibTorch asks of a backend outside of its kernels: generators, the allocator of pinned memory, resizing.
+void register_hooks();
+
+}  // namespace fulgur::virtual_devices

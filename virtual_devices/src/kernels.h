@@ -1,0 +1,8 @@
+#pragma once
+
+namespace fulgur::virtual_devices {
+
+/// Kernels of the operations that make, view, resize and copy tensors, and a fallback for all others.
+void register_kernels();
+
+}  // namespace fulgur::virtual_devices
