@@ -6,6 +6,9 @@
 namespace fulgur::virtual_devices {
 
 void register_autocast() {
+  // Behind what is not in the lists.
+  static torch::Library rest(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
+  rest.fallback(torch::CppFunction::makeFallthrough());
   using namespace at;  // the lists name its types so
   static torch::Library m(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
 #define FULGUR_IN_HALF(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)

@@ -95,6 +95,10 @@ std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::op
   return {input.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask};
 }
 
+// LibTorch's list of backends whose tensors a parameter may take over has no place for this one, so that `Module::to` would not
+// bring it here. They are plain tensors, in one memory.
+bool has_compatible_shallow_copy_type(const Tensor&, const Tensor&) { return true; }
+
 torch::CppFunction cpu() { return torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>(); }
 
 }  // namespace
@@ -119,6 +123,9 @@ void register_kernels() {
   aten.impl("convolution_overrideable", &convolution);
   aten.impl("convolution_backward_overrideable", &convolution_backward);
   aten.impl("native_dropout", &native_dropout);
+  static torch::Library autograd(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  autograd.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
+  aten.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
 }  // namespace fulgur::virtual_devices

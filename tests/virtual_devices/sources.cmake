@@ -1,0 +1,3 @@
+list(APPEND TEST_SOURCES
+  devices_test.cpp
+  enabled.cpp)
