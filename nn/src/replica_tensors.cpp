@@ -104,6 +104,11 @@ int64_t ReplicaTensors::copy_values() {
   return bytes;
 }
 
+void ReplicaTensors::stepped() {
+  for (Followed& followed : parameters_)
+    if (followed.source.requires_grad()) followed.version = -1;
+}
+
 int64_t ReplicaTensors::reduce_gradients() {
   at::NoGradGuard no_grad;
   int64_t bytes = 0;

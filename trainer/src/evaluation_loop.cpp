@@ -12,6 +12,7 @@
 #include "fulgur/core/text.h"
 #include "predictions.h"
 #include "signals.h"
+#include "step_parts.h"
 
 namespace fulgur::detail {
 namespace {
@@ -156,7 +157,11 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       Run::ScopeGuard scope(run, step_scope);
       (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
       Outputs outputs;
-      {
+      if (const std::vector<StepPart> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
+        std::vector<Outputs> of_parts(parts.size());
+        run_parts(run, parts, [&](const StepPart& part, size_t index) { of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_); });
+        outputs = join_outputs(run, parts, of_parts);
+      } else {
         const auto guard = run.strategy->precision().forward_guard();
         outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
       }

@@ -12,7 +12,8 @@ namespace detail {
 
 std::vector<PeakMemory> gather_peak_memory(Run& run) {
   std::string own = cat("cpu ", process_usage().peak_resident, "\n");
-  if (const auto memory = device_memory(run.device())) own += cat(run.device().str(), " ", memory->peak_allocated, "\n");
+  for (const at::Device& device : run.strategy->devices())
+    if (const auto memory = device_memory(device)) own += cat(device.str(), " ", memory->peak_allocated, "\n");
   std::vector<PeakMemory> peaks;
   int64_t rank = 0;
   for (const std::string& lines : run.collectives().gather_text(own)) {
@@ -42,7 +43,8 @@ std::string peak_memory_text(const std::vector<PeakMemory>& peaks) {
   const bool several = std::any_of(peaks.begin(), peaks.end(), [](const PeakMemory& peak) { return peak.rank > 0; });
   std::vector<PeakMemory> most;
   for (const PeakMemory& peak : peaks) {
-    const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) { return kind_of(other) == kind_of(peak); });
+    // Of several ranks the most of each kind; of one all that it has.
+    const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) { return several ? kind_of(other) == kind_of(peak) : other.device == peak.device; });
     if (same == most.end()) most.push_back(peak);
     else if (peak.bytes > same->bytes) *same = peak;
   }

@@ -10,6 +10,7 @@
 #include "fulgur/core/text.h"
 #include "memory_format.h"
 #include "rank_states.h"
+#include "replica_context.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -28,6 +29,7 @@ Run::Run(const TrainerOptions& trainer_options, const Parts& trainer_parts, Verb
 
 Run::~Run() {
   if (model) model->set_run(nullptr);
+  for (auto& [replica, context] : replicas) replica->set_run(nullptr);
 }
 
 std::optional<int64_t> Run::num_batches(Stage stage) const {
@@ -171,7 +173,12 @@ void Run::log_value(std::string_view name, const Value& value, const LogOptions&
   logs.log(name, scope_, stage_, value, weight, log_options);
 }
 
-void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) { log_value(name, value, log_options); }
+void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
+  // A metric has one place, wherever its values come from.
+  const bool elsewhere = !value.is_cpu() && value.defined() && value.device() != device();
+  log_value(name, elsewhere ? value.detach().to(device(), /*non_blocking=*/true) : value, log_options);
+}
+
 void Run::log(std::string_view name, double value, const LogOptions& log_options) { log_value(name, value, log_options); }
 
 void Run::print(std::string_view line) {
@@ -272,6 +279,11 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   for (const auto& callback : callbacks) callback->on_save_checkpoint(*this, state);
   model->on_save_checkpoint(state);
   return content;
+}
+
+ReplicaContext& Run::replica_context(const LightningModule& replica) {
+  const auto found = std::find_if(replicas.begin(), replicas.end(), [&](const auto& known) { return known.first.get() == &replica; });
+  return *found->second;
 }
 
 void Run::act_on_checkpoint_requests() { checkpoints.act(); }

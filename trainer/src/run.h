@@ -23,6 +23,7 @@
 namespace fulgur::detail {
 
 class DebugChecks;
+class ReplicaContext;
 
 /// Loaders of one stage with their batches after limits.
 struct StageLoaders {
@@ -140,6 +141,8 @@ class Run final : public RunContext {
   std::string where() const;
   /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
+  /// Of a copy of the module that the strategy has on another device.
+  ReplicaContext& replica_context(const LightningModule& replica);
   /// State of the whole run, for a checkpoint; all ranks must call it.
   CheckpointContent collect_checkpoint(bool weights_only);
   /// What a checkpoint of this run says of where it comes from.
@@ -153,6 +156,8 @@ class Run final : public RunContext {
   Parts parts;
   Progress progress_;
   std::shared_ptr<LightningModule> model;
+  /// Copies of the module on other devices, and what they see of the run.
+  std::vector<std::pair<std::shared_ptr<LightningModule>, std::unique_ptr<ReplicaContext>>> replicas;
   DataSource data;
   std::shared_ptr<Strategy> strategy;
   std::vector<std::shared_ptr<Callback>> callbacks;

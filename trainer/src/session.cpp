@@ -19,6 +19,7 @@
 #include "memory_format.h"
 #include "plan_optimizers.h"
 #include "rank_states.h"
+#include "replica_context.h"
 #include "restore_optimizers.h"
 #include "resume.h"
 #include "run_folder.h"
@@ -38,7 +39,8 @@ void Session::choose_hardware() {
   set_allocator(run.options.allocator, devices_.accelerator->name());
   run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
-  if (verb_ == Verb::fit) reset_peak_memory(run.device());
+  if (verb_ == Verb::fit)
+    for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // Each rank draws numbers of its own; weights are rank 0's.
   if (run.parts.seed) {
     seed_everything(rank_seed(*run.parts.seed, run.rank()));
@@ -377,7 +379,11 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   if (content) load_weights(*content);
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
-  if (run.channels_last()) to_channels_last(*run.model);
+  make_replicas();
+  if (run.channels_last()) {
+    to_channels_last(*run.model);
+    for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
+  }
   if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
   take_folder();
   save_config();
@@ -403,6 +409,30 @@ void Session::prepare_data() {
   if (run.data.module && mine(run.data.module->prepare_data_per_node())) run.data.module->prepare_data();
   if (mine(run.model->prepare_data_per_node())) run.model->prepare_data();
   run.collectives().barrier("prepare_data of the first process of each node");
+}
+
+// Copies of the module for the strategy's other devices, made and set up as the module was.
+void Session::make_replicas() {
+  Run& run = *run_;
+  const size_t count = run.strategy->replicas_wanted();
+  if (count == 0) return;
+  if (!run.model->factory())
+    throw ConfigError(cat("[trainer.strategy] ", run.strategy->name(), " needs a copy of the module on each device, and nobody has said how another is made: it was given as an object. "
+                          "Name it in the config (model:), or let the Trainer make it: trainer.fit<MyModule>(options, data), or make_component<LightningModule, MyModule>(options)."));
+  // Their first weights are nobody's: they do not move the numbers of the run.
+  const RngGuard rng(run.strategy->devices());
+  std::vector<std::shared_ptr<LightningModule>> replicas;
+  for (size_t i = 0; i < count; ++i) {
+    auto replica = run.model->factory()();
+    auto context = std::make_unique<ReplicaContext>(run, run.strategy->devices()[i + 1]);
+    context->set_module(*replica);
+    replica->set_run(context.get());
+    replicas.push_back(replica);
+    run.replicas.emplace_back(replica, std::move(context));
+    replica->setup(verb_);
+    replica->configure_model();
+  }
+  run.strategy->attach_replicas(*run.model, replicas);
 }
 
 void Session::load_weights(const CheckpointContent& content) {
@@ -581,10 +611,12 @@ void Session::finish(RunStatus status) noexcept {
     if (run.data.module) quietly(kWhen, [&] { run.data.module->teardown(verb_); });
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->teardown(run, verb_); });
     quietly(kWhen, [&] { run.model->teardown(verb_); });
+    for (const auto& [replica, context] : run.replicas) quietly(kWhen, [&] { replica->teardown(verb_); });
   }
   if (run.strategy && run.failed_alone) run.strategy->abandon();
   if (run.strategy) run.strategy->teardown();
   if (run.model) run.model->set_run(nullptr);
+  for (const auto& [replica, context] : run.replicas) replica->set_run(nullptr);
   lock_.reset();
 }
 

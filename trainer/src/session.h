@@ -45,6 +45,7 @@ class Session {
   void prepare_data();
   std::optional<int64_t> agreed_batches(Stage stage, std::optional<int64_t> batches);
   void take_folder();
+  void make_replicas();
   void make_callbacks();
   void make_loggers();
   void set_up_data();

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "fulgur/core/text.h"
+#include "fulgur/virtual_devices/virtual_devices.h"
 
 namespace fulgur::detail {
 
@@ -40,6 +41,17 @@ std::string ChosenDevices::text() const {
              accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"));
 }
 
+namespace {
+
+// Eight, or as many as are asked for.
+int64_t virtual_devices_for(const DeviceChoice& devices) {
+  int64_t count = std::max<int64_t>(8, devices.count.value_or(0));
+  for (const int64_t index : devices.indices) count = std::max(count, index + 1);
+  return count;
+}
+
+}  // namespace
+
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   ChosenDevices chosen;
   const std::string wanted = options.accelerator == "gpu" ? "cuda" : options.accelerator;
@@ -47,6 +59,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
     chosen.accelerator = find_accelerator("cuda");
     if (!chosen.accelerator) chosen.accelerator = find_accelerator("cpu");
   } else {
+    if (wanted == "virtual") enable_virtual_devices(virtual_devices_for(options.devices));
     chosen.accelerator = find_accelerator(wanted);
     if (!chosen.accelerator)
       throw ConfigError(cat("[trainer.accelerator] '", options.accelerator, "' is not available: ", why_no_cuda(),

@@ -194,6 +194,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
                   report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
     report.peak_memory = detail::gather_peak_memory(run);
     run.print(peak_memory_text(report.peak_memory));
+    if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
   };
   const auto signal = with_run(impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });

@@ -9,6 +9,7 @@
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "step_parts.h"
 
 namespace fulgur::detail {
 
@@ -147,7 +148,9 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   Precision& precision = run.strategy->precision();
   StepOutput output;
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
-  {
+  if (const std::vector<StepPart> parts = run.strategy->split(module, batch, Stage::train); !parts.empty()) {
+    output = training_step_of_parts(run, parts, batch_idx);
+  } else {
     const auto guard = precision.forward_guard();
     output = module.training_step(batch, batch_idx);
   }

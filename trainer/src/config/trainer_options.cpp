@@ -174,8 +174,8 @@ void AllocatorOptions::fields(Fields& f) {
 }
 
 void TrainerOptions::fields(Fields& f) {
-  f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU.")
-      .one_of({"auto", "cpu", "cuda", "gpu"});
+  f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU. virtual: devices simulated on the CPU, to try strategies of several devices.")
+      .one_of({"auto", "cpu", "cuda", "gpu", "virtual"});
   f(devices, "devices", "Devices of that kind: a number (-1: all), or indices such as [3] or \"3,\".");
   f(num_nodes, "num_nodes", "Machines that the run is spread over, each with `devices` devices.").at_least(1);
   f(strategy, "strategy", "How the run is spread over devices.");

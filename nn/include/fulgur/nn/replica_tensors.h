@@ -24,6 +24,8 @@ class FULGUR_API ReplicaTensors {
   /// Brings the replicas the values of parameters and buffers that have changed since the last call, and which parameters
   /// learn and which layers are in training mode. Returns the bytes that went to other devices. Waits for no device.
   int64_t copy_values();
+  /// Behind an optimizer's step: parameters that learn count as changed. (The fused kernels count no version up.)
+  void stepped();
   /// Adds the replicas' gradients to the source's, in the order of the replicas, and sets them to none. Returns the bytes that
   /// came from other devices.
   int64_t reduce_gradients();

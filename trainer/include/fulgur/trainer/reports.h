@@ -30,7 +30,7 @@ struct FULGUR_API FitReport {
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
   Metrics metrics;           ///< last values by name
-  /// By ranks; of each the CPU and then its device, where that is another. Where the kernel does not let a process set its
+  /// By ranks; of each the CPU and then its devices, where these are others. Where the kernel does not let a process set its
   /// peak back, that of the CPU is of the whole process.
   std::vector<PeakMemory> peak_memory;
   std::filesystem::path run_dir;
@@ -59,7 +59,7 @@ struct FULGUR_API PredictReport {
   std::optional<std::filesystem::path> checkpoint;
 };
 
-/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; of several ranks the most of each kind of device, with its rank.
+/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; all devices of one process; of several ranks the most of each kind, with its rank.
 FULGUR_API std::string peak_memory_text(const std::vector<PeakMemory>& peaks);
 
 /// Box-drawing table for stdout: `Validate metric | DataLoader 0`.

@@ -93,6 +93,13 @@ class FULGUR_API Trainer {
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 
+  /// The same for a module that the Trainer makes from its options, as a config would: strategies that want a copy of it on
+  /// each device (dp) know from it how another is made. For a module that is used again, `make_component<LightningModule, M>(options)`.
+  template <std::derived_from<LightningModule> M>
+  FitReport fit(const OptionsType<M>& options, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+    return fit(std::shared_ptr<LightningModule>(make_component<LightningModule, M>(options)), std::move(data), checkpoint);
+  }
+
   /// The config as a run would save it, with each `auto` of the trainer decided for this machine. Runs nothing; throws as
   /// a run would where devices are missing.
   ConfigNode resolved_config() const;

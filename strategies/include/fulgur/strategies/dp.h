@@ -1,0 +1,46 @@
+#pragma once
+
+#include <optional>
+
+#include "fulgur/core/strategy.h"
+#include "fulgur/nn/replica_tensors.h"
+
+namespace fulgur {
+
+/// Data parallel in one process: each batch is cut into chunks, one for each device, and a copy of the module computes each of
+/// them, all at the same time. Losses are added up by their share of the samples and gradients on the first device, which has
+/// the optimizers; so the step is that of one device on the whole batch, but for layers that look at more than one sample
+/// (BatchNorm takes the statistics of its chunk; the buffers that stay are the first device's).
+class FULGUR_API DpStrategy final : public Strategy {
+ public:
+  std::string name() const override { return "dp"; }
+  DeviceUse device_use() const override { return DeviceUse::all; }
+  /// Throws a ConfigError for the CPU, which is one device, for several nodes and for sync_batchnorm.
+  void configure(StrategySetup setup) override;
+  at::Device device() const override { return devices_.front(); }
+  std::vector<at::Device> devices() const override { return devices_; }
+  int64_t rank() const override { return 0; }
+  int64_t world_size() const override { return 1; }
+  Collectives& collectives() override { return collectives_; }
+  Precision& precision() override { return *precision_; }
+  /// Throws a ConfigError for a module that optimizes by itself.
+  void attach(LightningModule& module) override;
+  size_t replicas_wanted() const override { return devices_.size() - 1; }
+  void attach_replicas(LightningModule& module, const std::vector<std::shared_ptr<LightningModule>>& replicas) override;
+  bool splits_batches() const override { return devices_.size() > 1; }
+  /// Chunks differ by one sample at most; a batch of fewer samples than devices takes as many of these as it has samples.
+  std::vector<StepPart> split(LightningModule& module, const Batch& batch, Stage stage) override;
+  void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  void teardown() noexcept override;
+
+ private:
+  std::vector<at::Device> devices_;
+  std::shared_ptr<Precision> precision_;
+  SingleProcessCollectives collectives_;
+  std::vector<std::shared_ptr<LightningModule>> replicas_;
+  std::optional<nn::ReplicaTensors> tensors_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,73 @@
+#include "fulgur/strategies/dp.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include "fulgur/core/text.h"
+#include "fulgur/nn/parallel_apply.h"
+#include "several_devices.h"
+
+namespace fulgur {
+
+void DpStrategy::configure(StrategySetup setup) {
+  detail::check_several_devices("dp", setup);
+  devices_ = std::move(setup.devices);
+  precision_ = std::move(setup.precision);
+}
+
+void DpStrategy::attach(LightningModule& module) {
+  if (!module.automatic_optimization())
+    throw ConfigError("[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on the other devices cannot. Use ddp.");
+  convert_and_move(module);
+}
+
+void DpStrategy::attach_replicas(LightningModule& module, const std::vector<std::shared_ptr<LightningModule>>& replicas) {
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    precision_->convert_module(*replicas[i]);
+    replicas[i]->to(devices_[i + 1]);
+  }
+  replicas_ = replicas;
+  tensors_.emplace(module, std::vector<std::shared_ptr<torch::nn::Module>>(replicas.begin(), replicas.end()));
+}
+
+std::vector<StepPart> DpStrategy::split(LightningModule& module, const Batch& batch, Stage) {
+  const std::vector<int64_t> chunks = detail::chunk_sizes(batch.size(), static_cast<int64_t>(devices_.size()));
+  if (chunks.size() < 2) return {};
+  tensors_->copy_values();
+  std::vector<StepPart> parts;
+  int64_t begin = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    parts.push_back({.module = i == 0 ? &module : replicas_[i - 1].get(),
+                     .batch = batch.narrow(begin, chunks[i]).to(devices_[i], /*non_blocking=*/true),
+                     .share = static_cast<double>(chunks[i]) / static_cast<double>(batch.size())});
+    begin += chunks[i];
+  }
+  return parts;
+}
+
+void DpStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+  nn::parallel_apply(parts, [&](size_t index) {
+    // For tensors that a module makes on "the" device.
+    const c10::DeviceGuard guard(devices_[index]);
+    work(index);
+  });
+}
+
+void DpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
+  module.backward(loss, options);
+  if (tensors_) tensors_->reduce_gradients();
+}
+
+void DpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  Strategy::optimizer_step(optimizer, closure, found_inf);
+  if (tensors_) tensors_->stepped();
+}
+
+void DpStrategy::teardown() noexcept {
+  tensors_.reset();
+  replicas_.clear();
+}
+
+[[maybe_unused]] static const bool registered =
+    Registry<Strategy>::add<DpStrategy>("dp", "Data parallel in one process: a copy of the module on each device, a chunk of the batch for each.");
+
+}  // namespace fulgur
