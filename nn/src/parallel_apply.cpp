@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ambient_state.h"
+#include "fulgur/core/no_signals.h"
 
 namespace fulgur::nn {
 namespace {
@@ -19,7 +20,10 @@ namespace {
 // A thread that does one job after another.
 class Worker {
  public:
-  Worker() : thread_([this] { run(); }) { thread_.detach(); }
+  Worker() {
+    const NoSignals no_signals;
+    std::thread([this] { run(); }).detach();
+  }
 
   void start(std::function<void()> job) {
     {
@@ -45,7 +49,6 @@ class Worker {
   std::mutex mutex_;
   std::condition_variable wakes_;
   std::function<void()> job_;
-  std::thread thread_;
 };
 
 // Workers without a job. Never destroyed, nor are they: at the end of the process they sleep.

@@ -40,7 +40,8 @@ StepOutput training_step_of_parts(Run& run, const std::vector<StepPart>& parts, 
       throw Error("[trainer.training_step] training_step returned a loss for one part of the batch and none for another. Return one for each, or for none.");
     if (loss.numel() != 1)
       throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", static_cast<int64_t>(loss.numel()), " elements. Reduce it, for example with .mean()."));
-    const Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true) * parts[i].share;
+    Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true);
+    if (parts.size() > 1) here = here * parts[i].share;
     whole.loss = whole.loss.defined() ? whole.loss + here : here;
   }
   whole.extra = join_outputs(run, parts, extra);
@@ -62,8 +63,8 @@ Outputs join_outputs(const Run& run, const std::vector<StepPart>& parts, const s
         throw Error(cat("[trainer.outputs] '", name, "' must have one row per sample, or be a single value; got ", shape_text(part.sizes()), " for a part of ", parts[i].batch.size(), " samples."));
       values.push_back(part.to(run.device(), /*non_blocking=*/true));
     }
-    if (value.dim() > 0) {
-      whole.add(name, at::cat(values));
+    if (value.dim() > 0 || values.size() == 1) {
+      whole.add(name, values.size() == 1 ? values.front() : at::cat(values));
       continue;
     }
     Tensor mean;

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "fulgur/core/strategy.h"
+#include "fulgur/nn/replica_tensors.h"
+#include "fulgur/strategies/placement.h"
+
+namespace fulgur {
+
+namespace detail {
+class BusyShares;
+}
+
+/// What strategies have in common whose module lies on several devices, each submodule on its own. A batch is cut into
+/// micro-batches, which go forward one behind the other and backward in one, so that a device computes one of them while the
+/// next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait for them; virtual
+/// devices backward. Submodules without a place, and the batch, are on the first device.
+class FULGUR_API PlacedStrategy : public Strategy {
+ public:
+  ~PlacedStrategy() override;
+  DeviceUse device_use() const override { return DeviceUse::all; }
+  void configure(StrategySetup setup) override;
+  at::Device device() const override { return devices_.front(); }
+  std::vector<at::Device> devices() const override { return devices_; }
+  int64_t rank() const override { return 0; }
+  int64_t world_size() const override { return 1; }
+  Collectives& collectives() override { return collectives_; }
+  Precision& precision() override { return *precision_; }
+  /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a module placed
+  /// by hand that lie elsewhere, and for micro-batches where the module optimizes by itself.
+  void attach(LightningModule& module) override;
+  void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
+  void before_forward(LightningModule& module, GradSync sync) override;
+  bool splits_batches() const override { return micro_batches_ > 1; }
+  std::vector<StepPart> split(LightningModule& module, const Batch& batch, Stage stage) override;
+  /// In order. Throws an Error that names modules, parameters and devices where tensors of two devices meet.
+  void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  /// Shares of the time since `start_training` in which the devices computed.
+  std::string device_report() const override;
+  void teardown() noexcept override;
+
+ protected:
+  PlacedStrategy(Placement placement, int64_t micro_batches);
+
+ private:
+  void apply_placement(LightningModule& module);
+  void check_placed_by_hand(const LightningModule& module) const;
+  void copy_values();
+
+  Placement placement_;
+  int64_t micro_batches_;
+  std::vector<at::Device> devices_;
+  std::shared_ptr<Precision> precision_;
+  SingleProcessCollectives collectives_;
+  LightningModule* module_ = nullptr;
+  std::vector<std::unique_ptr<nn::ReplicaTensors>> groups_;  // of submodules on several devices
+  std::unique_ptr<detail::BusyShares> busy_;
+};
+
+/// Submodules on devices of their own: by a map (`placement`), through `nn::Placed` members, which move their inputs; or by hand
+/// in `configure_model()`, where there is no map: then nothing is moved.
+class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
+ public:
+  struct Options {
+    Placement placement;
+    int64_t micro_batches = 1;
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError for a submodule on several devices, which is `hybrid`.
+  explicit ModelParallelStrategy(Options options);
+  std::string name() const override { return "model_parallel"; }
+};
+
+/// Submodules on groups of devices: inside a group the submodule is data-parallel, from group to group flow its outputs.
+class FULGUR_API HybridStrategy final : public PlacedStrategy {
+ public:
+  struct Options {
+    Placement placement;
+    int64_t micro_batches = 1;
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError without a placement.
+  explicit HybridStrategy(Options options);
+  std::string name() const override { return "hybrid"; }
+};
+
+}  // namespace fulgur

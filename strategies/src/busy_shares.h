@@ -1,0 +1,38 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+namespace fulgur::detail {
+
+/// Which part of the time devices compute, from its construction on: as their accelerator counts it, else by looking every two
+/// milliseconds, on a thread of its own, whether the device's stream has work.
+class BusyShares {
+ public:
+  explicit BusyShares(std::vector<at::Device> devices);
+  ~BusyShares();
+  BusyShares(const BusyShares&) = delete;
+  BusyShares& operator=(const BusyShares&) = delete;
+
+  /// 0 to 1, one for each device.
+  std::vector<double> shares() const;
+  double seconds() const;
+
+ private:
+  void sample();
+
+  std::vector<at::Device> devices_;
+  std::chrono::steady_clock::time_point began_;
+  std::vector<double> counted_;  // at the start; empty where they are sampled
+  std::vector<std::atomic<int64_t>> seen_busy_;
+  std::atomic<int64_t> looks_ = 0;
+  std::atomic<bool> ends_ = false;
+  std::thread sampler_;
+};
+
+}  // namespace fulgur::detail
