@@ -96,7 +96,7 @@ void LogStore::make_device(Accumulator& to, at::Device device, Reduce reduce) {
   fold_device(to, reduce);
   // A tensor of inference mode could not be written to outside of it.
   const c10::InferenceMode normal(false);
-  to.device = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device));
+  to.device = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device));
 }
 
 void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce) {
@@ -115,8 +115,8 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
   switch (reduce) {
     case Reduce::mean: to.device.add_(scalar, weight); break;
     case Reduce::sum: to.device.add_(scalar); break;
-    case Reduce::min: at::minimum_out(to.device, to.device, scalar.to(at::kFloat)); break;
-    case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kFloat)); break;
+    case Reduce::min: at::minimum_out(to.device, to.device, scalar.to(at::kDouble)); break;
+    case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kDouble)); break;
     case Reduce::last: to.device.copy_(scalar, /*non_blocking=*/true); break;
   }
   if (recording_on_) return;

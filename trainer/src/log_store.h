@@ -75,7 +75,7 @@ class LogStore {
     double value = 0;       // sum of value · weight, plain sum, minimum or maximum
     double weight = 0;
     int64_t count = 0;
-    Tensor device;          // the same, of values on a device; float32 scalar
+    Tensor device;          // the same, of values on a device; float64 scalar, so that sums over an epoch are exact
     bool device_used = false;
     double device_weight = 0;
   };

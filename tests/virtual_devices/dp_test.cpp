@@ -1,0 +1,280 @@
+// Data parallel in one process, on virtual devices, against one device.
+#include <ATen/core/grad_mode.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/core/rng.h"
+#include "parted.h"
+#include "support/expect_error.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinAbs;
+
+namespace {
+
+TrainerOptions single(const TemporaryFolder& folder) { return quiet(folder); }
+
+int64_t bytes_of(const LightningModule& module) {
+  int64_t bytes = 0;
+  for (const auto& [name, value] : unique_parameters(module)) bytes += static_cast<int64_t>(value.nbytes());
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("dp on 2, 4 and 8 devices equals one device after 100 steps") {
+  const int devices = GENERATE(2, 4, 8);
+  const TemporaryFolder folder;
+  // Batches of 13, which no number of devices divides, and a last one of 3.
+  const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
+  TrainerOptions one = single(folder), many = on_virtual(folder, "dp", devices);
+  for (TrainerOptions* options : {&one, &many}) {
+    options->max_epochs = 4;
+    options->gradient_clip_val = 0.5;
+  }
+  const auto a = train(one, {}, data()), b = train(many, {}, data());
+  CHECK(a.report.global_step == 100);
+  CHECK(b.report.global_step == 100);
+  CHECK(b.module->first->weight.device() == virtual_device(0));
+  CHECK(largest_difference(a.weights, b.weights) < 1e-6);
+  for (const char* name : {"train_loss_epoch", "samples", "val_loss"}) CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
+  CHECK(metric_of(b.report.metrics, "samples") == 13 * 24 + 3);
+}
+
+TEST_CASE("dp accumulates as one device does") {
+  const TemporaryFolder folder;
+  TrainerOptions one = single(folder), many = on_virtual(folder, "dp", 4);
+  one.accumulate_grad_batches = many.accumulate_grad_batches = 3;
+  one.max_epochs = many.max_epochs = 4;
+  CHECK(largest_difference(train(one).weights, train(many).weights) < 1e-6);
+}
+
+TEST_CASE("dp in other precisions equals one device in them") {
+  const std::string precision = GENERATE("64-true", "bf16-true", "bf16-mixed", "16-mixed");
+  CAPTURE(precision);
+  const TemporaryFolder folder;
+  TrainerOptions one = on_virtual(folder, "single_device", 1), many = on_virtual(folder, "dp", 2);
+  one.precision = many.precision = Spec<Precision>(precision);
+  one.max_epochs = many.max_epochs = 3;
+  const auto a = train(one), b = train(many);
+  // Adam makes whole steps of gradients that half formats round to another sign.
+  if (precision == "64-true") CHECK(largest_difference(a.weights, b.weights) < 1e-12);
+  else CHECK(largest_difference(a.weights, b.weights) < 0.1);
+  CHECK_THAT(metric_of(b.report.metrics, "val_loss"), WithinAbs(metric_of(a.report.metrics, "val_loss"), precision == "64-true" ? 1e-12 : 0.02));
+}
+
+TEST_CASE("a batch smaller than the devices takes fewer of them, one sample takes one") {
+  const TemporaryFolder folder;
+  for (const int64_t batch : {1, 3}) {
+    TrainerOptions one = single(folder), many = on_virtual(folder, "dp", 8);
+    one.limit_val_batches = many.limit_val_batches = BatchLimit(int64_t{0});
+    const auto a = train(one, {}, regression_data(7, 0, batch));
+    reset_device_copies();
+    const auto b = train(many, {}, regression_data(7, 0, batch));
+    CHECK(largest_difference(a.weights, b.weights) < 1e-6);
+    int64_t beyond = 0;
+    for (const DeviceCopies& copies : device_copies())
+      if (copies.to.is_privateuseone() && copies.to.index() >= batch && copies.from.is_privateuseone()) beyond += copies.bytes;
+    // Weights go to all copies in a step that is split; batches to as many devices as there are samples.
+    if (batch == 1) CHECK(bytes_between_virtual_devices() == 0);
+    else CHECK(beyond == 5 * 2 * bytes_of(*b.module));
+  }
+}
+
+TEST_CASE("dp copies what it must: weights and a chunk to each device, gradients and a loss back") {
+  const int devices = GENERATE(2, 4);
+  const TemporaryFolder folder;
+  struct Silent : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t) override { return at::mse_loss(out(batch[0]), batch[1]); }
+  };
+  TrainerOptions options = on_virtual(folder, "dp", devices);
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  reset_device_copies();
+  const auto trained = train<Silent>(options, {}, regression_data(40, 0, 8));
+  const int64_t steps = 5, others = devices - 1, weights = bytes_of(*trained.module);
+  const int64_t rows = 8 / devices * others * (4 + 2) * 4;
+  // The gradient of the loss goes where the loss came from.
+  CHECK(bytes_between_virtual_devices() == steps * (others * (2 * weights + 4 + 4) + rows));
+}
+
+TEST_CASE("weights that did not change are not copied again") {
+  const TemporaryFolder folder;
+  struct Frozen : Parted {
+    explicit Frozen(const Parted::Options& options) : Parted(options) {
+      for (auto& p : first->parameters()) p.set_requires_grad(false);
+    }
+    StepOutput training_step(const Batch& batch, int64_t) override { return at::mse_loss(out(batch[0]), batch[1]); }
+  };
+  TrainerOptions options = on_virtual(folder, "dp", 2);
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  options.accumulate_grad_batches = 5;
+  reset_device_copies();
+  const auto trained = train<Frozen>(options, {}, regression_data(40, 0, 8));
+  const int64_t learns = (8 * 2 + 2) * 4, frozen = (4 * 8 + 8) * 4;
+  CHECK(bytes_of(*trained.module) == learns + frozen);
+  // One step of five batches: values once, gradients with each.
+  CHECK(bytes_between_virtual_devices() == learns + frozen + 5 * (learns + 4 + 4 + 4 * 6 * 4));
+}
+
+TEST_CASE("under dp the buffers are those of the first device") {
+  const TemporaryFolder folder;
+  TrainerOptions options = on_virtual(folder, "dp", 2);
+  options.max_steps = 1;
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  const auto data = [] { return regression_data(8, 0, 8, /*shuffle=*/false); };
+  const auto trained = train(options, {.norm = true}, data());
+  // By hand: the statistics of the first half of the batch.
+  seed_everything(7);
+  Parted by_hand({.norm = true});
+  by_hand.out(regression(8, 1)[0].narrow(0, 0, 4));
+  CHECK((trained.weights.at("norm.running_mean").allclose(by_hand.norm->running_mean, 1e-5, 1e-6)));
+  CHECK((trained.weights.at("norm.num_batches_tracked").item<int64_t>() == 1));
+}
+
+TEST_CASE("each device of dp draws numbers of its own, and a resumed run goes on to the bit") {
+  const TemporaryFolder folder, other;
+  TrainerOptions whole = on_virtual(folder, "dp", 3), first = on_virtual(other, "dp", 3);
+  whole.max_epochs = first.max_epochs = 2;
+  const Parted::Options dropout{.dropout = 0.5};
+  const auto a = train(whole, dropout);
+  first.max_steps = 7;
+  const auto b = train(first, dropout);
+  REQUIRE(b.report.last_checkpoint);
+  first.max_steps = -1;
+  const auto c = train(first, dropout, regression_data(), b.report.last_checkpoint->string());
+  CHECK(c.report.global_step == a.report.global_step);
+  CHECK(same_weights(a.weights, c.weights));
+  // The masks of two devices for the same rows differ.
+  seed_everything(7);
+  seed_devices(7, {virtual_device(0), virtual_device(1)});
+  const auto mask = [](int64_t device) { return at::dropout(at::ones({64}, at::TensorOptions().device(virtual_device(device))), 0.5, true).cpu(); };
+  CHECK_FALSE((mask(0).equal(mask(1))));
+}
+
+TEST_CASE("a checkpoint of dp is one of any run: it goes on on one device, and the other way round") {
+  const TemporaryFolder folder;
+  TrainerOptions many = on_virtual(folder, "dp", 2), one = single(folder);
+  many.max_epochs = one.max_epochs = 2;
+  const auto whole = train(one);
+  for (const bool from_many : {true, false}) {
+    TrainerOptions start = from_many ? many : one, rest = from_many ? one : many;
+    start.max_steps = 9;
+    const auto begun = train(start);
+    const auto ended = train(rest, {}, regression_data(), begun.report.last_checkpoint->string());
+    CHECK(ended.report.global_step == whole.report.global_step);
+    CHECK(largest_difference(whole.weights, ended.weights) < 1e-6);
+  }
+}
+
+TEST_CASE("dp evaluates and predicts in sample order, with exact means") {
+  const TemporaryFolder folder;
+  TrainerOptions one = single(folder), many = on_virtual(folder, "dp", 4);
+  one.precision = many.precision = Spec<Precision>("64-true");
+  const auto data = [] { return regression_data(8, 23, 5); };
+  seed_everything(3);
+  const auto module = make_component<LightningModule, Parted>(Parted::Options{});
+  const auto a = Trainer(one).test(module, data()), b = Trainer(many).test(module, data());
+  CHECK_THAT(metric_of(b.loaders[0], "test_loss"), WithinAbs(metric_of(a.loaders[0], "test_loss"), 1e-12));
+  CHECK(b.samples == 23);
+  const auto c = Trainer(one).predict(module, data()), d = Trainer(many).predict(module, data());
+  CHECK((c.loaders[0]["y"].allclose(d.loaders[0]["y"], 1e-12, 1e-12)));
+  CHECK(d.loaders[0]["y"].size(0) == 23);
+}
+
+TEST_CASE("callbacks see one step: outputs of all samples in their order, the mean of single values") {
+  struct Looks : Callback {
+    std::vector<Tensor> first;
+    double mean = 0, loss = 0;
+    bool graph = false;
+    void on_train_batch_end(RunContext&, const StepOutput& output, const Batch& batch, int64_t) override {
+      CHECK((output.extra["first"].cpu().equal(batch[0].cpu().select(1, 0))));
+      mean = output.extra["mean"].item<double>() - batch[0].mean().item<double>();
+      graph = graph || output.loss.requires_grad();
+      loss = output.loss.item<double>();
+    }
+  };
+  const TemporaryFolder folder;
+  auto looks = std::make_shared<Looks>();
+  Parts parts;
+  parts.add(looks);
+  const auto trained = train(on_virtual(folder, "dp", 3), {}, regression_data(10, 0, 10), {}, parts);
+  CHECK_THAT(looks->mean, WithinAbs(0, 1e-6));
+  CHECK_FALSE(looks->graph);
+  CHECK_THAT(metric_of(trained.report.metrics, "train_loss_step"), WithinAbs(looks->loss, 1e-6));
+}
+
+TEST_CASE("a copy's wish to stop is the run's, and its exception ends the run") {
+  struct Wishes : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      if (run().device().index() == 1 && batch_idx == 2) run().request_stop("enough");
+      return Parted::training_step(batch, batch_idx);
+    }
+  };
+  struct Throws : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      if (run().device().index() == 1 && batch_idx == 2) throw std::runtime_error("broken on the second");
+      return Parted::training_step(batch, batch_idx);
+    }
+  };
+  const TemporaryFolder folder;
+  const auto stopped = train<Wishes>(on_virtual(folder, "dp", 2));
+  CHECK(stopped.report.stop_reason == "enough");
+  CHECK(stopped.report.global_step == 3);
+  CHECK_THROWS_WITH(train<Throws>(on_virtual(folder, "dp", 2)), ContainsSubstring("broken on the second"));
+}
+
+TEST_CASE("dp says what it cannot do, and what to do") {
+  const TemporaryFolder folder;
+  const auto message = [&](TrainerOptions options, std::shared_ptr<LightningModule> module) {
+    return message_of<ConfigError>([&] { Trainer(options).fit(module, regression_data()); });
+  };
+  const auto made = [] { return make_component<LightningModule, Parted>(Parted::Options{}); };
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), std::make_shared<SelfPlanned>()), ContainsSubstring("given as an object") && ContainsSubstring("fit<MyModule>(options"));
+  TrainerOptions cpu = quiet(folder);
+  cpu.strategy = Spec<Strategy>("dp");
+  CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one") && ContainsSubstring("ddp"));
+  TrainerOptions synced = on_virtual(folder, "dp", 2);
+  synced.sync_batchnorm = true;
+  CHECK_THAT(message(synced, made()), ContainsSubstring("sync_batchnorm"));
+  TrainerOptions nodes = on_virtual(folder, "dp", 2);
+  nodes.num_nodes = 2;
+  CHECK_THAT(message(nodes, made()), ContainsSubstring("num_nodes is 2"));
+  struct Manual : Parted {
+    using Parted::Parted;
+    bool automatic_optimization() const override { return false; }
+  };
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Manual>(Parted::Options{})), ContainsSubstring("optimizes by itself"));
+  struct Random : Parted {
+    explicit Random(const Options& options) : Parted(options) {
+      static int made = 0;
+      register_module("extra", torch::nn::Linear(1, ++made));
+    }
+  };
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Random>(Parted::Options{})), ContainsSubstring("extra.weight") && ContainsSubstring("options alone"));
+}
+
+TEST_CASE("fit takes a module's options, and dp makes as many as it wants") {
+  const TemporaryFolder folder;
+  const FitReport report = Trainer(on_virtual(folder, "dp", 2)).fit<Parted>(Parted::Options{}, regression_data());
+  CHECK(report.global_step == 10);
+}
+
+TEST_CASE("the end of a fit tells the peak of each device") {
+  const TemporaryFolder folder;
+  const auto trained = train(on_virtual(folder, "dp", 3));
+  std::vector<std::string> devices;
+  for (const PeakMemory& peak : trained.report.peak_memory) {
+    devices.push_back(peak.device);
+    CHECK(peak.bytes > 0);
+  }
+  CHECK(devices == std::vector<std::string>{"cpu", "virtual:0", "virtual:1", "virtual:2"});
+  CHECK_THAT(peak_memory_text(trained.report.peak_memory), ContainsSubstring("virtual:2"));
+}
