@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fulgur/core/registry.h"
+#include "fulgur/core/rng.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 #include "trainer/boring.h"
 

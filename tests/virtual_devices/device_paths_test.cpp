@@ -1,0 +1,127 @@
+// The ways of the Trainer that a device takes and the CPU does not: batches sent ahead, metrics and norms that stay on the device,
+// skips that it decides, its generator. On a virtual device, so that they run everywhere.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "parted.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+
+namespace {
+
+TrainerOptions on_one(const TemporaryFolder& folder) { return on_virtual(folder, "single_device", 1); }
+
+int64_t copies_to_the_host() {
+  int64_t count = 0;
+  for (const DeviceCopies& copies : device_copies())
+    if (copies.from.is_privateuseone() && copies.to.is_cpu()) count += copies.copies;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a fit on a device ends with the CPU's weights, to the bit") {
+  const std::string precision = GENERATE("32-true", "64-true", "bf16-true", "bf16-mixed");
+  CAPTURE(precision);
+  const TemporaryFolder folder;
+  TrainerOptions cpu = quiet(folder), device = on_one(folder);
+  for (TrainerOptions* options : {&cpu, &device}) {
+    options->max_epochs = 3;
+    options->precision = Spec<Precision>(precision);
+    options->gradient_clip_val = 0.5;
+    options->accumulate_grad_batches = 2;
+  }
+  const auto a = train(cpu, {.norm = true}), b = train(device, {.norm = true});
+  CHECK(b.module->first->weight.device() == virtual_device(0));
+  CHECK(same_weights(a.weights, b.weights));
+  CHECK(metric_of(a.report.metrics, "val_loss") == metric_of(b.report.metrics, "val_loss"));
+}
+
+TEST_CASE("no value comes to the host in a steady step") {
+  const std::string precision = GENERATE("32-true", "16-mixed", "bf16-mixed");
+  const std::string policy = GENERATE("raise", "skip", "off");
+  CAPTURE(precision, policy);
+  struct Counts : Callback {
+    int64_t at_start = 0, at_end = 0;
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      if (run.progress().global_step == 5) at_start = copies_to_the_host();
+      if (run.progress().global_step == 35) at_end = copies_to_the_host();
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions options = on_one(folder);
+  options.precision = Spec<Precision>(precision);
+  options.on_nonfinite = policy;
+  options.gradient_clip_val = 0.5;
+  options.log_every_n_steps = 50;
+  auto counts = std::make_shared<Counts>();
+  Parts parts;
+  parts.add(counts);
+  const auto trained = train(options, {.norm = true}, regression_data(4 * 40), {}, parts);
+  REQUIRE(trained.report.global_step == 40);
+  CHECK(counts->at_end == counts->at_start);
+  // The counter sees it where a step does read one.
+  struct Reads : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = Parted::training_step(batch, batch_idx);
+      read += output.loss.item<double>();
+      return output;
+    }
+    double read = 0;
+  };
+  train<Reads>(options, {.norm = true}, regression_data(4 * 40), {}, parts);
+  CHECK(counts->at_end == counts->at_start + 30);
+}
+
+TEST_CASE("an overflow on a device skips the step there, and is counted") {
+  struct Overflows : Parted {
+    using Parted::Parted;
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      StepOutput output = Parted::training_step(batch, batch_idx);
+      if (batch_idx == 2) output.loss = output.loss * std::numeric_limits<float>::infinity();
+      return output;
+    }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions cpu = quiet(folder), device = on_one(folder);
+  for (TrainerOptions* options : {&cpu, &device}) options->on_nonfinite = "skip";
+  const auto a = train<Overflows>(cpu), b = train<Overflows>(device);
+  CHECK(same_weights(a.weights, b.weights));
+  CHECK(metric_of(b.report.metrics, "skipped_steps") == 1);
+  CHECK(metric_of(a.report.metrics, "skipped_steps") == 1);
+  TrainerOptions raises = on_one(folder);
+  CHECK_THROWS_AS(train<Overflows>(raises), NonFiniteError);
+}
+
+TEST_CASE("a resumed run on a device goes on to the bit, with its generator") {
+  const bool async = GENERATE(true, false);
+  const std::string precision = GENERATE("32-true", "16-mixed");
+  CAPTURE(async, precision);
+  const TemporaryFolder folder, other;
+  TrainerOptions whole = on_one(folder), first = on_one(other);
+  for (TrainerOptions* options : {&whole, &first}) {
+    options->max_epochs = 2;
+    options->async_checkpoint = async;
+    options->precision = Spec<Precision>(precision);
+  }
+  const Parted::Options model{.dropout = 0.5, .norm = true};
+  const auto a = train(whole, model);
+  first.max_steps = 7;
+  const auto b = train(first, model);
+  first.max_steps = -1;
+  const auto c = train(first, model, regression_data(), b.report.last_checkpoint->string());
+  CHECK(same_weights(a.weights, c.weights));
+}
+
+TEST_CASE("a checkpoint made on a device goes on on the CPU") {
+  const TemporaryFolder folder;
+  TrainerOptions device = on_one(folder), cpu = quiet(folder);
+  device.max_epochs = cpu.max_epochs = 2;
+  const auto whole = train(cpu);
+  device.max_steps = 7;
+  const auto begun = train(device);
+  const auto ended = train(cpu, {}, regression_data(), begun.report.last_checkpoint->string());
+  CHECK(same_weights(whole.weights, ended.weights));
+}
