@@ -56,6 +56,9 @@ class KeepScope final : public SaveScope {
 
 bool in_recompute() { return recomputes > 0; }
 
+RecomputeMark::RecomputeMark(bool recomputing) : recomputing_(recomputing) { recomputes += recomputing_; }
+RecomputeMark::~RecomputeMark() { recomputes -= recomputing_; }
+
 CheckpointFrame::CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs, detail::CheckpointRegion::Run run)
     : options_(options), run_(std::move(run)), devices_(devices_of(inputs)), autocast_(devices_) {
   if (options.preserve_rng_state) generators_.emplace(devices_);

@@ -14,6 +14,18 @@
 
 namespace fulgur::nn {
 
+/// While it lives, `in_recompute()` of this thread is true: for a thread that takes part in another's recompute.
+class RecomputeMark {
+ public:
+  explicit RecomputeMark(bool recomputing);
+  ~RecomputeMark();
+  RecomputeMark(const RecomputeMark&) = delete;
+  RecomputeMark& operator=(const RecomputeMark&) = delete;
+
+ private:
+  bool recomputing_;
+};
+
 /// The place of one dropped tensor. The graph owns it, so that what backward has freed is not recomputed into it.
 struct Holder {
   struct Value {

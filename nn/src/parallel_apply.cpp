@@ -1,7 +1,7 @@
 #include "fulgur/nn/parallel_apply.h"
 
 #include <ATen/ThreadLocalState.h>
-#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/autocast_mode.h>
 
 #include <condition_variable>
 #include <exception>
@@ -9,13 +9,16 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "ambient_state.h"
+#include "checkpoint_frame.h"
 #include "fulgur/core/no_signals.h"
 
 namespace fulgur::nn {
 namespace {
+
+namespace autocast = at::autocast;
 
 // A thread that does one job after another.
 class Worker {
@@ -60,7 +63,10 @@ class Pool {
   }
   Worker& take() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.empty()) return *all_.emplace_back(std::make_unique<Worker>());
+    if (idle_.empty()) {
+      idle_.reserve(all_.size() + 1);  // `give_back` is then not to fail
+      return *all_.emplace_back(std::make_unique<Worker>());
+    }
     Worker* worker = idle_.back();
     idle_.pop_back();
     return *worker;
@@ -76,10 +82,38 @@ class Pool {
   std::vector<Worker*> idle_;
 };
 
-std::vector<at::Device> types_with_autocast() {
-  if (at::isPrivateUse1HooksRegistered()) return {at::Device(at::kPrivateUse1, 0)};
-  return {};
+// `count` workers or, where the system gives no more threads, none.
+std::vector<Worker*> take_workers(size_t count) {
+  Pool& pool = Pool::instance();
+  std::vector<Worker*> workers;
+  workers.reserve(count);
+  try {
+    while (workers.size() < count) workers.push_back(&pool.take());
+  } catch (...) {
+    for (Worker* worker : workers) pool.give_back(*worker);
+    throw;
+  }
+  return workers;
 }
+
+// What at::ThreadLocalState leaves out of the caller's autocast. The cache of casts is the process's: within a region of the
+// caller's it is the caller who clears it, not a worker at the end of a region of its own.
+class AutocastOfCaller {
+ public:
+  AutocastOfCaller() : cache_(autocast::is_autocast_cache_enabled()), inside_(autocast::increment_nesting() > 1) { autocast::decrement_nesting(); }
+  template <class Work>
+  void apply(const Work& work) const {
+    const bool before = autocast::is_autocast_cache_enabled();
+    autocast::set_autocast_cache_enabled(cache_);
+    if (inside_) autocast::increment_nesting();
+    work();
+    if (inside_) autocast::decrement_nesting();
+    autocast::set_autocast_cache_enabled(before);
+  }
+
+ private:
+  bool cache_, inside_;
+};
 
 }  // namespace
 
@@ -95,21 +129,22 @@ void parallel_apply(size_t count, const std::function<void(size_t)>& work) {
     }
   };
   const at::ThreadLocalState state;
-  const AutocastState autocast(types_with_autocast());
-  std::latch ended(static_cast<std::ptrdiff_t>(count - 1));
+  const AutocastOfCaller autocast;
+  const bool recomputing = in_recompute();
   Pool& pool = Pool::instance();
-  for (size_t i = 1; i < count; ++i) {
-    Worker& worker = pool.take();
-    worker.start([&, i] {
-      {
-        const at::ThreadLocalStateGuard as_the_caller(state);
-        const AutocastState::Guard with_its_autocast(autocast);
-        guarded(i);
-      }
-      pool.give_back(worker);
-      ended.count_down();
-    });
-  }
+  const std::vector<Worker*> workers = take_workers(count - 1);
+  std::latch ended(static_cast<std::ptrdiff_t>(count - 1));
+  const auto job = [&](size_t index) {
+    {
+      const at::ThreadLocalStateGuard as_the_caller(state);
+      const RecomputeMark mark(recomputing);
+      autocast.apply([&] { guarded(index); });
+    }
+    pool.give_back(*workers[index - 1]);
+    ended.count_down();
+  };
+  // Two words, which std::function holds without an allocation: nothing may fail once a worker runs.
+  for (size_t i = 1; i < count; ++i) workers[i - 1]->start([&job, i] { job(i); });
   guarded(0);
   ended.wait();
   for (const std::exception_ptr& exception : thrown)

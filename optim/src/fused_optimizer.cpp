@@ -129,6 +129,9 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     const auto found = found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
     if (found && !takes_found_inf()) update_unless(bucket, *found);
     else update(bucket, found);
+    // LibTorch's fused kernels count no version: saved tensors that a backward still needs would be taken for unchanged, and so
+    // would copies of parameters on other devices.
+    for (const Tensor& parameter : bucket.params) parameter.unsafeGetTensorImpl()->bump_version();
     // A step that the device skipped is not counted.
     if (found && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found));
     bucket.grads.clear();

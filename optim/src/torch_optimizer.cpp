@@ -203,6 +203,9 @@ void TorchOptimizer::step(const std::optional<Tensor>& found_inf) {
   if (found_inf && found_inf->item<double>() != 0) return;
   for (size_t g = 0; g < groups().size(); ++g) optimizer.param_groups()[g].options().set_lr(groups()[g].lr);
   optimizer.step();
+  // It writes through `.data()`, which counts no version; copies of parameters are brought up to date by theirs.
+  for (const ParamGroup& group : groups())
+    for (const Tensor& parameter : group.params) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 StateTree TorchOptimizer::parameter_state(const Tensor& parameter) const {

@@ -57,11 +57,6 @@ void DpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync,
   if (tensors_) tensors_->reduce_gradients();
 }
 
-void DpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
-  Strategy::optimizer_step(optimizer, closure, found_inf);
-  if (tensors_) tensors_->stepped();
-}
-
 void DpStrategy::teardown() noexcept {
   tensors_.reset();
   replicas_.clear();

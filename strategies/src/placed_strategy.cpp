@@ -143,11 +143,6 @@ void PlacedStrategy::backward(LightningModule& module, const Tensor& loss, GradS
   for (const auto& group : groups_) group->reduce_gradients();
 }
 
-void PlacedStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
-  Strategy::optimizer_step(optimizer, closure, found_inf);
-  for (const auto& group : groups_) group->stepped();
-}
-
 std::string PlacedStrategy::device_report() const {
   if (!busy_) return "";
   const std::vector<double> shares = busy_->shares();

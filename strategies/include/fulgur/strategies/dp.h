@@ -32,7 +32,6 @@ class FULGUR_API DpStrategy final : public Strategy {
   std::vector<StepPart> split(LightningModule& module, const Batch& batch, Stage stage) override;
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
-  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   void teardown() noexcept override;
 
  private:

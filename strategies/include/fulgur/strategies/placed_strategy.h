@@ -38,7 +38,6 @@ class FULGUR_API PlacedStrategy : public Strategy {
   /// In order. Throws an Error that names modules, parameters and devices where tensors of two devices meet.
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
-  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Shares of the time since `start_training` in which the devices computed.
   std::string device_report() const override;
   void teardown() noexcept override;
