@@ -2,4 +2,5 @@ list(APPEND TEST_SOURCES
   device_paths_test.cpp
   devices_test.cpp
   dp_test.cpp
-  enabled.cpp)
+  enabled.cpp
+  placed_strategy_test.cpp)
