@@ -21,5 +21,6 @@ set(TEST_SOURCES
   resume_choice_test.cpp
   resume_test.cpp
   run_folder_test.cpp
+  several_gpus_test.cpp
   trainer_arguments_test.cpp
   trainer_options_effect_test.cpp)

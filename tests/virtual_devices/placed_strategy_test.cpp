@@ -1,15 +1,12 @@
 // model_parallel and hybrid on virtual devices, against one device.
-#include <torch/nn/modules/linear.h>
-
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/accelerator.h"
-#include "fulgur/nn/placed.h"
 #include "fulgur/strategies/placed_strategy.h"
-#include "parted.h"
+#include "paired.h"
 #include "support/expect_error.h"
 
 using namespace fulgur;
@@ -18,70 +15,6 @@ using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::WithinAbs;
 
 namespace {
-
-struct Half : torch::nn::Module {
-  torch::nn::Linear in{nullptr}, out{nullptr};
-  torch::nn::Dropout drop{nullptr};
-  Half(int64_t from, int64_t hidden, int64_t to, double dropout) {
-    in = register_module("in", torch::nn::Linear(from, hidden));
-    drop = register_module("drop", torch::nn::Dropout(dropout));
-    out = register_module("out", torch::nn::Linear(hidden, to));
-  }
-  Tensor forward(const Tensor& x) { return out->forward(drop->forward(in->forward(x).relu())); }
-};
-
-// An encoder and a decoder that can be placed, and a scale between them that cannot.
-struct Pair : LightningModule {
-  struct Options {
-    double dropout = 0;
-    int64_t hidden = 8;
-    double lr = 0.01;
-    void fields(Fields& f) {
-      f(dropout, "dropout", "Share of values that are set to zero.");
-      f(hidden, "hidden", "Width.");
-      f(lr, "lr", "Learning rate.");
-    }
-  };
-  Options options;
-  nn::Placed<Half> encoder, decoder;
-  Tensor scale;
-  explicit Pair(const Options& given) : options(given) {
-    encoder = nn::register_placed<Half>(*this, "encoder", int64_t{4}, options.hidden, int64_t{6}, options.dropout);
-    scale = register_parameter("scale", at::ones({6}));
-    decoder = nn::register_placed<Half>(*this, "decoder", int64_t{6}, options.hidden, int64_t{2}, options.dropout);
-  }
-  virtual Tensor forward(const Tensor& x) {
-    const Tensor code = encoder(x);
-    return decoder(code * scale.to(code.device()));
-  }
-  Tensor loss_of(const Batch& batch) {
-    const Tensor y = forward(batch[0]);
-    return at::mse_loss(y, batch[1].to(y.device()));
-  }
-  StepOutput training_step(const Batch& batch, int64_t) override {
-    const Tensor loss = loss_of(batch);
-    log("train_loss", loss, {.on_step = true, .on_epoch = true});
-    return loss;
-  }
-  Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
-    log("val_loss", loss_of(batch));
-    return {};
-  }
-  Outputs predict_step(const Batch& batch, int64_t, int64_t) override { return {{"y", forward(batch[0])}}; }
-  OptimizerPlan configure_optimizers() override {
-    AdamW::Options adam;
-    adam.lr = options.lr;
-    return std::make_shared<AdamW>(adam);
-  }
-};
-
-TrainerOptions placed(const TemporaryFolder& folder, const std::string& strategy, int devices, const std::string& init_args) {
-  TrainerOptions options = on_virtual(folder, strategy, devices);
-  Problems problems;
-  options.strategy.read(parse_yaml("{class_path: " + strategy + ", init_args: " + init_args + "}", "test", problems), problems, "trainer.strategy");
-  problems.throw_if_any();
-  return options;
-}
 
 // A layout of the strategies, by the number of devices.
 TrainerOptions layout(const TemporaryFolder& folder, const std::string& strategy, int devices, int64_t micro_batches) {
@@ -372,27 +305,31 @@ TEST_CASE("placements are written as they can be read, and devices are ranges, l
 }
 
 TEST_CASE("devices of a pipeline work at the same time, and say how much") {
-  struct Wide : Pair {
-    using Pair::Pair;
-  };
-  const TemporaryFolder folder;
-  struct Report : Callback {
-    std::string text;
-  };
-  PlacedStrategy* seen = nullptr;
-  Parts parts;
-  auto strategy = std::make_shared<ModelParallelStrategy>(ModelParallelStrategy::Options{.placement = {{"encoder", 0}, {"decoder", 1}}, .micro_batches = 4});
-  seen = strategy.get();
-  parts.strategy = strategy;
   struct Reads : Callback {
-    PlacedStrategy*& strategy;
+    PlacedStrategy* strategy = nullptr;
     std::string report;
-    explicit Reads(PlacedStrategy*& s) : strategy(s) {}
+    double busy_at_start = 0, busy = 0, seconds = 0;
+    static double busy_s() { return *find_accelerator("virtual")->busy_s(0) + *find_accelerator("virtual")->busy_s(1); }
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) override {
+      if (batch_idx == 1) busy_at_start = busy_s(), seconds = run.agreed_time_s();
+      if (batch_idx == 9) busy = busy_s() - busy_at_start, seconds = run.agreed_time_s() - seconds;
+    }
     void on_train_end(RunContext&) override { report = strategy->device_report(); }
   };
-  auto reads = std::make_shared<Reads>(seen);
-  parts.add(reads);
-  TrainerOptions options = on_virtual(folder, "model_parallel", 2);
-  train<Wide>(options, {.hidden = 256}, regression_data(64 * 20, 0, 64), {}, parts);
-  CHECK_THAT(reads->report, ContainsSubstring("busy: virtual:0 ") && ContainsSubstring(" % · virtual:1 ") && ContainsSubstring(" s"));
+  const auto work = [](int64_t micro_batches) {
+    const TemporaryFolder folder;
+    const auto strategy = std::make_shared<ModelParallelStrategy>(ModelParallelStrategy::Options{.placement = {{"encoder", 0}, {"decoder", 1}}, .micro_batches = micro_batches});
+    auto reads = std::make_shared<Reads>();
+    reads->strategy = strategy.get();
+    Parts parts;
+    parts.add(reads);
+    parts.strategy = strategy;
+    train<Pair>(on_virtual(folder, "model_parallel", 2), {.hidden = 1024, .code = 1024}, regression_data(1024 * 10, 0, 1024), {}, parts);
+    CHECK_THAT(reads->report, ContainsSubstring("busy: virtual:0 ") && ContainsSubstring(" % · virtual:1 ") && ContainsSubstring(" s"));
+    return reads->busy / reads->seconds;
+  };
+  const double whole = work(1), cut = work(4);
+  CAPTURE(whole, cut);
+  CHECK(whole < 1.05);
+  CHECK(cut > 1.05);
 }

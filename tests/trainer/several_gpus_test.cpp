@@ -1,0 +1,48 @@
+// dp, model_parallel and hybrid on GPUs, against one GPU.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include "fulgur/core/accelerator.h"
+#include "virtual_devices/paired.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+
+namespace {
+
+TrainerOptions on_gpus(TrainerOptions options, int devices) {
+  options.accelerator = "cuda";
+  options.devices = devices;
+  options.max_epochs = 4;
+  options.gradient_clip_val = 0.5;
+  return options;
+}
+
+int gpus() { return find_accelerator("cuda") ? static_cast<int>(find_accelerator("cuda")->device_count()) : 0; }
+
+}  // namespace
+
+TEST_CASE("on a GPU, a module placed on it trains as on one device, with micro-batches") {
+  if (gpus() < 1) SKIP("no CUDA device: " << why_no_cuda());
+  const int64_t micro_batches = GENERATE(1, 3);
+  const TemporaryFolder folder;
+  const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
+  const auto one = train<Pair>(on_gpus(quiet(folder), 1), {}, data());
+  const auto many = train<Pair>(on_gpus(placed(folder, "model_parallel", 1, "{placement: {encoder: cuda:0, decoder: cuda:0}, micro_batches: " + std::to_string(micro_batches) + "}"), 1), {}, data());
+  CHECK(many.report.global_step == 100);
+  CHECK(largest_difference(one.weights, many.weights) < 1e-6);
+}
+
+TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one") {
+  const int count = std::min(gpus(), 8) / 2 * 2;
+  if (count < 2) SKIP("this machine has " << gpus() << " CUDA devices; two are needed");
+  const TemporaryFolder folder;
+  const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
+  const auto one = train<Pair>(on_gpus(quiet(folder), 1), {}, data());
+  TrainerOptions dp = on_gpus(quiet(folder), count);
+  dp.strategy = Spec<Strategy>("dp");
+  const std::string last = std::to_string(count - 1), half = std::to_string(count / 2), before = std::to_string(count / 2 - 1);
+  const TrainerOptions several[] = {dp, on_gpus(placed(folder, "model_parallel", count, "{placement: {encoder: 0, decoder: " + last + "}, micro_batches: 4}"), count),
+                                    on_gpus(placed(folder, "hybrid", count, "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last + "]}, micro_batches: 2}"), count)};
+  for (const TrainerOptions& options : several) CHECK(largest_difference(one.weights, train<Pair>(options, {}, data()).weights) < 1e-5);
+}
