@@ -46,6 +46,7 @@ def benchmark(quick: bool) -> Benchmark:
         "bn": "DDP, network with BatchNorm",
     }
     rows = {f"{who}_{way}": f"{name}, {title}" for way, title in ways.items() for who, name in (("fulgur", "Fulgur"), ("torch", "PyTorch"))}
+    rows["fulgur_dp"] = "Fulgur, dp on two devices of one process"
     rows["fulgur_sync_bn"] = "Fulgur, DDP, network with BatchNorm over both ranks"
     return Benchmark(
         name="C10",
@@ -59,6 +60,7 @@ def benchmark(quick: bool) -> Benchmark:
             fulgur("view", "Fulgur ddp, bucket views"),
             torch("bn", "PyTorch DDP, BatchNorm", "Its SyncBatchNorm refuses CPU tensors, so only its results are compared: those of BatchNorm on both ranks' batches in one process."),
             fulgur("bn", "Fulgur ddp, BatchNorm"),
+            Peer("fulgur_dp", "Fulgur dp", ["{bin}/c10_dp", *common], "The work of both ranks in one process, on two virtual devices with one thread each; PyTorch's DataParallel is for GPUs only.", row="fulgur"),
             fulgur("sync_bn", "Fulgur ddp, BatchNorm over both ranks"),
         ],
         rows=rows,
@@ -70,6 +72,7 @@ def benchmark(quick: bool) -> Benchmark:
             over("flat all-reduce over overlapped, PyTorch", "torch_flat", "torch_ddp"),
             over("each step over every fourth, Fulgur", "fulgur_ddp", "fulgur_no_sync", 1.2),
             over("each step over every fourth, PyTorch", "torch_ddp", "torch_no_sync"),
+            over("dp over DDP, Fulgur", "fulgur_dp", "fulgur_ddp"),
             over("Fulgur's DDP over no exchange", "fulgur_ddp", "fulgur_local"),
             over("BatchNorm over both ranks over BatchNorm", "fulgur_sync_bn", "fulgur_bn"),
         ],

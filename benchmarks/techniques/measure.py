@@ -25,7 +25,7 @@ def command(places: dict[str, str], work: Work, options: list[str], quick: bool)
     kept = {"scratch": "{scratch}", "report": "{report}"}
     # Last wins; what a technique says comes behind what the work says, but for a quick run's few batches.
     words = [*work.options, *options, *(work.quick if quick else []), "--report", "{report}"]
-    if "cuda" not in options:
+    if "--trainer.accelerator" not in options:
         words += ["--trainer.accelerator", "cpu"]
     return [places["trainer"], "fit", *(word.format(**places, **kept) for word in words)]
 

@@ -4,6 +4,7 @@ from technique import Technique
 from works import CNN, COSTLY_SAMPLES, GPT, MLP, NET, OWN_BUFFER, SMALL_NET, VALIDATION
 
 CUDA = ["--trainer.accelerator", "cuda"]
+VIRTUAL = ["--trainer.accelerator", "virtual"]
 
 
 def gpu(name, title, line, work, off, on, **more):
@@ -62,7 +63,11 @@ ROWS = [
         [], ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--data.batch_size", "64"],
         note="as many steps on as many samples; memory is that of the larger process",
     ),
-    absent("dp", "DP"),
+    Technique(
+        "dp", "DP, 2 devices of one process", "trainer: {accelerator: virtual, devices: 2, strategy: dp}", CNN,
+        VIRTUAL, [*VIRTUAL, "--trainer.strategy", "dp", "--trainer.devices", "2"],
+        note="on simulated devices, which compute with the CPU's kernels; off: one of them; memory is that of the fuller device",
+    ),
     Technique(
         "set_to_none", "gradients set to none", "always", SMALL_NET,
         ["--model.zero_gradients", "true"], ["--model.zero_gradients", "false"], always=True, note="off: a module's `optimizer_zero_grad` fills them with zeros",
