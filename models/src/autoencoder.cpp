@@ -14,17 +14,21 @@ Autoencoder::Autoencoder(const Options& options) : options_(options) {
   std::vector<int64_t> widths = {options.in_features};
   widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
   widths.push_back(options.code_size);
-  encoder_ = register_module("encoder", std::make_shared<DenseStack>(widths));
-  decoder_ = register_module("decoder", std::make_shared<DenseStack>(std::vector<int64_t>(widths.rbegin(), widths.rend())));
+  encoder_ = nn::register_placed<DenseStack>(*this, "encoder", widths);
+  decoder_ = nn::register_placed<DenseStack>(*this, "decoder", std::vector<int64_t>(widths.rbegin(), widths.rend()));
 }
 
 Tensor Autoencoder::encode(const Tensor& input) {
-  return encoder_->forward(flatten_samples(input, options_.in_features, "Autoencoder", "in_features"));
+  return encoder_(flatten_samples(input, options_.in_features, "Autoencoder", "in_features"));
 }
 
-Tensor Autoencoder::decode(const Tensor& code) { return decoder_->forward(code); }
+Tensor Autoencoder::decode(const Tensor& code) { return decoder_(code); }
 
-Tensor Autoencoder::loss_of(const Batch& batch) { return at::mse_loss(decode(encode(batch[0])), batch[0].flatten(1)); }
+Tensor Autoencoder::loss_of(const Batch& batch) {
+  const Tensor output = decode(encode(batch[0]));
+  // The decoder may be on another device than the batch.
+  return at::mse_loss(output, batch[0].flatten(1).to(output.device(), /*non_blocking=*/!output.is_cpu()));
+}
 
 StepOutput Autoencoder::training_step(const Batch& batch, int64_t) {
   Tensor loss = loss_of(batch);

@@ -8,6 +8,7 @@ set(TEST_SOURCES
   iterable_loader_test.cpp
   loader_speed_test.cpp
   mnist_test.cpp
+  reversal_test.cpp
   sample_dataset_test.cpp
   samplers_test.cpp
   subset_dataset_test.cpp

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
   autoencoder_test.cpp
   classifier_test.cpp
-  gpt_test.cpp)
+  gpt_test.cpp
+  seq2seq_test.cpp)

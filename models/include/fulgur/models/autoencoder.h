@@ -1,16 +1,16 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "fulgur/core/module.h"
 #include "fulgur/models/dense_stack.h"
+#include "fulgur/nn/placed.h"
 
 namespace fulgur {
 
 /// Learns to give back its input from a short code: the submodules `encoder` and `decoder` are fully connected layers with
-/// mirrored widths. The loss is the mean squared error; logs `train_loss`, `val_loss`, `test_loss`. Prediction returns
-/// `reconstruction` in the input's shape and `code` (N, code_size). Reads `batch[0]`.
+/// mirrored widths, and may be placed on devices of their own. The loss is the mean squared error; logs `train_loss`,
+/// `val_loss`, `test_loss`. Prediction returns `reconstruction` in the input's shape and `code` (N, code_size). Reads `batch[0]`.
 class FULGUR_API Autoencoder : public LightningModule {
  public:
   struct Options {
@@ -34,7 +34,7 @@ class FULGUR_API Autoencoder : public LightningModule {
  private:
   Tensor loss_of(const Batch& batch);
   Options options_;
-  std::shared_ptr<DenseStack> encoder_, decoder_;
+  nn::Placed<DenseStack> encoder_, decoder_;
 };
 
 }  // namespace fulgur

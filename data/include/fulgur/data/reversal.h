@@ -1,0 +1,34 @@
+#pragma once
+
+#include "fulgur/data/tensor_data_module.h"
+
+namespace fulgur {
+
+/// Sequences of random tokens and their reversal, to train models of sequences on: made, not read. Batches: `source` and `target`,
+/// both (N, length) int64 with tokens in [1, vocabulary); 0 is left for the beginning of a sequence. A sample is a function of seed,
+/// stage and index alone: more samples do not change those that were there. Predict has the test's sources.
+class FULGUR_API ReversalDataModule : public TensorDataModule {
+ public:
+  struct Options {
+    int64_t vocabulary = 12;
+    int64_t length = 8;
+    int64_t train_samples = 8192;
+    int64_t val_samples = 1024;
+    int64_t test_samples = 1024;
+    int64_t seed = 0;
+    int64_t batch_size = 64;
+    Auto<int64_t> eval_batch_size = {};
+    LoadingOptions loading = {};
+    void fields(Fields& f);
+  };
+  explicit ReversalDataModule(const Options& options);
+  void setup(Verb verb) override;
+  /// `vocabulary`, `length`.
+  StateTree facts() const override;
+
+ private:
+  Options options_;
+  bool made_ = false;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+
+#include "fulgur/core/module.h"
+#include "fulgur/models/seq2seq_parts.h"
+#include "fulgur/nn/placed.h"
+
+namespace fulgur {
+
+/// Sequence to sequence (Sutskever et al. 2014): recurrent layers read the source, others write the target from the state behind it.
+/// The submodules `encoder` and `decoder` may be placed on devices of their own.
+///
+/// `batch["source"]` (N, S) and `batch["target"]` (N, T) are tokens, int64 in [0, vocabulary); token 0 is the beginning of a
+/// sequence, which the decoder is given first. In training it is given the target then, one token late (teacher forcing). The loss
+/// is the mean cross entropy per token. Logs `train_loss`; `val_loss`, `val_acc` (share of tokens right, with the target's as
+/// input) and `val_exact` (share of sequences right as a whole, with its own most probable tokens as input); `test_loss`,
+/// `test_acc`, `test_exact`. Prediction returns `tokens` (N, S) int64, as many as the source has.
+class FULGUR_API Seq2Seq : public LightningModule {
+ public:
+  struct Options {
+    int64_t vocabulary = 32;
+    int64_t embedding = 32;
+    int64_t hidden = 128;
+    int64_t layers = 1;
+    std::string cell = "gru";
+    double dropout = 0.0;
+    void fields(Fields& f);
+  };
+  /// Throws a ConfigError for another cell than gru or lstm.
+  explicit Seq2Seq(const Options& options);
+
+  /// Logits (N, T, vocabulary) of each token of the target, of its beginning and the source; on the decoder's device. Throws a
+  /// DataError for tokens of another shape or dtype and, on the CPU, for one out of range.
+  Tensor forward(const Tensor& source, const Tensor& target);
+  /// The most probable tokens (N, `length`) one after the other, each with those before it as input; on the decoder's device. `length` is at
+  /// least 1.
+  Tensor decode(const Tensor& source, int64_t length);
+
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
+  Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  /// Of the target.
+  std::optional<int64_t> num_tokens(const Batch& batch) const override { return batch["target"].numel(); }
+
+ private:
+  Tensor loss_of(const Tensor& logits, const Tensor& target) const;
+  void evaluate(const Batch& batch, const std::string& stage);
+
+  Options options_;
+  nn::Placed<Seq2SeqEncoder> encoder_;
+  nn::Placed<Seq2SeqDecoder> decoder_;
+};
+
+}  // namespace fulgur

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur {
+
+struct Seq2SeqPartOptions {
+  int64_t vocabulary;
+  int64_t embedding;
+  int64_t hidden;
+  int64_t layers;
+  std::string cell;  ///< gru, lstm
+  double dropout;
+};
+
+/// What the parts of a Seq2Seq share: an `embedding` of tokens and recurrent layers `rnn`. Samples are in dimension 0 of every
+/// tensor that goes in or out, also of a state: one tensor (N, layers, hidden) of a GRU, two of an LSTM.
+class FULGUR_API Seq2SeqPart : public torch::nn::Module {
+ public:
+  using State = std::vector<Tensor>;
+  /// Throws a ConfigError for another cell than gru or lstm.
+  explicit Seq2SeqPart(const Seq2SeqPartOptions& options);
+
+ protected:
+  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the state behind them. An empty state is one of zeros.
+  std::tuple<Tensor, State> run(const Tensor& tokens, const State& state);
+
+ private:
+  double dropout_;
+  torch::nn::Embedding embedding_;
+  torch::nn::GRU gru_{nullptr};
+  torch::nn::LSTM lstm_{nullptr};
+};
+
+/// Parameters `embedding.weight`, `rnn.weight_ih_l0`, ….
+class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
+ public:
+  using Seq2SeqPart::Seq2SeqPart;
+  /// Tokens (N, T) int64 to the state behind the last one.
+  State forward(const Tensor& tokens);
+};
+
+/// As the encoder, and `output.weight`, `output.bias`.
+class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
+ public:
+  explicit Seq2SeqDecoder(const Seq2SeqPartOptions& options);
+  /// Tokens (N, T) int64 and the state before them to logits (N, T, vocabulary) of what follows each, and the state behind them.
+  std::tuple<Tensor, State> forward(const Tensor& tokens, const State& state);
+
+ private:
+  torch::nn::Linear output_;
+};
+
+}  // namespace fulgur
