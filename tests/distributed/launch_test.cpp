@@ -2,6 +2,7 @@
 #include "strategies/network_namespaces.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,6 +130,33 @@ TEST_CASE("F21: a group that fails is started again and goes on from its newest 
   INFO(rest.err);
   REQUIRE(rest.exit_code == 0);
   CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
+}
+
+TEST_CASE("F4, launched: a rank that is killed on its way out of a finished run leaves nothing to do") {
+  const int rank = GENERATE(0, 1);
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "8", "--model.trouble", "kill_behind", "--model.trouble_rank", std::to_string(rank), "--trainer.strategy.max_restarts", "1"}),
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "starting again, 1 of 1"));
+  CHECK(says(run.err, "is finished (max_steps"));
+  CHECK(run_folder(folder.path()).filename() == "version_0");  // and no other
+}
+
+TEST_CASE("F4, launched: ranks that are killed before there is a run do not go on from one that was there before") {
+  const TemporaryFolder folder, quiet;
+  const std::vector<std::string> options{"--trainer.max_steps", "20"};
+  REQUIRE(trainer(launched(2, options), {.folder = quiet.path()}).exit_code == 0);
+  REQUIRE(trainer(launched(2, {"--trainer.max_steps", "8"}), {.folder = folder.path()}).exit_code == 0);
+  std::vector<std::string> killed = options;
+  killed.insert(killed.end(), {"--model.trouble", "kill_before", "--trainer.strategy.max_restarts", "1"});
+  const Finished run = trainer(launched(2, killed), {.folder = folder.path()});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.err, "starting again, 1 of 1"));
+  CHECK(says(run.err, "run folder: fulgur_logs/version_1"));
+  CHECK(same_bits(last_checkpoint(quiet.path()), folder / "fulgur_logs/version_1/checkpoints/last.ckpt"));
 }
 
 TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
