@@ -376,7 +376,7 @@ class ProbeCallback : public fulgur::Callback {
  public:
   struct Options {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
-    std::string signal_place = "batch_end";
+    std::string signal_place = "batch_end", sleep_until;
     void fields(Fields& f) {
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
@@ -387,12 +387,13 @@ class ProbeCallback : public fulgur::Callback {
           .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start", "before_backward", "after_backward", "before_step", "before_zero_grad",
                    "validation_start", "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
+      f(sleep_until, "sleep_until", "No pause once this file is there.");
     }
   };
   explicit ProbeCallback(const Options& options) : options_(options) {}
 
   void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch&, int64_t) override {
-    if (options_.sleep_ms > 0) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
+    if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0)) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
     if (run.rank() == options_.stop_rank && step == options_.stop_step) run.request_stop("the probe asked for it");
     if (step == options_.signal_step) at(run, "batch_end");
