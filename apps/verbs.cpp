@@ -15,6 +15,7 @@
 #include "prepared_run.h"
 #include "print.h"
 #include "report_file.h"
+#include "started_again.h"
 
 namespace fulgur::cli {
 
@@ -32,15 +33,9 @@ void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
-ExitCode fit(const CommandLine& command, Config config, bool first_rank, bool started_again) {
-  // A group that was started again goes on from its newest checkpoint; where there is none, as it was told at first.
-  const auto told = config.ckpt_path;
-  if (started_again) config.ckpt_path = "auto";
-  auto differences = agree_with_checkpoint(config, first_rank);
-  if (config.ckpt_path == "auto" && told != "auto") {
-    config.ckpt_path = told;
-    differences = agree_with_checkpoint(config, first_rank);
-  }
+ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place) {
+  const bool first_rank = !place || place->rank == 0;
+  const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank) : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
@@ -115,9 +110,8 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
     if (!place)
       if (const auto code = launch_ranks(config, *strategy, arguments)) return *code;
   }
-  const bool first_rank = !place || place->rank == 0;
-  if (!first_rank) log::leave_console(cat("rank ", place->rank));
-  if (command.verb == "fit") return fit(command, config, first_rank, place && place->restarts > 0);
+  if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
+  if (command.verb == "fit") return fit(command, config, place);
   if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);
   if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test);
   return predict(command, config);

@@ -1,10 +1,12 @@
 // A run that is killed again and again, and goes on with --resume, ends with the bytes of one that was not.
-// FULGUR_TEST_KILLS sets how often it is killed (6).
+// FULGUR_TEST_KILLS sets how often it is killed; the moments come from Catch's seed, so --rng-seed N repeats them as far as the
+// machine allows.
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <cstdlib>
 #include <random>
@@ -36,9 +38,9 @@ lr_scheduler: {class_path: CosineAnnealingLR}
 lr_scheduler_interval: step
 )";
 
-int kills() {
+int kills(int usual) {
   const char* text = std::getenv("FULGUR_TEST_KILLS");
-  return text ? std::atoi(text) : 6;
+  return text ? std::atoi(text) : usual;
 }
 
 // Of all that lies in a folder, hidden ones too.
@@ -48,7 +50,7 @@ std::set<std::string> names(const fs::path& folder) {
   return all;
 }
 
-void compare_with_killed(const std::vector<std::string>& overrides) {
+void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const auto arguments = [&](const std::string& root) {
@@ -70,16 +72,18 @@ void compare_with_killed(const std::vector<std::string>& overrides) {
   const fs::path last = fs::read_symlink(run_dir("whole") / "checkpoints/last.ckpt");
   REQUIRE(last.is_relative());
 
-  std::mt19937 random(20);  // fixed: the same delays each time, as far as the machine allows
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
   int done = 0;
-  for (int round = 0; done < kills(); ++round) {
-    REQUIRE(round < kills());  // else nothing was killed in a whole round
+  for (int round = 0; done < kills; ++round) {
+    REQUIRE(round < kills);  // else nothing was killed in a whole round
     const std::string root = "killed" + std::to_string(round);
     CAPTURE(root, done);
     for (bool finished = false; !finished;) {
       Running run(arguments(root));
-      if (done < kills() && run.wait_until([&] { return says(run.err(), "run folder: "); })) {
-        ::usleep(static_cast<useconds_t>(std::uniform_int_distribution(0, 400000)(random)));
+      if (done < kills && run.wait_until([&] { return says(run.err(), "run folder: "); })) {
+        ::usleep(static_cast<useconds_t>(std::uniform_int_distribution(0, 250000)(random)));
         if (!run.has_ended()) {
           run.signal(SIGKILL);
           ++done;
@@ -112,10 +116,10 @@ void compare_with_killed(const std::vector<std::string>& overrides) {
 }  // namespace
 
 TEST_CASE("F1 killed while checkpoints are written, a run goes on as if nothing had happened") {
-  compare_with_killed({"--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "5"});
+  compare_with_killed(kills(20), {"--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "5"});
 }
 
 TEST_CASE("F3 killed in mid-epoch, with workers, dropout and accumulation, a run goes on as if nothing had happened") {
-  compare_with_killed({"--trainer.accumulate_grad_batches", "3", "--data.num_workers", "2", "--data.num_train", "4000", "--trainer.max_epochs", "3",
+  compare_with_killed(kills(50), {"--trainer.accumulate_grad_batches", "3", "--data.num_workers", "2", "--data.num_train", "4000", "--trainer.max_epochs", "3",
                        "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "17"});
 }

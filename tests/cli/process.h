@@ -35,6 +35,7 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
+  int pid() const { return child_; }
   void signal(int number) const;
   bool has_ended();
   /// Waits until `condition` holds; false where the process ended before, or after half a minute.

@@ -2,6 +2,7 @@
 #include "strategies/network_namespaces.h"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,33 @@ TEST_CASE("F21: a group that fails is started again and goes on from its newest 
   CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
 }
 
+TEST_CASE("F4, launched: a rank that is killed on its way out of a finished run leaves nothing to do") {
+  const int rank = GENERATE(0, 1);
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_steps", "8", "--model.trouble", "kill_behind", "--model.trouble_rank", std::to_string(rank), "--trainer.strategy.max_restarts", "1"}),
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "starting again, 1 of 1"));
+  CHECK(says(run.err, "is finished (max_steps"));
+  CHECK(run_folder(folder.path()).filename() == "version_0");  // and no other
+}
+
+TEST_CASE("F4, launched: ranks that are killed before there is a run do not go on from one that was there before") {
+  const TemporaryFolder folder, quiet;
+  const std::vector<std::string> options{"--trainer.max_steps", "20"};
+  REQUIRE(trainer(launched(2, options), {.folder = quiet.path()}).exit_code == 0);
+  REQUIRE(trainer(launched(2, {"--trainer.max_steps", "8"}), {.folder = folder.path()}).exit_code == 0);
+  std::vector<std::string> killed = options;
+  killed.insert(killed.end(), {"--model.trouble", "kill_before", "--trainer.strategy.max_restarts", "1"});
+  const Finished run = trainer(launched(2, killed), {.folder = folder.path()});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.err, "starting again, 1 of 1"));
+  CHECK(says(run.err, "run folder: fulgur_logs/version_1"));
+  CHECK(same_bits(last_checkpoint(quiet.path()), folder / "fulgur_logs/version_1/checkpoints/last.ckpt"));
+}
+
 TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
   const TemporaryFolder folder;
   Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_ms", "2"}), {.folder = folder.path()});
@@ -169,6 +197,82 @@ TEST_CASE("torchrun: starts the program, and starts it again where a rank is kil
   INFO(rest.out);
   CHECK(rest.code == 0);
   CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
+}
+
+namespace {
+
+// The checkpoint of the last "checkpoint: PATH" line of a rank 0 that took its place among `world` ranks.
+std::string gone_on_from(const std::string& text, const std::string& world) {
+  const size_t start = text.rfind(world), line = start == std::string::npos ? start : text.find("\ncheckpoint: ", start);
+  if (line == std::string::npos) return "";
+  const size_t begin = line + std::string("\ncheckpoint: ").size();
+  return std::filesystem::path(text.substr(begin, text.find('\n', begin) - begin)).filename().string();
+}
+
+// A copy of the run in `from` as it was when `checkpoint` was its newest, gone on with by hand over `world` ranks up to `max_steps`.
+std::filesystem::path by_hand(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& checkpoint, int world, const std::string& max_steps,
+                              std::vector<std::string> options) {
+  namespace fs = std::filesystem;
+  fs::create_directory(to);
+  fs::copy(from / "fulgur_logs", to / "fulgur_logs", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  const fs::path run = to / "fulgur_logs/version_0";
+  fs::remove(run / "finished.json");
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+    if (entry.path().filename() != checkpoint) others.push_back(entry.path());
+  for (const fs::path& other : others) fs::remove_all(other);
+  options.insert(options.end(), {"--trainer.max_steps", max_steps, "--trainer.callbacks.sleep_ms", "0", "--allow-config-change", "--resume"});
+  if (world == 1) REQUIRE(all_exit({trainer(probe("fit", 1, 4, options), {.folder = to, .environment = {"OMP_NUM_THREADS=1"}})}, 0));
+  else REQUIRE(all_exit(run_ranks({.count = world, .folder = to}, probe("fit", world, 4 * world, options)), 0));
+  return run / "checkpoints/last.ckpt";
+}
+
+std::string step_of(const std::string& checkpoint) { return checkpoint.substr(checkpoint.find("step=") + 5, checkpoint.rfind(".ckpt") - checkpoint.find("step=") - 5); }
+
+}  // namespace
+
+TEST_CASE("torchrun: a node joins, and leaves again; the run goes on from its newest checkpoint over as many ranks as there are") {
+  const std::string program = torchrun();
+  if (program.empty()) {
+    if (required("torchrun")) FAIL("there is no torchrun, and it is required");
+    SKIP("no torchrun: FULGUR_TEST_PYTHON names no Python that has it");
+  }
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "run");
+  // Steps are slow until both changes are over. Each rank has batches of 4, however many there are.
+  const std::vector<std::string> options{"--data.num_train", "96", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4", "--trainer.callbacks.save_top_k", "-1",
+                                         "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_until", (folder / "quick").string()};
+  std::vector<std::string> all = options;
+  all.insert(all.end(), {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20", "--trainer.strategy.start_timeout_s", "60", "--trainer.max_steps", "400", "--trainer.callbacks.sleep_ms",
+                         "100", "--allow-config-change", "--resume"});
+  // Without the first variable, torchrun 2.11 does not tell an agent that comes later where the store is.
+  write_text(folder / "all.sh",
+             "cd '" + (folder / "run").string() + "'\nexport OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" + "node() { exec '" + program +
+                 "' --no-python --nnodes 1:2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:" + std::to_string(free_port()) +
+                 " --rdzv-id elastic --rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6 --local-addr 127.0.0.1 --max-restarts 3 '" + FULGUR_TRAINER_BIN + "'" +
+                 quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
+                 "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
+                 "node a & a=$!\n"
+                 "until_said 'run folder'\n"
+                 "node b & b=$!\n"
+                 "until_said 'of 2 (torchrun)'; until_said 'processes 1 → 2'; sleep 1\n"
+                 "kill -TERM $b; wait $b\n"
+                 "until_said 'processes 2 → 1'\n"
+                 "touch ../quick; wait $a\n");
+  const Shell run = shell("bash '" + (folder / "all.sh").string() + "'");
+  INFO(run.out);
+  const std::string a = read_text(folder / "a.txt"), b = read_text(folder / "b.txt");
+  INFO(a << "\n--- the other node\n" << b);
+  REQUIRE(run.code == 0);
+  const std::string both = says(a, "rank 0 of 2 (torchrun)") ? a : b;
+  const std::string joined = gone_on_from(both, "rank 0 of 2 (torchrun)"), left = gone_on_from(a, "processes 2 → 1");
+  CAPTURE(joined, left);
+  REQUIRE(std::stoi(step_of(joined)) > 0);
+  REQUIRE(std::stoi(step_of(left)) > std::stoi(step_of(joined)));
+  CHECK(says(a, "400 steps"));
+  const auto checkpoints = run_folder(folder / "run") / "checkpoints";
+  CHECK(same_bits(by_hand(folder / "run", folder / "two", joined, 2, step_of(left), options), checkpoints / left));
+  CHECK(same_bits(by_hand(folder / "run", folder / "one", left, 1, "400", options), checkpoints / "last.ckpt"));
 }
 
 TEST_CASE("mpirun: starts the program") {

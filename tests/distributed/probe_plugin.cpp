@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <new>
 #include <utility>
@@ -55,7 +56,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
-          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation"});
+          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
@@ -68,6 +69,11 @@ class ProbeNet : public fulgur::LightningModule {
     if (options.norm) register_module("norm", norm_);
     register_module("last", last_);
     if (options.spare) spare_ = register_parameter("spare", at::full({3}, 1.0));
+    // At the first start only, before there is a run.
+    if (options.trouble == "kill_before" && told("RANK") == std::to_string(options.trouble_rank) && told("FULGUR_RESTARTS") == "0") ::raise(SIGKILL);
+  }
+  ~ProbeNet() override {
+    if (options_.trouble == "kill_behind" && trained_here_) ::raise(SIGKILL);
   }
 
   void configure_model() override {
@@ -89,6 +95,7 @@ class ProbeNet : public fulgur::LightningModule {
 
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
     const auto [x, y] = batch.unpack<2>();
+    trained_here_ = here();
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
       make_trouble();
@@ -124,6 +131,10 @@ class ProbeNet : public fulgur::LightningModule {
 
  private:
   bool here() const { return global_rank() == options_.trouble_rank; }
+  static std::string told(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value ? value : "";
+  }
 
   fulgur::Outputs evaluate(const Batch& batch, const char* name) {
     const auto [x, y] = batch.unpack<2>();
@@ -151,6 +162,7 @@ class ProbeNet : public fulgur::LightningModule {
   fulgur::nn::BatchNorm1d norm_;
   torch::nn::Linear last_;
   Tensor spare_;
+  bool trained_here_ = false;
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
 
@@ -364,7 +376,7 @@ class ProbeCallback : public fulgur::Callback {
  public:
   struct Options {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
-    std::string signal_place = "batch_end";
+    std::string signal_place = "batch_end", sleep_until;
     void fields(Fields& f) {
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
@@ -375,12 +387,13 @@ class ProbeCallback : public fulgur::Callback {
           .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start", "before_backward", "after_backward", "before_step", "before_zero_grad",
                    "validation_start", "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
+      f(sleep_until, "sleep_until", "No pause once this file is there.");
     }
   };
   explicit ProbeCallback(const Options& options) : options_(options) {}
 
   void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch&, int64_t) override {
-    if (options_.sleep_ms > 0) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
+    if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0)) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
     if (run.rank() == options_.stop_rank && step == options_.stop_step) run.request_stop("the probe asked for it");
     if (step == options_.signal_step) at(run, "batch_end");

@@ -1,3 +1,5 @@
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include "ranks.h"
 
 #include <arpa/inet.h>
@@ -6,6 +8,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <memory>
 
 using namespace fulgur::test;
 
@@ -79,6 +82,41 @@ TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
     CHECK(a.exit_code == 5);
     CHECK(b.exit_code == 5);
     CHECK((says(a.err + b.err, "came twice") || says(a.err + b.err, "the port is in use")));
+  }
+}
+
+TEST_CASE("torchrun: an agent's store keeps earlier rounds, and agents count restarts each for themselves; ranks meet all the same") {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = 0;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  std::unique_ptr<TemporaryFolder> folder = std::make_unique<TemporaryFolder>();
+  const auto start = [&](int rank, int world, int restarts) {
+    const std::string number = std::to_string(rank), nodes = std::to_string(world);
+    return Start{.folder = folder->path(),
+                 .environment = {"OMP_NUM_THREADS=1", "TORCHELASTIC_RUN_ID=x", "TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_RESTART_COUNT=" + std::to_string(restarts), "RANK=" + number,
+                                 "WORLD_SIZE=" + nodes, "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "GROUP_RANK=" + number, "GROUP_WORLD_SIZE=" + nodes, "MASTER_ADDR=127.0.0.1",
+                                 "MASTER_PORT=" + std::to_string(store->getPort())}};
+  };
+  const auto arguments = [](const std::string& timeout) {
+    return probe("fit", 2, 8, {"--trainer.max_steps", "2", "--trainer.devices", "1", "--trainer.strategy.start_timeout_s", timeout});
+  };
+  // A round in which rank 1 never came, one in which only rank 1 did, and then whole ones, over two and three ranks.
+  const Finished alone = trainer(arguments("1"), start(0, 2, 0));
+  CHECK(alone.exit_code == 5);
+  CHECK(says(alone.err, "1 of 2 ranks joined, missing: 1"));
+  const Finished other = trainer(arguments("1"), start(1, 2, 0));
+  CHECK(other.exit_code == 5);
+  CHECK(says(other.err, "missing: 0"));
+  for (const int world : {2, 2, 3}) {
+    CAPTURE(world);
+    folder = std::make_unique<TemporaryFolder>();  // with nothing to go on from
+    std::vector<std::unique_ptr<Running>> running;
+    for (int rank = world; rank-- > 0;) running.push_back(std::make_unique<Running>(arguments("15"), start(rank, world, rank % 2)));
+    std::vector<Finished> runs;
+    for (auto& one : running) runs.push_back(one->wait());
+    CHECK(all_exit(runs, 0));
   }
 }
 

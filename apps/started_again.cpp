@@ -1,0 +1,81 @@
+#include "started_again.h"
+
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::cli {
+namespace fs = std::filesystem;
+namespace {
+
+double seconds(const timespec& time) { return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec); }
+
+double now_s(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return seconds(time);
+}
+
+// When the process began that started this one, and has been there since the first start: launcher or torchrun's agent.
+double launched_s() {
+  std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // "pid (name) state …": the start is the 20th value behind the name, in ticks since the machine's.
+  std::istringstream values(text.substr(std::min(text.rfind(')') + 1, text.size())));
+  std::string value;
+  for (int i = 0; i < 20; ++i) values >> value;
+  double ticks = 0;
+  std::from_chars(value.data(), value.data() + value.size(), ticks);
+  return now_s(CLOCK_REALTIME) - now_s(CLOCK_BOOTTIME) + ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+bool written_since_launch(const fs::path& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0 && seconds(status.st_mtim) >= launched_s();
+}
+
+// Where the trainer looks for `auto`: the config's own run folder, else the `version_N` with the highest number.
+fs::path newest_run(const Config& config) {
+  std::error_code error;
+  if (!config.folder.empty() && fs::is_directory(config.folder / "checkpoints", error)) return config.folder;
+  std::string name = "fulgur_logs";
+  if (!config.trainer.logger.loggers.empty()) name = config.trainer.logger.loggers.front().create()->run_name().value_or(name);
+  fs::path newest;
+  int64_t most = -1;
+  for (const auto& entry : fs::directory_iterator(fs::path(config.trainer.default_root_dir) / name, error)) {
+    const std::string folder = entry.path().filename().string();
+    const std::string_view mark = "version_";
+    int64_t number = -1;
+    if (!folder.starts_with(mark) || std::from_chars(folder.data() + mark.size(), folder.data() + folder.size(), number).ptr != folder.data() + folder.size()) continue;
+    if (number > most) most = number, newest = entry.path();
+  }
+  return newest;
+}
+
+}  // namespace
+
+std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessPlace& place, bool locks) {
+  if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
+  const fs::path run = newest_run(config);
+  // Who is killed on the way out has nothing left to do.
+  const bool finished = written_since_launch(run / "finished.json");
+  // What is older than the launch is of another run. Each checkpoint that is published changes its folder.
+  const bool own = finished || place.environment != "launcher" || written_since_launch(run / "checkpoints");
+  if (!own) return agree_with_checkpoint(config, locks);
+  const Config told = config;
+  config.ckpt_path = "auto";
+  const auto differences = agree_with_checkpoint(config, locks);
+  if (config.ckpt_path != "auto" || finished) return differences;
+  config = told;
+  return agree_with_checkpoint(config, locks);
+}
+
+}  // namespace fulgur::cli
