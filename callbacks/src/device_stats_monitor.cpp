@@ -32,21 +32,26 @@ void DeviceStatsMonitor::on_train_start(RunContext& run) {
   cpu_seconds_ = process_usage().cpu_seconds;
 }
 
-void DeviceStatsMonitor::log(RunContext& run, const char* key, double value) const {
+void DeviceStatsMonitor::log(RunContext& run, const char* key, double value, const std::string& of_device) const {
   const auto& wanted = options_.filter_keys;
   if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), key) == wanted.end()) return;
-  run.log(cat("DeviceStatsMonitor.on_train_batch_end/", key), value, {.reduce_fx = Reduce::last});
+  run.log(cat("DeviceStatsMonitor.on_train_batch_end/", of_device, key), value, {.reduce_fx = Reduce::last});
 }
 
 void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
   if (!run.step_is_logged()) return;
-  if (const auto memory = of_device_ ? device_memory(run.device()) : std::nullopt) {
-    log(run, "allocated_bytes", static_cast<double>(memory->allocated));
-    log(run, "peak_allocated_bytes", static_cast<double>(memory->peak_allocated));
-    log(run, "reserved_bytes", static_cast<double>(memory->reserved));
-    log(run, "peak_reserved_bytes", static_cast<double>(memory->peak_reserved));
-    log(run, "alloc_retries", static_cast<double>(memory->alloc_retries));
-    log(run, "ooms", static_cast<double>(memory->ooms));
+  const std::vector<at::Device> devices = run.devices();
+  for (const at::Device& device : devices) {
+    const auto memory = of_device_ ? device_memory(device) : std::nullopt;
+    if (!memory) continue;
+    // Of several devices each has its name in front.
+    const std::string of = devices.size() > 1 ? cat(device.str(), "/") : std::string();
+    log(run, "allocated_bytes", static_cast<double>(memory->allocated), of);
+    log(run, "peak_allocated_bytes", static_cast<double>(memory->peak_allocated), of);
+    log(run, "reserved_bytes", static_cast<double>(memory->reserved), of);
+    log(run, "peak_reserved_bytes", static_cast<double>(memory->peak_reserved), of);
+    log(run, "alloc_retries", static_cast<double>(memory->alloc_retries), of);
+    log(run, "ooms", static_cast<double>(memory->ooms), of);
   }
   if (!of_cpu_) return;
   const ProcessUsage usage = process_usage();

@@ -136,7 +136,8 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   if (options_.flops_per_sample) {
     const double flops = static_cast<double>(window.samples) * *options_.flops_per_sample / seconds;
     rate("flops_per_sec", flops, ranks);
-    if (peak_) rate("mfu", flops / *peak_, 1);
+    // Of all devices that this process computes on.
+    if (peak_) rate("mfu", flops / (*peak_ * static_cast<double>(run.devices().size())), 1);
   }
   run.log("data_wait_share", window.data_wait_s / host_seconds, of_all);
 }

@@ -7,6 +7,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/rng.h"
+#include "fulgur/trainer/yaml.h"
 #include "parted.h"
 #include "support/expect_error.h"
 
@@ -277,4 +278,27 @@ TEST_CASE("the end of a fit tells the peak of each device") {
   }
   CHECK(devices == std::vector<std::string>{"cpu", "virtual:0", "virtual:1", "virtual:2"});
   CHECK_THAT(peak_memory_text(trained.report.peak_memory), ContainsSubstring("virtual:2"));
+}
+
+TEST_CASE("monitors tell of each device, and measure against all of them") {
+  const TemporaryFolder folder;
+  TrainerOptions options = on_virtual(folder, "dp", 2), one = on_virtual(folder, "single_device", 1);
+  const auto logged = [](TrainerOptions how) {
+    Problems problems;
+    how.callbacks.emplace_back("DeviceStatsMonitor");
+    Spec<Callback>& throughput = how.callbacks.emplace_back("ThroughputMonitor");
+    throughput.read(parse_yaml("{class_path: ThroughputMonitor, init_args: {window_size: 2, flops_per_sample: 1e6, peak_flops: 1e6}}", "test", problems), problems, "callbacks");
+    problems.throw_if_any();
+    Parts parts;
+    auto memory = std::make_shared<MemoryLogger>();
+    parts.loggers = {memory};
+    return std::pair(train(std::move(how), {}, regression_data(), {}, parts).report.metrics, memory);
+  };
+  const auto [several, logger] = logged(options);
+  CHECK(metric_of(several, "DeviceStatsMonitor.on_train_batch_end/virtual:0/peak_allocated_bytes") > 0);
+  CHECK(metric_of(several, "DeviceStatsMonitor.on_train_batch_end/virtual:1/peak_allocated_bytes") > 0);
+  CHECK_THAT(metric_of(several, "device/mfu"), WithinAbs(metric_of(several, "device/flops_per_sec") / 2e6, 1e-9 * metric_of(several, "device/flops_per_sec")));
+  const auto [alone, other] = logged(one);
+  CHECK(metric_of(alone, "DeviceStatsMonitor.on_train_batch_end/peak_allocated_bytes") > 0);
+  CHECK_THAT(metric_of(alone, "device/mfu"), WithinAbs(metric_of(alone, "device/flops_per_sec") / 1e6, 1e-9 * metric_of(alone, "device/flops_per_sec")));
 }

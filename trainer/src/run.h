@@ -60,6 +60,7 @@ class Run final : public RunContext {
   int64_t rank() const override { return strategy->rank(); }
   int64_t world_size() const override { return strategy->world_size(); }
   at::Device device() const override { return strategy->device(); }
+  std::vector<at::Device> devices() const override { return strategy->devices(); }
   Collectives& collectives() override { return strategy->collectives(); }
   LightningModule& module() override { return *model; }
   std::vector<Optimizer*> optimizers() override;

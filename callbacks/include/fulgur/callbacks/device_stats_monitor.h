@@ -33,7 +33,7 @@ class FULGUR_API DeviceStatsMonitor final : public Callback {
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
 
  private:
-  void log(RunContext& run, const char* key, double value) const;
+  void log(RunContext& run, const char* key, double value, const std::string& of_device = {}) const;
 
   Options options_;
   bool of_device_ = false, of_cpu_ = true;

@@ -81,6 +81,8 @@ class FULGUR_API RunContext {
   virtual int64_t world_size() const = 0;
   bool is_global_zero() const { return rank() == 0; }
   virtual at::Device device() const = 0;
+  /// All that this process computes on, `device()` first.
+  virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual Collectives& collectives() = 0;
 
   virtual LightningModule& module() = 0;
