@@ -3,4 +3,5 @@ list(APPEND TEST_SOURCES
   devices_test.cpp
   dp_test.cpp
   enabled.cpp
+  placed_models_test.cpp
   placed_strategy_test.cpp)
