@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/nn/checkpoint.h"
 #include "fulgur/nn/parallel_apply.h"
 #include "fulgur/nn/replica_tensors.h"
 #include "support/expect_error.h"
@@ -361,6 +362,27 @@ TEST_CASE("an empty Placed says how it comes to its module") {
   CHECK_FALSE(static_cast<bool>(empty));
   CHECK_THAT(error_of([&] { empty(at::ones({1, 4})); }), ContainsSubstring("nn::register_placed"));
   CHECK_THAT(error_of([&] { empty.placement(); }), ContainsSubstring("nn::register_placed"));
+}
+
+TEST_CASE("on a group: a checkpoint around the call gives the same gradients") {
+  Model<Layer> model;
+  const auto tensors = model.on(kThree);
+  const Tensor x = at::randn({7, 4}).set_requires_grad(true), again = x.detach().clone().set_requires_grad(true);
+  model.layer(x).square().sum().backward();
+  std::vector<Tensor> gradients;
+  const auto each_gradient = [&](const auto& with) {
+    for (const auto& replica : model.placed().replicas())
+      for (Tensor& parameter : replica->parameters()) with(parameter);
+  };
+  each_gradient([&](Tensor& parameter) {
+    gradients.push_back(parameter.grad().clone());
+    parameter.mutable_grad().reset();
+  });
+  nn::checkpoint(model.layer, again).square().sum().backward();
+  CHECK((again.grad().equal(x.grad())));
+  size_t at = 0;
+  each_gradient([&](Tensor& parameter) { CHECK((parameter.grad().equal(gradients[at++]))); });
+  CHECK(at == 6);
 }
 
 TEST_CASE("a placed submodule may be called from several threads") {
