@@ -37,7 +37,7 @@ std::vector<Tensor> own_buffers(const LightningModule& module) {
 }  // namespace
 
 void DdpStrategy::Options::fields(Fields& f) {
-  f(process_group_backend, "process_group_backend", "What gradients go through. auto: nccl for GPUs, gloo for the CPU.").one_of({"auto", "gloo", "nccl", "mpi"});
+  f(process_group_backend, "process_group_backend", "What gradients go through. auto: nccl for GPUs, gloo for the CPU. Named, one process is a group as well.").one_of({"auto", "gloo", "nccl", "mpi"});
   f(cluster_environment, "cluster_environment", "Who says which rank this process is. auto: looked for in the order of docs/distributed.md.")
       .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
   f(find_unused_parameters, "find_unused_parameters", "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
@@ -70,7 +70,8 @@ void DdpStrategy::configure(StrategySetup setup) {
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
-  if (place_.world_size > 1)
+  // Who names a backend wants to see it work, on one GPU too.
+  if (place_.world_size > 1 || options_.process_group_backend != "auto")
     group_ = ProcessGroup::connect(place_, {.backend = backend, .device = device_, .start_timeout_s = options_.start_timeout_s, .timeout_s = options_.timeout_s});
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
@@ -56,7 +57,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
-          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind"});
+          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
@@ -151,6 +152,8 @@ class ProbeNet : public fulgur::LightningModule {
     if (what == "exit") ::_exit(0);
     if (what == "loop")
       while (true) ::usleep(1000);
+    // Behind the end of what is selected from: on a GPU the kernel itself fails.
+    if (what == "device_assert") last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
     if (what == "flip") {
       const at::NoGradGuard no_grad;
       last_->weight.view(-1)[1].add_(1e-3);

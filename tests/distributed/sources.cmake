@@ -4,6 +4,8 @@ set(TEST_SOURCES
   ddp_data_test.cpp
   ddp_faults_test.cpp
   ddp_gpt_test.cpp
+  ddp_gpu_test.cpp
+  ddp_group_of_one_test.cpp
   ddp_kill_test.cpp
   ddp_options_test.cpp
   ddp_resume_test.cpp

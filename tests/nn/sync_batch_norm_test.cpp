@@ -10,6 +10,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include "fulgur/core/accelerator.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
@@ -432,7 +433,7 @@ TEST_CASE("a synchronised norm has no second derivative and says so") {
 
 TEST_CASE("a synchronised norm beside a rank with the same samples") { compare_mirrored(at::kCPU); }
 
-TEST_CASE("a synchronised norm on CUDA") {
-  if (!at::globalContext().hasCUDA()) SKIP("no GPU");
+TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples") {
+  if (!find_accelerator("cuda")) SKIP("no CUDA device: " << why_no_cuda());
   compare_mirrored(at::kCUDA);
 }

@@ -3,6 +3,7 @@ set(TEST_SOURCES
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
   grad_scaler_test.cpp
+  group_of_one_test.cpp
   hostlist_test.cpp
   launcher_nodes_test.cpp
   launcher_signals_test.cpp

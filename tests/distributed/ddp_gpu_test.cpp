@@ -1,0 +1,74 @@
+// F53: what goes wrong with GPUs ends the run in bounded time, with its reason.
+#include "ranks.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <chrono>
+
+#include "fulgur/core/accelerator.h"
+
+using namespace fulgur::test;
+
+namespace {
+
+std::vector<std::string> on_cuda(int world, const std::vector<std::string>& more) {
+  std::vector<std::string> all = probe("fit", world, 12, {"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"});
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+int64_t gpus() {
+  const fulgur::Accelerator* cuda = fulgur::find_accelerator("cuda");
+  if (!cuda) SKIP("no CUDA device: " << fulgur::why_no_cuda());
+  return cuda->device_count();
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
+
+}  // namespace
+
+TEST_CASE("F53: with no GPU to be seen, ranks that need one are not started") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(on_cuda(2, {}), {.folder = folder.path(), .environment = {"CUDA_VISIBLE_DEVICES="}});
+  CHECK(run.exit_code == 2);
+  CHECK(says(run.err, "'cuda' is not available"));
+  CHECK_FALSE(says(run.err, "rank 1"));
+}
+
+TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start") {
+  const int64_t there = gpus();
+  const TemporaryFolder folder;
+  const Finished launched = trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
+  CHECK(launched.exit_code == 2);
+  CHECK(says(launched.err, "devices were asked for"));
+  // Started by others, the rank that is too many says so.
+  const int ranks = static_cast<int>(there) + 1;
+  const auto runs = run_ranks({.count = ranks, .folder = folder.path(), .started = {ranks - 1}}, on_cuda(ranks, {"--trainer.devices", "auto"}));
+  CHECK(all_exit(runs, 5));
+  CHECK(says(runs[0].err, "has no GPU of its own"));
+}
+
+TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message") {
+  gpus();
+  const TemporaryFolder folder;
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished run = trainer(on_cuda(1, {"--trainer.strategy", "ddp", "--trainer.devices", "1", "--trainer.strategy.process_group_backend", "nccl", "--model.trouble", "device_assert",
+                                           "--model.trouble_rank", "0"}),
+                               {.folder = folder.path()});
+  CHECK(seconds_since(begin) < 90);
+  INFO(run.err);
+  CHECK(run.exit_code != 0);
+  CHECK(says(run.err, "device-side assert"));
+}
+
+TEST_CASE("F53: on two GPUs, a rank that is killed or stopped while the other waits in an exchange over NCCL ends both in time") {
+  if (gpus() < 2) SKIP("there is one GPU");
+  const std::string trouble = GENERATE("kill", "stop");
+  const TemporaryFolder folder;
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished run = trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.strategy.timeout_s", "10", "--model.trouble", trouble}), {.folder = folder.path()});
+  CHECK(seconds_since(begin) < 120);
+  INFO(run.err);
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
+}
