@@ -1,7 +1,7 @@
 """Every technique, in the order of docs/techniques.md."""
 
 from technique import Technique
-from works import CNN, COSTLY_SAMPLES, GPT, MLP, NET, OWN_BUFFER, SMALL_NET, VALIDATION
+from works import AUTOENCODER, CNN, COSTLY_SAMPLES, GPT, MLP, NET, OWN_BUFFER, SMALL_NET, VALIDATION
 
 CUDA = ["--trainer.accelerator", "cuda"]
 VIRTUAL = ["--trainer.accelerator", "virtual"]
@@ -9,10 +9,6 @@ VIRTUAL = ["--trainer.accelerator", "virtual"]
 
 def gpu(name, title, line, work, off, on, **more):
     return Technique(name, title, line, work, [*CUDA, *off], [*CUDA, *on], gpu=True, **more)
-
-
-def absent(name, title):
-    return Technique(name, title, "", why="not there yet")
 
 
 ROWS = [
@@ -102,8 +98,18 @@ ROWS = [
         "no_item", "no .item() per step", "log() in place of .item()", SMALL_NET,
         ["--model.item_per_step", "true"], ["--model.item_per_step", "false"], always=True, note="off: `training_step` calls it",
     ),
-    absent("model_parallel", "model parallelism"),
-    absent("hybrid", "hybrid parallelism"),
+    Technique(
+        "model_parallel", "model parallelism, 2 devices", "trainer.strategy: {class_path: model_parallel, init_args: {placement: {encoder: 0, decoder: 1}, micro_batches: 4}}",
+        AUTOENCODER, VIRTUAL,
+        [*VIRTUAL, "--trainer.devices", "2", "--trainer.strategy", "model_parallel", "--trainer.strategy.placement", "{{encoder: 0, decoder: 1}}", "--trainer.strategy.micro_batches", "4"],
+        result="val_loss", note="on simulated devices; off: one of them; device memory is that of the fuller one",
+    ),
+    Technique(
+        "hybrid", "hybrid parallelism, 4 devices", "trainer.strategy: {class_path: hybrid, init_args: {placement: {encoder: [0..1], decoder: [2..3]}, micro_batches: 2}}",
+        AUTOENCODER, VIRTUAL,
+        [*VIRTUAL, "--trainer.devices", "4", "--trainer.strategy", "hybrid", "--trainer.strategy.placement", "{{encoder: [0..1], decoder: [2..3]}}", "--trainer.strategy.micro_batches", "2"],
+        result="val_loss", note="on simulated devices; off: one of them; device memory is that of the fullest",
+    ),
     Technique("channels_last", "channels last", "trainer.memory_format: channels_last", NET, [], ["--trainer.memory_format", "channels_last"]),
     Technique(
         "matmul_precision", "float32_matmul_precision", "trainer.float32_matmul_precision: medium", GPT,

@@ -43,6 +43,11 @@ VALIDATION = Work(
     [*_NET, *batches(1, 5, "1.0"), "--data.eval_batch_size", "1000"],
     FEW,
 )
+AUTOENCODER = Work(
+    "autoencoder 784-2048-1024-2048-784, batch 1,024, 16 batches",
+    ["--config", "{configs}/autoencoder.yaml", *COMMON, "--model.hidden", "[2048]", "--model.code_size", "1024", "--data.batch_size", "1024", *batches(1, 16, 2)],
+    FEW,
+)
 COSTLY_SAMPLES = Work(
     "40 batches of 128 samples that cost 60 µs or so each; a network of the plug-in, 784-512-10",
     [*_NET, "--model.channels", "[]", "--model.hidden", "512", "--data", "CostlySamples", *batches(2, 40, 0)],

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "busy_shares.h"
 #include "fulgur/core/log.h"
@@ -74,21 +75,31 @@ void PlacedStrategy::apply_placement(LightningModule& module) {
                           placed.empty() ? std::string("The module has none: hold the parts as nn::Placed, made by nn::register_placed")
                                          : cat("There are: ", join(names_of(placed))), "."));
   }
-  std::vector<const void*> at_their_place;
+  struct Place {
+    std::string name;
+    at::Device device;
+  };
+  std::unordered_map<const void*, Place> at_their_place;
   for (const auto& one : placed) {
     const auto found = placement_.find(one->name());
     const std::vector<at::Device> devices =
         found == placement_.end() ? std::vector<at::Device>{device()} : found->second.resolve(devices_, cat("[strategies.", name(), "] placement of '", one->name(), "':"));
     one->check_inputs(false);
     one->place(devices);
-    for (const Named& tensor : tensors_of(*one->module())) at_their_place.push_back(tensor.value.unsafeGetTensorImpl());
+    for (const auto& [tensor, value] : tensors_of(*one->module())) {
+      const std::string full = cat(one->name(), ".", tensor);
+      const auto [place, is_new] = at_their_place.try_emplace(value.unsafeGetTensorImpl(), Place{full, devices.front()});
+      if (!is_new && place->second.device != devices.front())
+        throw ConfigError(cat("[strategies.", name(), "] placement: '", place->second.name, "' and '", full, "' are one tensor (tied), which cannot be on ", place->second.device.str(), " and on ",
+                              devices.front().str(), ". Place both submodules on one device, or do not tie them."));
+    }
     std::vector<std::shared_ptr<torch::nn::Module>> copies(one->replicas().begin() + 1, one->replicas().end());
     if (copies.empty()) continue;
     for (const auto& copy : copies) precision_->convert_module(*copy);
     groups_.push_back(std::make_unique<nn::ReplicaTensors>(*one->module(), std::move(copies)));
   }
-  for (Named& tensor : tensors_of(module))
-    if (std::find(at_their_place.begin(), at_their_place.end(), tensor.value.unsafeGetTensorImpl()) == at_their_place.end()) tensor.value.set_data(tensor.value.to(device()));
+  for (auto& [tensor, value] : tensors_of(module))
+    if (!at_their_place.contains(value.unsafeGetTensorImpl())) value.set_data(value.to(device()));
 }
 
 void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {

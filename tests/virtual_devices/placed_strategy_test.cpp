@@ -260,6 +260,25 @@ TEST_CASE("placements are refused with what there is") {
   CHECK_THAT(message_of<ConfigError>([&] { train<Manual>(layout(folder, "model_parallel", 2, 2)); }), ContainsSubstring("micro_batches: 1"));
 }
 
+TEST_CASE("a tensor that two submodules share cannot be in two places") {
+  struct Tied : Pair {
+    explicit Tied(const Pair::Options& given) : Pair([&] {
+      Pair::Options square = given;
+      square.code = 4;
+      return square;
+    }()) {
+      decoder->in->weight = encoder->in->weight;
+      tie_parameters(*this, "encoder.in.weight", "decoder.in.weight");
+    }
+  };
+  const TemporaryFolder folder;
+  const std::string message = message_of<ConfigError>([&] { train<Tied>(layout(folder, "model_parallel", 2, 1)); });
+  CHECK_THAT(message, ContainsSubstring("'encoder.in.weight' and 'decoder.in.weight' are one tensor") && ContainsSubstring("virtual:0 and on virtual:1"));
+  const auto one = train<Tied>(quiet(folder));
+  const auto together = train<Tied>(placed(folder, "model_parallel", 2, "{placement: {encoder: 1, decoder: 1}, micro_batches: 2}"));
+  CHECK(largest_difference(one.weights, together.weights) < 1e-6);
+}
+
 TEST_CASE("a module that optimizes by itself works over several devices without micro-batches") {
   struct Manual : Pair {
     using Pair::Pair;
