@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator.h"
+#include "device_allocator.h"
 #include "device_table.h"
 
 namespace fulgur::virtual_devices {

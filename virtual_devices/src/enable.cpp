@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "allocator.h"
+#include "device_allocator.h"
 #include "autocast.h"
 #include "device_table.h"
 #include "fulgur/core/accelerator.h"

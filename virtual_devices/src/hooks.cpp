@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "allocator.h"
+#include "device_allocator.h"
 #include "device_table.h"
 #include "guard.h"
 

@@ -16,7 +16,7 @@
 
 #include <tuple>
 
-#include "allocator.h"
+#include "device_allocator.h"
 #include "cpu_kernels.h"
 #include "device_table.h"
 #include "guard.h"
@@ -123,6 +123,8 @@ void register_kernels() {
   aten.impl("convolution_overrideable", &convolution);
   aten.impl("convolution_backward_overrideable", &convolution_backward);
   aten.impl("native_dropout", &native_dropout);
+  // By way of its `out` form the CPU's would warn of an output that it resizes.
+  aten.impl("mse_loss", cpu());
   static torch::Library autograd(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   autograd.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   aten.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);

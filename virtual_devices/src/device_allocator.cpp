@@ -1,4 +1,4 @@
-#include "allocator.h"
+#include "device_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
 
