@@ -63,7 +63,8 @@ void DdpStrategy::configure(StrategySetup setup) {
     throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes, " processes are asked for (devices × num_nodes), and this is one, started by nobody "
                                "that says which. Run it with `trainer`, which starts its own, with torchrun --no-python, srun or mpirun (docs/distributed.md)."));
   const auto devices = static_cast<int64_t>(setup.devices.size());
-  require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
+  const bool nodes_are_known = place_.environment != "mpi" && setup.num_nodes != 1;
+  require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices, nodes_are_known ? setup.num_nodes : place_.num_nodes);
   const at::Device first = setup.devices.front();
   if (!first.is_cpu() && place_.local_rank >= devices)
     throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices, " are visible and ", place_.local_world_size, " processes run on this node."));
@@ -73,6 +74,9 @@ void DdpStrategy::configure(StrategySetup setup) {
   // Who names a backend wants to see it work, on one GPU too.
   if (place_.world_size > 1 || options_.process_group_backend != "auto")
     group_ = ProcessGroup::connect(place_, {.backend = backend, .device = device_, .start_timeout_s = options_.start_timeout_s, .timeout_s = options_.timeout_s});
+  if (!group_) return;
+  place_ = group_->place();
+  require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
 }
 
 Collectives& DdpStrategy::collectives() {

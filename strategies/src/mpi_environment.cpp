@@ -16,24 +16,14 @@ int64_t port_of(const std::string& text) {
   return 20000 + static_cast<int64_t>(hash % 10000);
 }
 
-/// MPI does not number nodes. With as many processes on each, ranks lie node by node (mpirun's default) or in turn
-/// (--map-by node).
-void number_nodes(const EnvironmentValues& values, ProcessPlace& place, const PlaceNames& names) {
-  if (place.world_size % place.local_world_size != 0) {
-    values.fail(cat("nodes with different numbers of processes cannot be numbered: ", names.world_size, " is ",
-                    place.world_size, " and ", names.local_world_size, " is ", place.local_world_size,
-                    " here; start as many on each (mpirun --map-by ppr:N:node)"));
-  }
-  place.num_nodes = place.world_size / place.local_world_size;
-  if ((place.rank - place.local_rank) % place.local_world_size == 0) {
+/// MPI does not number nodes: this is right where each has as many processes, and ranks lie node by node (mpirun's default) or in
+/// turn (--map-by node). The ranks number nodes once more when they have met (node_numbers.h).
+void guess_nodes(ProcessPlace& place) {
+  place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
+  if ((place.rank - place.local_rank) % place.local_world_size == 0)
     place.node_rank = (place.rank - place.local_rank) / place.local_world_size;
-  } else if (place.rank / place.num_nodes == place.local_rank) {
+  else if (place.rank / place.num_nodes == place.local_rank)
     place.node_rank = place.rank % place.num_nodes;
-  } else {
-    values.fail(cat(names.rank, " ", place.rank, " as ", names.local_rank, " ", place.local_rank, " of ",
-                    place.local_world_size,
-                    " is neither node by node nor in turn; start with mpirun --map-by ppr:N:node"));
-  }
 }
 
 }  // namespace
@@ -59,9 +49,8 @@ ProcessPlace mpi_place(const Environment& environment) {
   place.world_size = values.need_integer(names.world_size, 1);
   place.local_rank = values.need_integer(names.local_rank, 0);
   place.local_world_size = values.need_integer(names.local_world_size, 1);
-  place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
+  guess_nodes(place);
   check_place(values, place, names, Layout::any);
-  number_nodes(values, place, names);
 
   const EnvironmentValues meeting(
       environment, "mpi",

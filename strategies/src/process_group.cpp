@@ -2,12 +2,15 @@
 
 #include <c10/util/Flags.h>
 #include <c10/util/Logging.h>
+#include <unistd.h>
 
+#include <climits>
 #include <cstdlib>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/nccl_backend.h"
+#include "node_numbers.h"
 #include "process_group_impl.h"
 #include "rendezvous.h"
 
@@ -19,6 +22,12 @@ namespace {
 MakeNcclBackend g_make_nccl = nullptr;
 
 std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)); }
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
 
 bool comes_from_an_exchange(std::string_view text) {
   for (const char* mark : {"gloo", "Gloo", "NCCL", "Connection closed by peer", "Timed out waiting", "c10d", "TCPStore", "Connection reset by peer"})
@@ -71,6 +80,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
   const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
   group->impl_->collectives.emplace(*group, group->impl_->group);
+  // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
+  if (place.environment == "mpi") group->impl_->place = detail::number_nodes(place, group->collectives().gather_text(detail::node_word(host_name(), place)));
   return group;
 }
 
@@ -84,6 +95,7 @@ ProcessGroup::~ProcessGroup() {
   (void)impl_->store.release();
 }
 
+const ProcessPlace& ProcessGroup::place() const { return impl_->place; }
 Collectives& ProcessGroup::collectives() { return *impl_->collectives; }
 
 void ProcessGroup::use_short_timeout() {

@@ -288,6 +288,41 @@ TEST_CASE("mpirun: starts the program") {
   CHECK(says(run.out, "rank 0 of 2 (mpi)"));
 }
 
+TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks meet") {
+  if (std::system("unshare --uts true >/dev/null 2>&1") != 0) SKIP("no host names can be given here (root is needed)");
+  const TemporaryFolder one, many;
+  const std::vector<std::string> steps{"--trainer.max_steps", "8", "--data.num_train", "72"};
+  REQUIRE(trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}}).exit_code == 0);
+  const auto start = [&](const std::vector<std::string>& hosts, const std::string& num_nodes) {
+    std::vector<std::string> arguments = probe("fit", 3, 12, steps);
+    arguments.insert(arguments.end(), {"--trainer.devices", "auto", "--trainer.num_nodes", num_nodes});
+    const std::string port = std::to_string(free_port());
+    // Ranks 0 and 2 are on the first node, as mpirun --map-by node deals them.
+    std::string command = "cd '" + many.path().string() + "'; ", ends;
+    for (const int rank : {0, 1, 2}) {
+      const std::string number = std::to_string(rank), local = std::to_string(rank / 2), local_size = rank == 1 ? "1" : "2";
+      command += "unshare --uts sh -c 'hostname " + hosts[static_cast<size_t>(rank)] + "; exec \"$0\" \"$@\"' env OMP_NUM_THREADS=1 OMPI_COMM_WORLD_RANK=" + number +
+                 " OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=" + local + " OMPI_COMM_WORLD_LOCAL_SIZE=" + local_size + " MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " '" +
+                 FULGUR_TRAINER_BIN + "'" + quoted(arguments) + " & p" + number + "=$!; ";
+      ends += "wait $p" + number + " || code=$?; ";
+    }
+    return shell(command + "code=0; " + ends + "exit $code");
+  };
+  const Shell told_wrong = start({"first", "second", "first"}, "3");
+  INFO(told_wrong.out);
+  CHECK(told_wrong.code == 5);
+  CHECK(says(told_wrong.out, "2 nodes in all"));
+  const Shell same_name = start({"first", "first", "first"}, "2");
+  INFO(same_name.out);
+  CHECK(same_name.code == 5);
+  CHECK(says(same_name.out, "3 ranks run on 'first', and rank 0 is told that it is 0 of 2"));
+  const Shell run = start({"first", "second", "first"}, "2");
+  INFO(run.out);
+  REQUIRE(run.code == 0);
+  CHECK(says(run.out, "rank 0 of 3 (mpi)"));
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
+}
+
 TEST_CASE("two nodes: a launcher on each, which see each other over a cable only, come to the weights of one process") {
   const TwoNetworks networks;
   if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");

@@ -8,4 +8,5 @@ set(TEST_SOURCES
   launcher_nodes_test.cpp
   launcher_signals_test.cpp
   launcher_test.cpp
+  node_numbers_test.cpp
   real_launchers_test.cpp)

@@ -28,6 +28,8 @@ class FULGUR_API ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// That of this rank; under MPI its node's number is known only now.
+  const ProcessPlace& place() const;
   Collectives& collectives();
   /// From now on an exchange that takes longer fails.
   void use_short_timeout();
