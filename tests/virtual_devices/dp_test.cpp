@@ -242,6 +242,8 @@ TEST_CASE("dp says what it cannot do, and what to do") {
   TrainerOptions cpu = quiet(folder);
   cpu.strategy = Spec<Strategy>("dp");
   CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one") && ContainsSubstring("ddp"));
+  cpu.devices = 2;
+  CHECK_THAT(message(cpu, made()), ContainsSubstring("2 devices were asked for") && ContainsSubstring("accelerator: virtual"));
   TrainerOptions synced = on_virtual(folder, "dp", 2);
   synced.sync_batchnorm = true;
   CHECK_THAT(message(synced, made()), ContainsSubstring("sync_batchnorm"));

@@ -81,7 +81,8 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   if (indices.empty()) {
     int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
     if (count == -1) count = there;
-    if (count > there) throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), "."));
+    if (count > there) throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), ".",
+                                                    cpu && use == DeviceUse::all ? " To try several without GPUs, set trainer.accelerator: virtual; for several processes on the CPU, trainer.strategy: ddp." : ""));
     for (int64_t i = 0; i < count; ++i) indices.push_back(i);
   }
   for (const int64_t index : indices) {
