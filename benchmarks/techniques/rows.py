@@ -101,13 +101,13 @@ ROWS = [
     Technique(
         "model_parallel", "model parallelism, 2 devices", "trainer.strategy: {class_path: model_parallel, init_args: {placement: {encoder: 0, decoder: 1}, micro_batches: 4}}",
         AUTOENCODER, VIRTUAL,
-        [*VIRTUAL, "--trainer.devices", "2", "--trainer.strategy", "model_parallel", "--trainer.strategy.placement", "{{encoder: 0, decoder: 1}}", "--trainer.strategy.micro_batches", "4"],
+        [*VIRTUAL, "--trainer.devices", "2", "--trainer.strategy", "model_parallel", "--trainer.strategy.placement.encoder", "0", "--trainer.strategy.placement.decoder", "1", "--trainer.strategy.micro_batches", "4"],
         result="val_loss", note="on simulated devices; off: one of them; device memory is that of the fuller one",
     ),
     Technique(
         "hybrid", "hybrid parallelism, 4 devices", "trainer.strategy: {class_path: hybrid, init_args: {placement: {encoder: [0..1], decoder: [2..3]}, micro_batches: 2}}",
         AUTOENCODER, VIRTUAL,
-        [*VIRTUAL, "--trainer.devices", "4", "--trainer.strategy", "hybrid", "--trainer.strategy.placement", "{{encoder: [0..1], decoder: [2..3]}}", "--trainer.strategy.micro_batches", "2"],
+        [*VIRTUAL, "--trainer.devices", "4", "--trainer.strategy", "hybrid", "--trainer.strategy.placement.encoder", "[0..1]", "--trainer.strategy.placement.decoder", "[2..3]", "--trainer.strategy.micro_batches", "2"],
         result="val_loss", note="on simulated devices; off: one of them; device memory is that of the fullest",
     ),
     Technique("channels_last", "channels last", "trainer.memory_format: channels_last", NET, [], ["--trainer.memory_format", "channels_last"]),
