@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <latch>
@@ -149,6 +150,13 @@ void parallel_apply(size_t count, const std::function<void(size_t)>& work) {
   ended.wait();
   for (const std::exception_ptr& exception : thrown)
     if (exception) std::rethrow_exception(exception);
+}
+
+std::vector<int64_t> even_parts(int64_t samples, int64_t parts) {
+  parts = std::min(parts, samples);
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < parts; ++i) sizes.push_back(samples / parts + (i < samples % parts ? 1 : 0));
+  return sizes;
 }
 
 }  // namespace fulgur::nn

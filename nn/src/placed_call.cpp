@@ -77,13 +77,8 @@ size_t GroupCall::parts() const {
   return static_cast<size_t>(std::clamp<int64_t>(samples_.value_or(1), 1, static_cast<int64_t>(placed_.devices().size())));
 }
 
-// As even as can be: the first ones have one more.
-std::vector<int64_t> GroupCall::sizes() const {
-  const auto count = static_cast<int64_t>(parts());
-  std::vector<int64_t> sizes(parts(), samples_.value_or(0) / count);
-  for (int64_t i = 0; i < samples_.value_or(0) % count; ++i) ++sizes[static_cast<size_t>(i)];
-  return sizes;
-}
+// A batch without samples is one part.
+std::vector<int64_t> GroupCall::sizes() const { return samples_.value_or(0) > 0 ? even_parts(*samples_, static_cast<int64_t>(parts())) : std::vector<int64_t>{0}; }
 
 Tensor GroupCall::part(const Tensor& tensor, size_t part) {
   const at::Device device = placed_.devices()[part];

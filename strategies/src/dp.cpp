@@ -30,7 +30,7 @@ void DpStrategy::attach_replicas(LightningModule& module, const std::vector<std:
 }
 
 std::vector<StepPart> DpStrategy::split(LightningModule& module, const Batch& batch, Stage) {
-  const std::vector<int64_t> chunks = detail::chunk_sizes(batch.size(), static_cast<int64_t>(devices_.size()));
+  const std::vector<int64_t> chunks = nn::even_parts(batch.size(), static_cast<int64_t>(devices_.size()));
   if (chunks.size() < 2) return {};
   tensors_->copy_values();
   std::vector<StepPart> parts;

@@ -9,6 +9,7 @@
 #include "busy_shares.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/nn/parallel_apply.h"
 #include "several_devices.h"
 
 namespace fulgur {
@@ -126,7 +127,7 @@ std::vector<StepPart> PlacedStrategy::split(LightningModule& module, const Batch
   copy_values();
   std::vector<StepPart> parts;
   int64_t begin = 0;
-  for (const int64_t size : detail::chunk_sizes(batch.size(), micro_batches_)) {
+  for (const int64_t size : nn::even_parts(batch.size(), micro_batches_)) {
     parts.push_back({.module = &module, .batch = batch.narrow(begin, size), .share = static_cast<double>(size) / static_cast<double>(batch.size())});
     begin += size;
   }
