@@ -350,5 +350,5 @@ TEST_CASE("devices of a pipeline work at the same time, and say how much") {
   const double whole = work(1), cut = work(4);
   CAPTURE(whole, cut);
   CHECK(whole < 1.05);
-  CHECK(cut > 1.05);
+  CHECK(cut > 1.1 * whole);
 }
