@@ -104,9 +104,10 @@ torch::CppFunction cpu() { return torch::CppFunction::makeFromBoxedFunction<&run
 }  // namespace
 
 void register_kernels() {
-  static torch::Library all(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  // For the life of the process: tensors may outlive every static object.
+  static auto& all = *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   all.fallback(cpu());
-  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto& aten = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   aten.impl("empty.memory_format", &empty);
   aten.impl("empty_strided", &empty_strided);
   aten.impl("as_strided", &at::native::as_strided_tensorimpl);
@@ -125,7 +126,7 @@ void register_kernels() {
   aten.impl("native_dropout", &native_dropout);
   // By way of its `out` form the CPU's would warn of an output that it resizes.
   aten.impl("mse_loss", cpu());
-  static torch::Library autograd(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  static auto& autograd = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   autograd.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   aten.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }

@@ -60,7 +60,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 }  // namespace
 
 void register_recurrent() {
-  static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto& aten = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);  // for the life of the process
   aten.impl("_thnn_fused_lstm_cell", &lstm_cell);
   aten.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   aten.impl("_thnn_fused_gru_cell", &gru_cell);
