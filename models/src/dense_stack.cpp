@@ -12,7 +12,7 @@ DenseStack::DenseStack(const std::vector<int64_t>& widths, double dropout) : dro
   for (const int64_t width : widths)
     if (width < 1) throw ConfigError(cat("[models.DenseStack] widths must be at least 1; got ", width, "."));
   for (size_t i = 0; i + 1 < widths.size(); ++i)
-    layers_.push_back(register_module(cat("layer", i), torch::nn::Linear(widths[i], widths[i + 1])));
+    layers_.push_back(register_module(cat("layer", i), nn::Linear(widths[i], widths[i + 1])));
 }
 
 Tensor DenseStack::forward(const Tensor& input) {

@@ -73,7 +73,7 @@ Gpt::Gpt(const Options& options) : options_(options), checkpoint_every_(checkpoi
     blocks->push_back(blocks_.back());
   }
   ln_f_ = transformer->register_module("ln_f", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
-  lm_head_ = register_module("lm_head", torch::nn::Linear(torch::nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
+  lm_head_ = register_module("lm_head", nn::Linear(nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
   lm_head_->weight = wte_->weight;
   tie_parameters(*this, "transformer.wte.weight", "lm_head.weight");
   initialize();

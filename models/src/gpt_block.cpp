@@ -10,7 +10,7 @@
 namespace fulgur {
 namespace {
 
-torch::nn::Linear linear(int64_t in, int64_t out, bool bias) { return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias)); }
+nn::Linear linear(int64_t in, int64_t out, bool bias) { return nn::Linear(nn::LinearOptions(in, out).bias(bias)); }
 
 // at::dropout of zero would multiply by a mask of ones, and keep it.
 Tensor drop(const Tensor& x, double share, bool training) { return share > 0 && training ? at::dropout(x, share, true) : x; }

@@ -24,9 +24,9 @@ void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ra
            {"RANK", rank}, {"WORLD_SIZE", ranks}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", ranks}, {"MASTER_PORT", port}})
     set(name, value);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  DdpProblem net(norm != "none");  // outlives the strategy, which takes its norms back
   DdpStrategy strategy(DdpStrategy::Options{.cluster_environment = "variables"});
   strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU), .sync_batchnorm = norm == "sync", .precision = std::make_shared<Float64True>()});
-  DdpProblem net(norm != "none");
   strategy.attach(net);
   Sgd optimizer(Sgd::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
   optimizer.attach(trainable_groups(net));
@@ -50,7 +50,8 @@ void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ra
 }  // namespace
 
 TEST_CASE("ddp: weights and running statistics are those of PyTorch's DDP, to 1e-10 over 100 steps") {
-  for (const auto& entry : test::read_ddp_baseline().at("cases")) {
+  const auto baseline = test::read_ddp_baseline();
+  for (const auto& entry : baseline.at("cases")) {
     CAPTURE(entry.at("ranks").dump(), entry.at("norm").dump(), entry.at("accumulate").dump());
     const auto ranks = entry.at("ranks").get<int64_t>();
     const test::TemporaryFolder folder;

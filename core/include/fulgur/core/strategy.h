@@ -62,7 +62,7 @@ class FULGUR_API Strategy {
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 
-  /// Converts the module's precision and places it; before optimizers are made.
+  /// Converts the module's precision and places it; before optimizers are made. The module outlives teardown(), which a destructor calls too.
   virtual void attach(LightningModule& module) = 0;
   /// Copies of the module that the strategy wants beside it, each with a run context of its own. The Trainer makes them, sets
   /// them up as it does the module and gives them to `attach_replicas`, behind `attach`.

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <torch/nn/modules/linear.h>
-
 #include <vector>
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
+#include "fulgur/nn/linear.h"
 
 namespace fulgur {
 
@@ -18,7 +17,7 @@ class FULGUR_API DenseStack : public torch::nn::Module {
   Tensor forward(const Tensor& input);
 
  private:
-  std::vector<torch::nn::Linear> layers_;
+  std::vector<nn::Linear> layers_;
   double dropout_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "fulgur/core/module.h"
 #include "fulgur/models/gpt_block.h"
+#include "fulgur/nn/linear.h"
 
 namespace fulgur {
 
@@ -62,7 +63,7 @@ class FULGUR_API Gpt : public LightningModule {
   torch::nn::Embedding wte_{nullptr}, wpe_{nullptr};
   std::vector<std::shared_ptr<GptBlock>> blocks_;
   std::shared_ptr<nn::LayerNormImpl> ln_f_;
-  torch::nn::Linear lm_head_{nullptr};
+  nn::Linear lm_head_{nullptr};
   Tensor evaluated_;  ///< sum of losses and number of tokens of the evaluation so far, on the device
 };
 

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <torch/nn/modules/linear.h>
-
 #include <memory>
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
 #include "fulgur/nn/layer_norm.h"
+#include "fulgur/nn/linear.h"
 
 namespace fulgur {
 
@@ -25,7 +24,7 @@ class FULGUR_API CausalSelfAttention : public torch::nn::Module {
   /// (N, T, n_embd) to the same.
   Tensor forward(const Tensor& input);
 
-  torch::nn::Linear c_attn{nullptr}, c_proj{nullptr};
+  nn::Linear c_attn{nullptr}, c_proj{nullptr};
 
  private:
   GptBlockOptions options_;
@@ -37,7 +36,7 @@ class FULGUR_API GptMlp : public torch::nn::Module {
   explicit GptMlp(const GptBlockOptions& options);
   Tensor forward(const Tensor& input);
 
-  torch::nn::Linear c_fc{nullptr}, c_proj{nullptr};
+  nn::Linear c_fc{nullptr}, c_proj{nullptr};
 
  private:
   double dropout_;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
+#include "fulgur/nn/linear.h"
 
 namespace fulgur {
 
@@ -58,7 +58,7 @@ class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
   std::tuple<Tensor, State> forward(const Tensor& tokens, const State& state);
 
  private:
-  torch::nn::Linear output_;
+  nn::Linear output_;
 };
 
 }  // namespace fulgur

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/options/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <ostream>
+
+#include "fulgur/core/export.h"
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::nn {
+
+using torch::nn::LinearOptions;
+
+/// y = x Wᵀ + b, a drop-in for LibTorch's with its options, names and initial weights, which computes what Python's does: one
+/// `at::linear`. LibTorch's own adds the bias of an input of more than two dimensions in a second pass over the output, under autocast
+/// in float32, and casts its weight anew in each call.
+class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
+ public:
+  explicit LinearImpl(const LinearOptions& options_);
+  LinearImpl(int64_t in_features, int64_t out_features) : LinearImpl(LinearOptions(in_features, out_features)) {}
+  void reset() override;
+  /// Uniform in ±1/√in_features, weight and bias alike (He et al. 2015 with a = √5, as PyTorch).
+  void reset_parameters();
+  /// (*, in_features) to (*, out_features); under autocast in its dtype.
+  Tensor forward(const Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+  LinearOptions options;
+  Tensor weight;  ///< (out_features, in_features)
+  Tensor bias;    ///< (out_features), undefined without `bias`
+};
+
+TORCH_MODULE(Linear);
+
+}  // namespace fulgur::nn
