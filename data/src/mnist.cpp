@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 
 #include "fulgur/core/errors.h"
@@ -112,7 +111,7 @@ struct IdxImageDataModule::Impl {
     const auto parts = split_indices(count, {count - options.val_size, options.val_size}, static_cast<uint64_t>(options.split_seed));
     const auto take = [&](const std::vector<int64_t>& indices) {
       Tensor index = at::empty({static_cast<int64_t>(indices.size())}, at::kLong);
-      std::memcpy(index.mutable_data_ptr(), indices.data(), indices.size() * sizeof(int64_t));
+      std::ranges::copy(indices, static_cast<int64_t*>(index.mutable_data_ptr()));
       return std::make_shared<TensorDataset>(Batch({Batch::Entry{"image", all[0].index_select(0, index)},
                                                     Batch::Entry{"label", all[1].index_select(0, index)}}));
     };

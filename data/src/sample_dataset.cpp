@@ -64,6 +64,7 @@ class RowWriter {
     const auto row_shape = target.sizes().slice(1);
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
       if (!tensor->defined() || tensor->sizes() != row_shape || tensor->scalar_type() != target.scalar_type()) unlike(name, value, target);
+      if (tensor->numel() == 0) return;  // it may have no memory
       if (tensor->is_cpu() && target.is_cpu() && tensor->is_contiguous() && target.is_contiguous())
         std::memcpy(static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(row_) * tensor->nbytes(), tensor->const_data_ptr(), tensor->nbytes());
       else target.select(0, row_).copy_(tensor->detach());

@@ -18,7 +18,7 @@ void copy_rows(const char* from, char* to, size_t row_bytes, c10::ArrayRef<int64
   };
   if (row_bytes == 8) copy(std::integral_constant<size_t, 8>{});
   else if (row_bytes == 4) copy(std::integral_constant<size_t, 4>{});
-  else copy(row_bytes);
+  else if (row_bytes > 0) copy(row_bytes);
 }
 
 }  // namespace

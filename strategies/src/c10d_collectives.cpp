@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -59,13 +59,13 @@ class Pending final : public PendingReduction {
 
 Tensor to_tensor(const std::vector<int64_t>& values) {
   Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t));
+  std::ranges::copy(values, static_cast<int64_t*>(tensor.mutable_data_ptr()));
   return tensor;
 }
 
 Tensor to_tensor(std::string_view text, int64_t length) {
   Tensor tensor = at::zeros({std::max<int64_t>(length, 1)}, at::kByte);
-  std::memcpy(tensor.mutable_data_ptr(), text.data(), text.size());
+  text.copy(static_cast<char*>(tensor.mutable_data_ptr()), text.size());
   return tensor;
 }
 

@@ -74,6 +74,12 @@ TEST_CASE("samples become a batch: tensors, numbers, texts and samples within sa
   }
 }
 
+TEST_CASE("samples may have a tensor without values") {
+  const Batch batch = first_batch(made(2, [](int64_t i) -> Sample { return {{"none", at::full({0, 3}, 1.0)}, {"label", i}}; }), {.batch_size = 2});
+  CHECK(batch["none"].sizes() == at::IntArrayRef({2, 0, 3}));
+  CHECK(at::equal(batch["label"], at::tensor({0, 1}, at::kLong)));
+}
+
 TEST_CASE("a tensor that is not contiguous, or of another autograd state, is copied by value") {
   const auto dataset = made(2, [](int64_t i) -> Sample { return {{"x", at::arange(6, at::kFloat).view({2, 3}).t().add(static_cast<double>(i)).requires_grad_(true)}}; });
   const Batch batch = first_batch(dataset, {.batch_size = 2});

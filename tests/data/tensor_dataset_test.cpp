@@ -56,6 +56,14 @@ TEST_CASE("strided tensors are taken as well") {
   CHECK(at::equal(out[0], at::tensor({2.f, 5.f}).view({1, 2})));
 }
 
+TEST_CASE("an entry may have no values: its rows are there, and the others are read") {
+  const TensorDataset dataset(Batch({Batch::Entry{"none", at::zeros({4, 0})}, Batch::Entry{"label", at::arange(4, at::kLong)}}));
+  Batch out({Batch::Entry{"none", at::zeros({2, 0})}, Batch::Entry{"label", at::zeros({2}, at::kLong)}});
+  dataset.read(std::vector<int64_t>{3, 1}, 0, out, {});
+  CHECK(out["none"].sizes() == at::IntArrayRef({2, 0}));
+  CHECK(at::equal(out["label"], at::tensor({3, 1}, at::kLong)));
+}
+
 TEST_CASE("a tensor dataset refuses what does not belong together") {
   CHECK_THAT(message_of<DataError>([] { TensorDataset(Batch({Batch::Entry{"x", at::zeros({3})}, Batch::Entry{"y", at::zeros({4})}})); }),
              ContainsSubstring("'x' has 3") && ContainsSubstring("'y' has 4"));
