@@ -30,8 +30,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) { return std::
 TEST_CASE("F53: with no GPU to be seen, ranks that need one are not started") {
   const TemporaryFolder folder;
   const Finished run = trainer(on_cuda(2, {}), {.folder = folder.path(), .environment = {"CUDA_VISIBLE_DEVICES="}});
-  CHECK(run.exit_code == 2);
-  CHECK(says(run.err, "'cuda' is not available"));
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "'cuda' is not available: 0 GPUs are visible"));
   CHECK_FALSE(says(run.err, "rank 1"));
 }
 
@@ -39,7 +39,7 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start") {
   const int64_t there = gpus();
   const TemporaryFolder folder;
   const Finished launched = trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
-  CHECK(launched.exit_code == 2);
+  CHECK(launched.exit_code == 5);
   CHECK(says(launched.err, "devices were asked for"));
   // Started by others, the rank that is too many says so.
   const int ranks = static_cast<int>(there) + 1;

@@ -50,6 +50,12 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
   return count;
 }
 
+// Ranks without a device each cannot work together (F53); one process that asks for what is not there is badly configured.
+[[noreturn]] void refuse(DeviceUse use, const std::string& message) {
+  if (use == DeviceUse::one_each) throw DistributedError(message);
+  throw ConfigError(message);
+}
+
 }  // namespace
 
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
@@ -62,8 +68,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
     if (wanted == "virtual") enable_virtual_devices(virtual_devices_for(options.devices));
     chosen.accelerator = find_accelerator(wanted);
     if (!chosen.accelerator)
-      throw ConfigError(cat("[trainer.accelerator] '", options.accelerator, "' is not available: ", why_no_cuda(),
-                            ". Use trainer.accelerator: cpu or auto."));
+      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ", why_no_cuda(), ". Use trainer.accelerator: cpu or auto."));
   }
   chosen.is_auto = options.devices.is_auto();
   const int64_t there = chosen.accelerator->device_count();
@@ -81,8 +86,8 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   if (indices.empty()) {
     int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
     if (count == -1) count = there;
-    if (count > there) throw ConfigError(cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), ".",
-                                                    cpu && use == DeviceUse::all ? " To try several without GPUs, set trainer.accelerator: virtual; for several processes on the CPU, trainer.strategy: ddp." : ""));
+    if (count > there) refuse(use, cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), ".",
+                                       cpu && use == DeviceUse::all ? " To try several without GPUs, set trainer.accelerator: virtual; for several processes on the CPU, trainer.strategy: ddp." : ""));
     for (int64_t i = 0; i < count; ++i) indices.push_back(i);
   }
   for (const int64_t index : indices) {
