@@ -176,6 +176,24 @@ TEST_CASE("what is loaded can be chosen") {
     CHECK(without.report.global_step == 14);
     CHECK_FALSE(same_weights(with.weights, without.weights));
   }
+  SECTION("without the schedule's state the rate falls from its start again") {
+    struct Falling : SelfPlanned {
+      using SelfPlanned::SelfPlanned;
+      std::shared_ptr<Sgd> sgd;
+      OptimizerPlan configure_optimizers() override {
+        sgd = std::make_shared<Sgd>(Sgd::Options{.lr = 0.5});
+        const auto halving = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.5});
+        return {sgd, SchedulerConfig{.scheduler = halving, .interval = ScheduleInterval::step}};
+      }
+    };
+    TemporaryFolder other, plain;
+    const std::string falling = fit(other, {}, 12, {}, std::make_shared<Falling>()).report.last_checkpoint->string();
+    const auto with = std::make_shared<Falling>(), without = std::make_shared<Falling>();
+    fit(plain, falling, 14, [](TrainerOptions&, Parts& parts) { parts.load.lr_scheduler = false; }, without);
+    fit(other, falling, 14, {}, with);
+    CHECK(with->sgd->groups()[0].lr == std::ldexp(0.5, -14));
+    CHECK(without->sgd->groups()[0].lr == std::ldexp(0.5, -2));
+  }
   SECTION("without the generators' state dropout draws other numbers") {
     fs::copy(from, folder / "copy.ckpt", fs::copy_options::recursive);
     const Result with = fit(folder, (folder / "copy.ckpt").string(), 14);
