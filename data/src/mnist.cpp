@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,8 +111,7 @@ struct IdxImageDataModule::Impl {
       throw ConfigError(text(cat("val_size must leave samples for training; got ", options.val_size, " of ", count, ". Lower val_size.")));
     const auto parts = split_indices(count, {count - options.val_size, options.val_size}, static_cast<uint64_t>(options.split_seed));
     const auto take = [&](const std::vector<int64_t>& indices) {
-      Tensor index = at::empty({static_cast<int64_t>(indices.size())}, at::kLong);
-      std::ranges::copy(indices, static_cast<int64_t*>(index.mutable_data_ptr()));
+      const Tensor index = at::tensor(indices, at::kLong);
       return std::make_shared<TensorDataset>(Batch({Batch::Entry{"image", all[0].index_select(0, index)},
                                                     Batch::Entry{"label", all[1].index_select(0, index)}}));
     };

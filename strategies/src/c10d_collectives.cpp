@@ -1,8 +1,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -57,12 +57,6 @@ class Pending final : public PendingReduction {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-Tensor to_tensor(const std::vector<int64_t>& values) {
-  Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::ranges::copy(values, static_cast<int64_t*>(tensor.mutable_data_ptr()));
-  return tensor;
-}
-
 Tensor to_tensor(std::string_view text, int64_t length) {
   Tensor tensor = at::zeros({std::max<int64_t>(length, 1)}, at::kByte);
   text.copy(static_cast<char*>(tensor.mutable_data_ptr()), text.size());
@@ -107,7 +101,7 @@ std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_g
   shape[0] = static_cast<int64_t>(value.scalar_type());
   shape[1] = value.dim();
   for (int64_t i = 0; i < value.dim(); ++i) shape[static_cast<size_t>(i) + 2] = value.size(i);
-  const std::vector<Tensor> shapes = gather_same(to_tensor(shape));
+  const std::vector<Tensor> shapes = gather_same(at::tensor(shape, at::kLong));
   int64_t most_rows = 0;
   bool same = true;
   for (size_t r = 0; r < shapes.size(); ++r) {
@@ -157,7 +151,7 @@ void C10dCollectives::barrier(std::string_view reason) {
 }
 
 std::vector<std::string> C10dCollectives::gather_text(std::string_view text) {
-  const std::vector<Tensor> lengths = gather_same(to_tensor(std::vector<int64_t>{static_cast<int64_t>(text.size())}));
+  const std::vector<Tensor> lengths = gather_same(at::tensor({static_cast<int64_t>(text.size())}, at::kLong));
   int64_t longest = 0;
   for (const Tensor& length : lengths) longest = std::max(longest, *length.const_data_ptr<int64_t>());
   const std::vector<Tensor> bytes = gather_same(to_tensor(text, longest));
@@ -167,13 +161,13 @@ std::vector<std::string> C10dCollectives::gather_text(std::string_view text) {
 }
 
 std::string C10dCollectives::broadcast_text(std::string_view text, int64_t source_rank) {
-  const int64_t length = *broadcast(to_tensor(std::vector<int64_t>{static_cast<int64_t>(text.size())}), source_rank).const_data_ptr<int64_t>();
+  const int64_t length = *broadcast(at::tensor({static_cast<int64_t>(text.size())}, at::kLong), source_rank).const_data_ptr<int64_t>();
   const bool mine = rank() == source_rank;
   return to_text(broadcast(to_tensor(mine ? text : std::string_view(), length), source_rank), length);
 }
 
 std::unique_ptr<PendingReduction> C10dCollectives::start_max(std::vector<int64_t> values) {
-  std::vector<Tensor> tensors{to_tensor(values)};
+  std::vector<Tensor> tensors{at::tensor(values, at::kLong)};
   try {
     auto work = group_->allreduce(tensors, {.reduceOp = c10d::ReduceOp::MAX});
     return std::make_unique<Pending>(owner_, tensors[0], std::move(work));
