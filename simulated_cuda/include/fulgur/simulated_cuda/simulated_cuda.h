@@ -1,5 +1,6 @@
-/// What a program may ask of the simulated CUDA runtime beside CUDA's own functions: counts, and work of its own on a stream.
-/// Plain C, so that Python's ctypes can call it. The functions are in the simulated libcudart.so.13 and nowhere else.
+/// What a program may ask of the simulated CUDA runtime beside CUDA's own functions: counts, and work of its own on a
+/// stream. Plain C, so that Python's ctypes can call it. The functions are in the simulated libcudart.so.13 and nowhere
+/// else.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,23 +10,25 @@
 extern "C" {
 #endif
 
-/// Since the start of the process, or the last `simulated_cuda_reset_counts`. Counts of things that exist now (`*_live`) are never reset.
+/// Since the start of the process, or the last `simulated_cuda_reset_counts`. Counts of things that exist now
+/// (`*_live`) are never reset.
 struct SimulatedCudaCounts {
-  uint64_t launches;          ///< kernels, each call of a library's kernel (cuBLAS, cuDNN) among them; not those that a graph runs
+  uint64_t
+      launches;  ///< kernels, each call of a library's kernel (cuBLAS, cuDNN) among them; not those that a graph runs
   uint64_t library_launches;  ///< of `launches`, those inside libraries
   uint64_t graph_launches;
-  uint64_t graph_nodes;       ///< kernels, copies and fills that graph launches ran
+  uint64_t graph_nodes;  ///< kernels, copies and fills that graph launches ran
   uint64_t host_functions;
   uint64_t memsets;
   uint64_t copies_to_device, copies_to_host, copies_on_device, copies_between_devices;
   uint64_t bytes_to_device, bytes_to_host, bytes_on_device, bytes_between_devices;
   /// Waits of the host for a device that had work: by kind.
   uint64_t waits_stream, waits_device, waits_event, waits_copy, waits_pageable_copy, waits_free;
-  uint64_t idle_waits;        ///< calls that wait where there was nothing to wait for
+  uint64_t idle_waits;                                ///< calls that wait where there was nothing to wait for
   uint64_t mallocs, frees, host_mallocs, host_frees;  ///< of the runtime; LibTorch's allocators keep what they got
   uint64_t event_records, stream_waits;
-  uint64_t errors;            ///< calls that returned an error (cudaErrorNotReady is none)
-  uint64_t lints;             ///< calls that CUDA accepts and that do nothing, such as a wait for an event that was never recorded
+  uint64_t errors;  ///< calls that returned an error (cudaErrorNotReady is none)
+  uint64_t lints;  ///< calls that CUDA accepts and that do nothing, such as a wait for an event that was never recorded
   uint64_t device_bytes_live, device_bytes_peak, streams_live, events_live, graphs_live;
 };
 
@@ -40,19 +43,22 @@ uint64_t simulated_cuda_host_waits(void);
 /// The work is the inside of a kernel whose launch was counted already.
 #define SIMULATED_CUDA_NOT_COUNTED 2u
 
-/// Puts `run(argument)` on a stream, in its order: as a kernel, so it is recorded while the stream captures and runs at each
-/// launch of the graph. `destroy(argument)` is called when nothing can run it any more. Returns a cudaError_t.
-int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*), const char* name, unsigned flags);
+/// Puts `run(argument)` on a stream, in its order: as a kernel, so it is recorded while the stream captures and runs at
+/// each launch of the graph. `destroy(argument)` is called when nothing can run it any more. Returns a cudaError_t.
+int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*),
+                           const char* name, unsigned flags);
 int simulated_cuda_is_capturing(cudaStream_t stream);
 /// True while work is put off: the schedule is not `immediate`.
 int simulated_cuda_is_late(void);
-/// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere between, by the seed N.
-/// Waits for all devices first. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it at the start.
+/// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere
+/// between, by the seed N. Waits for all devices first. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it
+/// at the start.
 void simulated_cuda_set_schedule(uint64_t schedule);
-/// A kernel's assertion: every later call of this process fails with cudaErrorAssert, as after a real one. `why` goes to standard error.
+/// A kernel's assertion: every later call of this process fails with cudaErrorAssert, as after a real one. `why` goes
+/// to standard error.
 void simulated_cuda_fail_device(const char* why);
-/// Counts a call into a library's kernel (by the stand-ins of cuBLAS and others).
-void simulated_cuda_count_library_launch(void);
+/// A kernel of a library (by the stand-ins of cuBLAS and others): computes nothing, is counted.
+void simulated_cuda_library_launch(cudaStream_t stream, const char* name);
 /// Reports a call that is legal and useless.
 void simulated_cuda_lint(const char* what);
 /// A function of the runtime or the driver that is not simulated: says so, returns cudaErrorNotSupported.

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Storage.h>
+
+#include <unordered_map>
+
+namespace simulated_cuda {
+
+/// CPU tensors over the memory of CUDA tensors: one storage for each storage, so that what overlaps still does. They
+/// own nothing, as a kernel's arguments own nothing.
+class CpuViews {
+ public:
+  at::Tensor of(const at::Tensor& tensor);
+  /// Of tensors and lists of them; a CUDA device becomes the CPU, a generator none.
+  c10::IValue of(const c10::IValue& value);
+
+ private:
+  std::unordered_map<c10::StorageImpl*, c10::Storage> storages_;
+};
+
+/// Calls `visit` with each defined tensor of an argument.
+template <class F>
+void for_each_tensor(const c10::IValue& value, F visit) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList())
+      if (tensor.defined()) visit(tensor);
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList())
+      if (tensor && tensor->defined()) visit(*tensor);
+  }
+}
+
+}  // namespace simulated_cuda

@@ -1,0 +1,255 @@
+#include "operator.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "cpu_views.h"
+#include "fulgur/simulated_cuda/simulated_cuda.h"
+#include "philox.h"
+
+namespace simulated_cuda {
+namespace {
+
+using Stack = torch::jit::Stack;
+
+// The arguments of the kernel whose host code runs in this thread; nullptr outside of one.
+thread_local const std::vector<c10::IValue>* kernel_arguments = nullptr;
+
+struct InKernel {
+  explicit InKernel(const std::vector<c10::IValue>& arguments) { kernel_arguments = &arguments; }
+  ~InKernel() { kernel_arguments = nullptr; }
+  InKernel(const InKernel&) = delete;
+  InKernel& operator=(const InKernel&) = delete;
+};
+
+bool inside_a_kernel() { return kernel_arguments != nullptr; }
+
+// CPU kernels run below autograd and autocast.
+struct PlainDispatch {
+  c10::impl::ExcludeDispatchKeyGuard excluded{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                              c10::autocast_dispatch_keyset |
+                                              c10::DispatchKeySet(c10::DispatchKey::Functionalize)};
+};
+
+void put(const std::string& name, const at::Tensor& target, const at::Tensor& value) {
+  if (!target.defined() || !value.defined()) return;
+  if (target.const_data_ptr() == value.const_data_ptr() && target.sizes() == value.sizes() &&
+      target.strides() == value.strides())
+    return;
+  TORCH_CHECK(target.numel() == value.numel(), name, ": the CUDA kernel gives a result of ", target.sizes(),
+              ", its CPU twin one of ", value.sizes());
+  if (target.numel() > 0) target.copy_(value.reshape(target.sizes()));
+}
+
+void put(const std::string& name, const c10::IValue& target, const c10::IValue& value) {
+  if (target.isTensor() && value.isTensor()) return put(name, target.toTensor(), value.toTensor());
+  if (!target.isTensorList() || !value.isTensorList()) return;
+  const auto targets = target.toTensorVector(), values = value.toTensorVector();
+  for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) put(name, targets[i], values[i]);
+}
+
+// As a kernel on the current stream. An error is a capture that is invalid: LibTorch's next call reports it.
+void enqueue(std::function<void()> work, const std::string& name, unsigned flags) {
+  auto* const argument = new std::function<void()>(std::move(work));
+  simulated_cuda_enqueue(
+      c10::cuda::getCurrentCUDAStream().stream(), [](void* f) { (*static_cast<std::function<void()>*>(f))(); },
+      argument, [](void* f) { delete static_cast<std::function<void()>*>(f); }, name.c_str(), flags);
+}
+
+bool runs_later() {
+  return simulated_cuda_is_late() != 0 || simulated_cuda_is_capturing(c10::cuda::getCurrentCUDAStream().stream()) != 0;
+}
+
+}  // namespace
+
+RandomState Operator::random_state(const std::vector<c10::IValue>& arguments, c10::Device device) const {
+  RandomState state;
+  if (!description_.random) return state;
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
+  for (const c10::IValue& argument : arguments)
+    if (argument.isGenerator()) generator = argument.toGenerator();
+  const std::lock_guard lock(generator.mutex());
+  try {
+    state.philox = generator.get<at::CUDAGeneratorImpl>()->philox_cuda_state(0);
+    state.used = true;
+  } catch (const c10::Error&) {
+    // The kernel's own host code gives the reason, if it draws at all.
+  }
+  return state;
+}
+
+void Operator::run_twin(const c10::OperatorHandle& op, Stack& arguments, const Stack& outputs,
+                        const RandomState& random) const {
+  const PlainDispatch plain;
+  if (description_.twin) return description_.twin({arguments, outputs, random});
+  if (random.used) {
+    // Other operations that draw: the CPU's kernel with a generator of its own, by the same state.
+    const auto [seed, offset] = random.seed_and_offset();
+    const at::Generator generator = at::detail::createCPUGenerator(Draws(seed, offset).bits(0, 0));
+    const auto& schema = op.schema().arguments();
+    for (size_t i = 0; i < schema.size(); ++i)
+      if (const auto* type = schema[i].type()->cast<c10::OptionalType>().get();
+          type && type->getElementType()->kind() == c10::TypeKind::GeneratorType)
+        arguments[i] = generator;
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
+}
+
+void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  // The stream is that of the first CUDA tensor's device: of a copy, its target.
+  c10::Device device(c10::kCUDA, c10::cuda::current_device());
+  bool strided = true, on_cuda = false;
+  const at::Tensor *first = nullptr, *second = nullptr;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      if (tensor.is_cuda() && !on_cuda) device = tensor.device();
+      on_cuda |= tensor.is_cuda();
+      if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_quantized()) strided = false;
+    });
+    if (argument.isDevice() && argument.toDevice().is_cuda()) {
+      if (!on_cuda && argument.toDevice().has_index()) device = argument.toDevice();
+      on_cuda = true;
+    }
+  }
+  if (description_.mode == Mode::copy) {
+    first = &arguments[0].toTensor();
+    second = &arguments[1].toTensor();
+    if (!first->is_cuda() || !second->is_cuda() || first->device() != second->device()) strided = false;
+  }
+  if (!strided || !on_cuda || inside_a_kernel()) return cuda_kernel_.callBoxed(op, keys, stack);
+  if (description_.mode == Mode::instead || description_.mode == Mode::synchronizing) {
+    const c10::cuda::CUDAGuard guard(device);
+    return instead(op, stack, arguments);
+  }
+  beside(op, keys, stack, arguments, device);
+}
+
+void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                      const std::vector<c10::IValue>& arguments, c10::Device device) {
+  struct Call {
+    Stack arguments, outputs;
+    RandomState random;
+    c10::OperatorHandle op;
+  };
+  auto call = std::make_shared<Call>(Call{{}, {}, random_state(arguments, device), op});
+  {
+    const InKernel in_kernel(arguments);
+    cuda_kernel_.callBoxed(op, keys, stack);
+  }
+  const c10::cuda::CUDAGuard guard(device);
+  CpuViews views;  // after the kernel, which may have resized what it was given
+  for (const c10::IValue& argument : arguments) call->arguments.push_back(views.of(argument));
+  const size_t returns = op.schema().returns().size();
+  for (auto value = stack->end() - static_cast<std::ptrdiff_t>(returns); value != stack->end(); ++value)
+    call->outputs.push_back(value->isTensor() || value->isTensorList() ? views.of(*value) : *value);
+  enqueue(
+      [this, call] {
+        Stack results = call->arguments;
+        run_twin(call->op, results, call->outputs, call->random);
+        const PlainDispatch plain;
+        for (size_t i = 0; i < std::min(call->outputs.size(), results.size()); ++i)
+          put(description_.name, call->outputs[i], results[i]);
+      },
+      description_.name, SIMULATED_CUDA_NOT_COUNTED);
+}
+
+void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::vector<c10::IValue>& arguments) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
+  if (description_.mode == Mode::synchronizing) stream.synchronize();
+  const RandomState random = random_state(arguments, stream.device());
+  const bool later = description_.mode == Mode::instead && runs_later();
+  CpuViews views;
+  Stack cpu_arguments;
+  for (const c10::IValue& argument : arguments) cpu_arguments.push_back(views.of(argument));
+  Stack results = cpu_arguments;
+  // A first run, for the sizes of the results alone: it must change nothing.
+  if (later)
+    for (c10::IValue& value : results)
+      if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().clone();
+  const Stack first = results;
+  {
+    RandomState sizes_only = random;
+    if (later) sizes_only.philox = at::PhiloxCudaState(0, 0);
+    run_twin(op, results, {}, sizes_only);
+  }
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end());
+  auto targets = std::make_shared<Stack>();
+  const auto on_device = [&](const at::Tensor& value) -> at::Tensor {
+    if (!value.defined()) return value;
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i].isTensor() && first[i].isTensor() && value.is_same(first[i].toTensor())) {
+        at::Tensor mine = arguments[i].toTensor();
+        if (mine.sizes() != value.sizes()) {
+          mine.resize_(value.sizes());
+          const PlainDispatch plain;
+          put(description_.name, CpuViews().of(mine), value);
+        }
+        return mine;
+      }
+    const at::Tensor made = at::empty_strided(value.sizes(), value.strides(), value.options().device(stream.device()));
+    if (!later) {
+      const PlainDispatch plain;
+      put(description_.name, CpuViews().of(made), value);
+    }
+    return made;
+  };
+  const size_t returns = op.schema().returns().size();
+  for (size_t i = 0; i < returns; ++i) {
+    if (results[i].isTensor()) {
+      stack->emplace_back(on_device(results[i].toTensor()));
+    } else if (results[i].isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& value : results[i].toTensorList()) list.push_back(on_device(value));
+      stack->emplace_back(list);
+    } else {
+      stack->push_back(results[i]);
+    }
+    targets->push_back(stack->back().isTensor() || stack->back().isTensorList() ? CpuViews().of(stack->back())
+                                                                                : stack->back());
+  }
+  if (!later) return enqueue([] {}, description_.name, 0);  // counted as one kernel
+  auto kept = std::make_shared<Stack>(std::move(cpu_arguments));
+  enqueue(
+      [this, kept, targets, random, op] {
+        Stack again = *kept;
+        run_twin(op, again, {}, random);
+        const PlainDispatch plain;
+        for (size_t i = 0; i < targets->size(); ++i) put(description_.name, (*targets)[i], again[i]);
+      },
+      description_.name, 0);
+}
+
+void HostRead::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const at::Tensor& tensor = stack->back().toTensor();
+  if (inside_a_kernel()) {
+    bool is_argument = false;
+    for (const c10::IValue& argument : *kernel_arguments)
+      for_each_tensor(argument, [&](const at::Tensor& each) {
+        is_argument |= each.has_storage() && each.storage().is_alias_of(tensor.storage());
+      });
+    TORCH_CHECK_NOT_IMPLEMENTED(is_argument,
+                                "the host code of a CUDA kernel reads a number that another kernel inside it computes, "
+                                "which simulated CUDA does not compute there");
+  }
+  cuda_kernel_.callBoxed(op, keys, stack);
+}
+
+void RefusedOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(inside_a_kernel(), op.operator_name(),
+                              " has no CPU kernel, so simulated CUDA cannot give its numbers (docs/simulated_gpu.md "
+                              "lists what is not simulated)");
+  cuda_kernel_.callBoxed(op, keys, stack);
+}
+
+}  // namespace simulated_cuda

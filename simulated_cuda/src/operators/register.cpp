@@ -1,0 +1,169 @@
+// Puts a twin beside every CUDA kernel of LibTorch, when this library is loaded.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "operator.h"
+
+namespace simulated_cuda {
+namespace {
+
+// Right as they are: work of the host, or of the allocator.
+const std::set<std::string> kUntouched = {"aten::empty.memory_format",
+                                          "aten::empty_strided",
+                                          "aten::record_stream",
+                                          "aten::resize_",
+                                          "aten::_resize_output_",
+                                          "aten::_pin_memory",
+                                          "aten::is_pinned",
+                                          "aten::_efficientzerotensor",
+                                          "aten::is_set_to",
+                                          "aten::_copy_from",
+                                          "aten::_copy_from_and_resize",
+                                          "aten::_has_same_storage_numel",
+                                          "aten::_fused_sdp_choice",
+                                          "aten::_cudnn_rnn_flatten_weight",
+                                          "aten::_use_cudnn_ctc_loss",
+                                          "aten::_use_cudnn_ctc_loss.Tensor",
+                                          "aten::_use_miopen_ctc_loss",
+                                          "aten::_use_miopen_ctc_loss.Tensor"};
+
+// The kernel waits for the size of its result, or for a solver's verdict.
+const std::set<std::string> kSynchronizing = {"aten::nonzero",
+                                              "aten::nonzero.out",
+                                              "aten::masked_select",
+                                              "aten::masked_select.out",
+                                              "aten::_unique2",
+                                              "aten::_unique",
+                                              "aten::unique_dim",
+                                              "aten::unique_consecutive",
+                                              "aten::unique_dim_consecutive",
+                                              "aten::bincount",
+                                              "aten::repeat_interleave.Tensor",
+                                              "aten::equal",
+                                              "aten::nonzero_static"};
+const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
+                                "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
+// Inside libraries whose stand-ins cannot carry the host code.
+const char* const kLibraries[] = {"aten::convolution_backward", "aten::_fft_", "aten::slow_conv", "aten::_slow_conv"};
+
+template <size_t N>
+bool begins(const std::string& name, const char* const (&prefixes)[N]) {
+  return std::any_of(std::begin(prefixes), std::end(prefixes),
+                     [&](const char* prefix) { return name.rfind(prefix, 0) == 0; });
+}
+
+bool contains_any(const std::string& name, std::initializer_list<const char*> words) {
+  return std::any_of(words.begin(), words.end(), [&](const char* word) { return name.find(word) != name.npos; });
+}
+
+HandWrittenTwins hand_written() {
+  HandWrittenTwins twins;
+  add_random_twins(twins);
+  add_recurrent_twins(twins);
+  add_norm_twins(twins);
+  add_convolution_twins(twins);
+  add_attention_twins(twins);
+  return twins;
+}
+
+// As the real one: the weights move into one buffer, of which they are views from then on. The sizes there are cuDNN's.
+at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t, bool,
+                           bool) {
+  const at::NoGradGuard no_grad;
+  int64_t count = 0;
+  for (const at::Tensor& weight : weights) count += weight.numel();
+  const at::Tensor buffer = at::empty({count}, weights.front().options());
+  int64_t place = 0;
+  for (at::Tensor weight : weights) {
+    const at::Tensor share = buffer.narrow(0, place, weight.numel()).view(weight.sizes());
+    share.copy_(weight);
+    weight.set_(buffer.storage(), place, weight.sizes(), share.strides());
+    place += weight.numel();
+  }
+  return buffer;
+}
+
+// LibTorch warns, once, that a kernel is replaced.
+struct Silent : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+class Registration {
+ public:
+  Registration() : library_(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__) {
+    Silent silent;
+    const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+    const HandWrittenTwins twins = hand_written();
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findOp(name);
+      if (name.name.rfind("aten::", 0) != 0 || !op || !op->hasSchema()) continue;
+      add(*op, name, twins);
+    }
+    library_.impl("_cudnn_rnn_flatten_weight", flatten_weights);
+    const char* const broken = std::getenv("SIMULATED_CUDA_BREAK");
+    // A negative control: what is used on another stream is not said to be.
+    if (broken != nullptr && std::string(broken) == "record_stream")
+      library_.impl("record_stream", [](at::Tensor&, c10::Stream) {});
+  }
+
+ private:
+  void add(const c10::OperatorHandle& op, const c10::OperatorName& operator_name, const HandWrittenTwins& twins) {
+    const std::string& base = operator_name.name;
+    const std::string name = operator_name.overload_name.empty() ? base : base + "." + operator_name.overload_name;
+    const auto by_hand = twins.find(name);
+    // These two have one kernel for all devices.
+    const bool for_all_devices =
+        name == "aten::copy_" || name == "aten::convolution_backward" || by_hand != twins.end();
+    if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !for_all_devices) return;
+    if (kUntouched.count(name) || base == "aten::set_" || contains_any(base, {"sparse", "nested", "quantize"})) return;
+    const auto& returns = op.schema().returns();
+    if (std::any_of(returns.begin(), returns.end(),
+                    [](const c10::Argument& r) { return r.alias_info() && !r.alias_info()->isWrite(); }))
+      return;  // a view
+    const std::string unqualified = name.substr(6);
+    Operator::Description description{.name = name, .mode = Mode::beside, .twin = {}, .random = false};
+    if (name == "aten::_local_scalar_dense") {
+      library_.impl(unqualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostRead>(
+                                             op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA))));
+      return;
+    }
+    if (by_hand != twins.end()) {
+      description.mode = by_hand->second.mode;
+      description.twin = by_hand->second.twin;
+    } else if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      library_.impl(unqualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<RefusedOperator>(
+                                             op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA))));
+      return;
+    } else if (name == "aten::copy_") {
+      description.mode = Mode::copy;
+    } else if (kSynchronizing.count(name) || begins(base, kSolvers)) {
+      description.mode = Mode::synchronizing;
+    } else if (begins(base, kLibraries)) {
+      description.mode = Mode::instead;
+    }
+    const auto tags = op.getTags();
+    description.random = std::find(tags.begin(), tags.end(), at::Tag::nondeterministic_seeded) != tags.end();
+    auto cuda_kernel = op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA);
+    library_.impl(unqualified.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                           std::make_unique<Operator>(std::move(cuda_kernel), std::move(description))));
+  }
+
+  torch::Library library_;
+};
+
+// To the end of the process: kernels cannot be taken out while others may run.
+[[maybe_unused]] const auto* const registration = new Registration;
+
+}  // namespace
+}  // namespace simulated_cuda

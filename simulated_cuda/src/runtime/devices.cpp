@@ -1,0 +1,279 @@
+// Devices, their properties, errors and versions.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "engine.h"
+#include "operators_library.h"
+#include "settings.h"
+
+using namespace simulated_cuda;
+
+namespace {
+
+struct ErrorText {
+  const char* name;
+  const char* text;
+};
+
+// Texts are CUDA's for the errors that programs are known to compare or print.
+const std::map<cudaError_t, ErrorText>& error_texts() {
+  static const auto* const texts = new std::map<cudaError_t, ErrorText>{
+      {cudaSuccess, {"cudaSuccess", "no error"}},
+      {cudaErrorInvalidValue, {"cudaErrorInvalidValue", "invalid argument"}},
+      {cudaErrorMemoryAllocation, {"cudaErrorMemoryAllocation", "out of memory"}},
+      {cudaErrorCudartUnloading, {"cudaErrorCudartUnloading", "driver shutting down"}},
+      {cudaErrorInvalidConfiguration, {"cudaErrorInvalidConfiguration", "invalid configuration argument"}},
+      {cudaErrorNoDevice, {"cudaErrorNoDevice", "no CUDA-capable device is detected"}},
+      {cudaErrorInvalidDevice, {"cudaErrorInvalidDevice", "invalid device ordinal"}},
+      {cudaErrorInvalidResourceHandle, {"cudaErrorInvalidResourceHandle", "invalid resource handle"}},
+      {cudaErrorIllegalState, {"cudaErrorIllegalState", "the operation cannot be performed in the present state"}},
+      {cudaErrorNotReady, {"cudaErrorNotReady", "device not ready"}},
+      {cudaErrorHostMemoryAlreadyRegistered,
+       {"cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"}},
+      {cudaErrorHostMemoryNotRegistered,
+       {"cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"}},
+      {cudaErrorPeerAccessUnsupported,
+       {"cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"}},
+      {cudaErrorAssert, {"cudaErrorAssert", "device-side assert triggered"}},
+      {cudaErrorNotSupported, {"cudaErrorNotSupported", "operation not supported"}},
+      {cudaErrorStreamCaptureUnsupported,
+       {"cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"}},
+      {cudaErrorStreamCaptureInvalidated,
+       {"cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"}},
+      {cudaErrorStreamCaptureMerge,
+       {"cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"}},
+      {cudaErrorStreamCaptureUnmatched,
+       {"cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"}},
+      {cudaErrorStreamCaptureUnjoined, {"cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"}},
+      {cudaErrorStreamCaptureIsolation,
+       {"cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"}},
+      {cudaErrorStreamCaptureImplicit,
+       {"cudaErrorStreamCaptureImplicit",
+        "operation would make the legacy stream depend on a capturing blocking stream"}},
+      {cudaErrorCapturedEvent,
+       {"cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"}},
+      {cudaErrorStreamCaptureWrongThread,
+       {"cudaErrorStreamCaptureWrongThread",
+        "attempt to terminate a thread-local capture sequence from another thread"}},
+  };
+  return *texts;
+}
+
+bool exists(int device) { return device >= 0 && device < settings().devices; }
+
+}  // namespace
+
+SIMULATED_API const char* cudaGetErrorName(cudaError_t error) {
+  const auto found = error_texts().find(error);
+  return found == error_texts().end() ? "unrecognized error code" : found->second.name;
+}
+
+SIMULATED_API const char* cudaGetErrorString(cudaError_t error) {
+  const auto found = error_texts().find(error);
+  return found == error_texts().end() ? "unrecognized error code" : found->second.text;
+}
+
+SIMULATED_API cudaError_t cudaGetLastError() {
+  const cudaError_t sticky = state().failed;
+  const cudaError_t error = this_thread().last_error;
+  this_thread().last_error = cudaSuccess;
+  return sticky != cudaSuccess ? sticky : error;
+}
+
+SIMULATED_API cudaError_t cudaPeekAtLastError() {
+  return state().failed != cudaSuccess ? state().failed : this_thread().last_error;
+}
+
+SIMULATED_API cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+SIMULATED_API cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+
+SIMULATED_API cudaError_t cudaGetDeviceCount(int* count) {
+  // The first call that every program makes, and LibTorch none while its libraries are loaded.
+  load_operators();
+  *count = settings().devices;
+  if (*count > 0) return cudaSuccess;
+  const Lock lock(state().mutex);
+  return fail(cudaErrorNoDevice, __func__);
+}
+
+SIMULATED_API cudaError_t cudaGetDevice(int* device) {
+  if (state().ending) return cudaErrorCudartUnloading;
+  *device = this_thread().device;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaSetDevice(int device) {
+  ENTER();
+  if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
+  this_thread().device = device;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
+  ENTER();
+  return exists(device) ? cudaSuccess : fail(cudaErrorInvalidDevice, __func__);
+}
+
+// As an H200, but for its memory: LibTorch chooses kernels by these.
+SIMULATED_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  ENTER();
+  if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
+  std::memset(p, 0, sizeof *p);
+  std::snprintf(p->name, sizeof p->name, "Simulated CUDA device");
+  p->uuid.bytes[0] = 0x5C;
+  p->uuid.bytes[15] = static_cast<char>(device);
+  p->totalGlobalMem = settings().device_bytes;
+  p->sharedMemPerBlock = 49152;
+  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+  p->warpSize = 32;
+  p->memPitch = 2147483647;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 2147483647;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->totalConstMem = 65536;
+  p->major = 9;
+  p->textureAlignment = 512;
+  p->multiProcessorCount = 132;
+  p->canMapHostMemory = p->concurrentKernels = p->ECCEnabled = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
+  p->pciBusID = 0x19 + device;
+  p->asyncEngineCount = 3;
+  p->memoryBusWidth = 6144;
+  p->l2CacheSize = 62914560;
+  p->maxThreadsPerMultiProcessor = 2048;
+  p->sharedMemPerMultiprocessor = 233472;
+  p->managedMemory = p->concurrentManagedAccess = p->computePreemptionSupported = p->cooperativeLaunch = 1;
+  p->sharedMemPerBlockOptin = 232448;
+  p->maxBlocksPerMultiProcessor = 32;
+  p->reservedSharedMemPerBlock = 1024;
+  p->hostRegisterSupported = p->memoryPoolsSupported = p->clusterLaunch = 1;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp p;
+  if (const cudaError_t error = cudaGetDeviceProperties(&p, device)) return error;
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+      *value = p.multiProcessorCount;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = p.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = p.minor;
+      break;
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+      *value = p.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = p.maxThreadsDim[2];
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = p.maxGridSize[0];
+      break;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ:
+      *value = p.maxGridSize[1];
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(p.sharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(p.sharedMemPerBlockOptin);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(p.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrWarpSize:
+      *value = p.warpSize;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = p.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = p.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = p.regsPerBlock;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = p.l2CacheSize;
+      break;
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrConcurrentKernels:
+      *value = 1;
+      break;
+    default:
+      *value = 0;
+  }
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
+  ENTER();
+  if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
+  std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x19 + device);
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+
+// No access to peers: what goes from device to device is a copy that is counted as one.
+SIMULATED_API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
+SIMULATED_API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  ENTER();
+  return fail(cudaErrorPeerAccessUnsupported, __func__);
+}
+
+SIMULATED_API cudaError_t cudaDeviceSynchronize() {
+  ENTER();
+  for (Capture* capture : state().captures) {
+    invalidate(*capture, __func__);
+    return fail(cudaErrorStreamCaptureUnsupported, __func__);
+  }
+  if (settings().break_sync) return cudaSuccess;
+  count_wait(state().counts.waits_device, __func__, nullptr);
+  run_all(lock);
+  return state().failed;
+}
+
+SIMULATED_API cudaError_t cudaDeviceReset() { return cudaSuccess; }
+SIMULATED_API cudaError_t cudaProfilerStart() { return cudaSuccess; }
+SIMULATED_API cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+SIMULATED_API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, this_thread().capture_mode);
+  return cudaSuccess;
+}
+
+// The driver's functions are those of the simulated libcuda.so.1.
+SIMULATED_API cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                                           unsigned long long,
+                                                           cudaDriverEntryPointQueryResult* result) {
+  static void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  *function = driver ? dlsym(driver, symbol) : nullptr;
+  if (result) *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  if (*function) return cudaSuccess;
+  const Lock lock(state().mutex);
+  return fail(cudaErrorNotSupported, __func__, symbol);
+}
+
+SIMULATED_API cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
+                                                  cudaDriverEntryPointQueryResult* result) {
+  return cudaGetDriverEntryPointByVersion(symbol, function, CUDART_VERSION, flags, result);
+}

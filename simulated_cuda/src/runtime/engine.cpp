@@ -1,0 +1,285 @@
+#include "engine.h"
+
+#include <execinfo.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "settings.h"
+
+namespace simulated_cuda {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{2};
+
+// A pseudo random number below `bound` (a linear congruential generator: any will do, the same everywhere).
+uint64_t random_below(uint64_t bound) {
+  uint64_t& r = state().random;
+  r = r * 6364136223846793005ULL + 1442695040888963407ULL;
+  return (r >> 33) % bound;
+}
+
+void wake(Stream& stream) {
+  stream.wake.notify_one();
+  state().changed.notify_all();
+}
+
+// The caller has set `running`, so the front is its own.
+void run_front(Lock& lock, Stream& stream) {
+  Work work = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  if (work.kind == Work::Kind::wait) {
+    if (work.recording && !is_done(*work.recording)) run_until(lock, *work.recording->stream, work.recording->sequence);
+  } else if (work.kind == Work::Kind::record) {
+    work.recording->time_ms = now_ms();
+  } else if (work.run) {
+    lock.unlock();
+    try {
+      work.run();
+    } catch (const std::exception& error) {
+      simulated_cuda_fail_device(error.what());
+    } catch (...) {
+      simulated_cuda_fail_device(work.name.c_str());
+    }
+    work.run = nullptr;  // what it holds may call the runtime
+    lock.lock();
+  }
+  ++stream.completed;
+}
+
+void stream_thread(Stream* stream) {
+  Lock lock(state().mutex);
+  const auto has_more = [&] { return !stream->queue.empty() && !stream->running; };
+  for (;;) {
+    if (has_more() && stream->completed < stream->wanted) {
+      stream->running = true;
+      run_front(lock, *stream);
+      stream->running = false;
+      state().changed.notify_all();
+    } else if (has_more() && stream->completed < stream->may_wait_at) {
+      // Another process may wait for it, whether or not this one's host does.
+      const uint64_t until = stream->may_wait_at;
+      if (stream->wake.wait_for(lock, kPatience) == std::cv_status::timeout)
+        stream->wanted = std::max(stream->wanted, until);
+    } else {
+      stream->wake.wait(lock);
+    }
+  }
+}
+
+void give_thread(Stream& stream) {
+  if (!std::exchange(stream.has_thread, true)) std::thread(stream_thread, &stream).detach();
+  stream.wake.notify_one();
+}
+
+// Runs what can be run without waiting for others; the rest is left to the stream's thread.
+void run_now(Lock& lock, Stream& stream) {
+  while (!stream.running && !stream.queue.empty()) {
+    const Work& front = stream.queue.front();
+    if (front.may_wait || (front.kind == Work::Kind::wait && front.recording && !is_done(*front.recording))) {
+      give_thread(stream);
+      return;
+    }
+    stream.running = true;
+    run_front(lock, stream);
+    stream.running = false;
+    wake(stream);
+  }
+}
+
+cudaError_t capture_work(Stream& stream, Work work, const char* function) {
+  Capture& capture = *stream.capture;
+  if (capture.invalid) return fail(cudaErrorStreamCaptureInvalidated, function);
+  if (work.kind == Work::Kind::wait || work.kind == Work::Kind::record) return cudaSuccess;
+  capture.graph->nodes.push_back(std::move(work));
+  stream.last_node = capture.graph->nodes.size();
+  stream.after[&stream] = stream.last_node;
+  return cudaSuccess;
+}
+
+void push(Stream& stream, Work work) {
+  ++stream.enqueued;
+  if (work.may_wait) stream.may_wait_at = stream.enqueued;
+  if (work.kind == Work::Kind::record) work.recording->sequence = stream.enqueued;
+  stream.queue.push_back(std::move(work));
+}
+
+// The legacy stream and blocking streams of its device wait for each other.
+void order_with_legacy(Stream& stream) {
+  if (!stream.blocking()) return;
+  const auto wait_for = [&](Stream& other) {
+    if (other.completed == other.enqueued) return;
+    auto recording = std::make_shared<Recording>();
+    recording->stream = &other;
+    recording->sequence = other.enqueued;
+    push(stream, Work{.kind = Work::Kind::wait, .name = "legacy stream", .run = {}, .recording = std::move(recording)});
+  };
+  if (!stream.legacy()) return wait_for(legacy_stream(stream.device));
+  for (const auto& other : state().streams)
+    if (other.get() != &stream && other->device == stream.device && other->blocking()) wait_for(*other);
+}
+
+}  // namespace
+
+State& state() {
+  static State* const one = [] {
+    auto* made = new State;
+    made->schedule = made->random = settings().schedule;
+    return made;
+  }();
+  return *one;
+}
+
+ThreadState& this_thread() {
+  thread_local ThreadState one;
+  return one;
+}
+
+void say(int level, const char* format, ...) {
+  if (settings().log < level) return;
+  char line[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  std::fprintf(stderr, "[simulated CUDA] %s\n", line);
+  if (!settings().backtrace) return;
+  void* frames[24];
+  const int count = ::backtrace(frames, 24);
+  if (count > 2) backtrace_symbols_fd(frames + 2, count - 2, 2);
+}
+
+cudaError_t fail(cudaError_t error, const char* function, const char* why) {
+  this_thread().last_error = error;
+  if (error == cudaErrorNotReady) return error;
+  ++state().counts.errors;
+  say(1, "%s returns %s%s%s", function, cudaGetErrorName(error), *why ? ": " : "", why);
+  return error;
+}
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Stream& legacy_stream(int device) {
+  Stream*& stream = state().legacy_streams[device];
+  if (!stream) {
+    stream = state().streams.emplace_back(std::make_unique<Stream>()).get();
+    stream->device = device;
+  }
+  return *stream;
+}
+
+Stream* find_stream(cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
+    return &legacy_stream(this_thread().device);
+  auto* stream = reinterpret_cast<Stream*>(handle);
+  return state().live_streams.count(stream) ? stream : nullptr;
+}
+
+bool is_done(const Recording& recording) {
+  return recording.stream == nullptr || recording.stream->completed >= recording.sequence;
+}
+
+cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function) {
+  if (stream.capture) return capture_work(stream, std::move(work), function);
+  if (stream.legacy())
+    for (Capture* capture : state().captures)
+      if (capture->origin->blocking()) {
+        invalidate(*capture, function);
+        return fail(cudaErrorStreamCaptureImplicit, function,
+                    "the legacy stream would wait for a stream that captures");
+      }
+  order_with_legacy(stream);
+  push(stream, std::move(work));
+  if (state().schedule == 0) {
+    stream.wanted = stream.enqueued;
+    if (stream.running)
+      stream.wake.notify_one();
+    else
+      run_now(lock, stream);
+    return cudaSuccess;
+  }
+  if (stream.may_wait_at > stream.completed) give_thread(stream);
+  if (state().schedule > 1 && random_below(3) == 0)
+    for (uint64_t steps = random_below(4) + 1; steps > 0; --steps)
+      run_a_little(lock, *state().streams[random_below(state().streams.size())]);
+  return cudaSuccess;
+}
+
+void run_until(Lock& lock, Stream& stream, uint64_t until) {
+  stream.wanted = std::max(stream.wanted, until);
+  while (stream.completed < until) {
+    if (stream.running || stream.queue.empty()) {
+      state().changed.wait(lock);
+      continue;
+    }
+    stream.running = true;
+    run_front(lock, stream);
+    stream.running = false;
+    wake(stream);
+  }
+}
+
+void run_all(Lock& lock) {
+  // Streams may be added while others run.
+  for (size_t i = 0; i < state().streams.size(); ++i)
+    run_until(lock, *state().streams[i], state().streams[i]->enqueued);
+}
+
+void run_a_little(Lock& lock, Stream& stream) {
+  if (stream.running || stream.queue.empty()) return;
+  const Work& front = stream.queue.front();
+  if (front.may_wait) {
+    stream.wanted = std::max(stream.wanted, stream.completed + 1);
+    give_thread(stream);
+    return;
+  }
+  if (front.kind == Work::Kind::wait && front.recording && !is_done(*front.recording))
+    return run_a_little(lock, *front.recording->stream);
+  stream.running = true;
+  run_front(lock, stream);
+  stream.running = false;
+  wake(stream);
+}
+
+void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until) {
+  bool had_work = false;
+  for (const auto& each : state().streams) {
+    if (stream && each.get() != stream) continue;
+    const uint64_t place = std::min(until, each->enqueued);
+    had_work |= each->waited < place;
+    each->waited = std::max(each->waited, place);
+  }
+  if (!had_work) {
+    ++state().counts.idle_waits;
+    return;
+  }
+  ++counter;
+  say(2, "the host waits: %s", what);
+}
+
+void invalidate(Capture& capture, const char* function) {
+  if (capture.invalid) return;
+  capture.invalid = true;
+  say(1, "capture %llu is invalid: %s was called", static_cast<unsigned long long>(capture.id), function);
+}
+
+cudaError_t check_unsafe(const char* function) {
+  const cudaStreamCaptureMode mine = this_thread().capture_mode;
+  if (mine == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  for (Capture* capture : state().captures) {
+    const bool by_this_thread = pthread_equal(capture->thread, pthread_self()) != 0;
+    const bool global = capture->mode == cudaStreamCaptureModeGlobal && mine == cudaStreamCaptureModeGlobal;
+    if (!global && !(by_this_thread && capture->mode != cudaStreamCaptureModeRelaxed)) continue;
+    invalidate(*capture, function);
+    return fail(cudaErrorStreamCaptureUnsupported, function, "not permitted while a stream captures");
+  }
+  return cudaSuccess;
+}
+
+}  // namespace simulated_cuda

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fulgur/simulated_cuda/simulated_cuda.h"
+
+/// The streams and when their work runs. One mutex guards all state of the runtime; work itself runs without it.
+///
+/// The rules are CUDA's: work of a stream runs in order; a stream waits for an event's last recording before the wait
+/// was asked for; the host waits where it calls a function that does. All else is the schedule's choice:
+///   - immediate: in the call that enqueues it, unless the stream waits for something;
+///   - late: not before a wait of the host, or of a stream that runs, needs it;
+///   - by a seed: between the two.
+/// What may wait for other processes runs in the stream's own thread and begins within kPatience in any schedule.
+namespace simulated_cuda {
+
+using Lock = std::unique_lock<std::mutex>;
+
+struct Stream;
+struct Capture;
+
+/// One recording of an event: a place in a stream's order, or in a capture's.
+struct Recording {
+  Stream* stream = nullptr;
+  uint64_t sequence = 0;
+  double time_ms = 0;  ///< when the stream came there
+  uint64_t capture = 0;
+  std::map<Stream*, size_t> after;  ///< in a capture: how far each stream's work is before it
+};
+
+struct Work {
+  enum class Kind { kernel, copy, fill, host_function, record, wait, graph };
+  Kind kind = Kind::kernel;
+  std::string name;
+  std::function<void()> run;             ///< none: computes nothing
+  std::shared_ptr<Recording> recording;  ///< of record and wait
+  bool may_wait = false;
+};
+
+struct Event {
+  unsigned flags = 0;
+  int device = 0;
+  std::shared_ptr<Recording> recording;
+};
+
+struct Graph {
+  std::vector<Work> nodes;
+};
+
+struct Capture {
+  uint64_t id = 0;
+  std::unique_ptr<Graph> graph;
+  cudaStreamCaptureMode mode{};
+  pthread_t thread{};
+  Stream* origin = nullptr;
+  std::set<Stream*> streams;
+  bool invalid = false;
+};
+
+struct Stream {
+  int id = 0, device = 0, priority = 0;
+  unsigned flags = 0;
+  std::deque<Work> queue;
+  uint64_t enqueued = 0, completed = 0;
+  uint64_t wanted = 0;       ///< run up to here as soon as can be
+  uint64_t may_wait_at = 0;  ///< the last work in the queue that may wait for others
+  uint64_t waited = 0;       ///< the host has waited up to here
+  bool running = false;      ///< some thread runs its work
+  bool has_thread = false;
+  std::condition_variable wake;
+  Capture* capture = nullptr;
+  std::map<Stream*, size_t> after;  ///< in a capture
+  size_t last_node = 0;
+  bool legacy() const { return id == 0; }
+  bool blocking() const { return (flags & cudaStreamNonBlocking) == 0; }
+};
+
+/// State of the runtime; all of it lives to the end of the process, since work may run until then.
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;  ///< a stream completed work or is free to be run
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::map<int, Stream*> legacy_streams;
+  std::set<Stream*> live_streams;
+  std::set<Event*> live_events;
+  std::set<Graph*> live_graphs, live_executables;
+  std::set<Capture*> captures;
+  uint64_t next_capture = 1;
+  uint64_t schedule = 0, random = 0;
+  SimulatedCudaCounts counts{};
+  cudaError_t failed = cudaSuccess;  ///< the devices' error that stays
+  bool ending = false;               ///< the process ends: calls fail, as CUDA's do
+};
+State& state();
+
+/// The calling thread's.
+struct ThreadState {
+  int device = 0;
+  cudaError_t last_error = cudaSuccess;
+  cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+};
+ThreadState& this_thread();
+
+/// Prints on standard error from that level of SIMULATED_CUDA_LOG on.
+void say(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+/// Sets the thread's last error, counts it, returns it.
+cudaError_t fail(cudaError_t error, const char* function, const char* why = "");
+
+double now_ms();
+/// The stream of a handle: the device's legacy stream for 0; nullptr where it was destroyed or never made.
+Stream* find_stream(cudaStream_t handle);
+Stream& legacy_stream(int device);
+
+/// Enqueues, or records where the stream captures.
+cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function);
+/// Runs the stream in this thread until `until` of it is done, with what it waits for.
+void run_until(Lock& lock, Stream& stream, uint64_t until);
+void run_all(Lock& lock);
+/// Takes one step of the stream, if it can: polling must end.
+void run_a_little(Lock& lock, Stream& stream);
+bool is_done(const Recording& recording);
+
+/// Counts a host's wait for a stream (none: for all) in `counter`, or as idle.
+void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until = ~uint64_t{0});
+
+void invalidate(Capture& capture, const char* function);
+/// An error where a capture forbids the call to this thread ("unsafe" calls of cudaThreadExchangeStreamCaptureMode's
+/// page).
+cudaError_t check_unsafe(const char* function);
+
+}  // namespace simulated_cuda
+
+#define SIMULATED_API extern "C" __attribute__((visibility("default")))
+
+/// Every function that touches state begins with it.
+#define ENTER()                                                          \
+  ::simulated_cuda::Lock lock(::simulated_cuda::state().mutex);          \
+  if (::simulated_cuda::state().ending) return cudaErrorCudartUnloading; \
+  if (::simulated_cuda::state().failed != cudaSuccess)                   \
+  return ::simulated_cuda::this_thread().last_error = ::simulated_cuda::state().failed
+#define FIND_STREAM(name, handle)                                               \
+  ::simulated_cuda::Stream* const name = ::simulated_cuda::find_stream(handle); \
+  if (name == nullptr)                                                          \
+  return ::simulated_cuda::fail(cudaErrorInvalidResourceHandle, __func__, "the stream was destroyed or never made")
+#define FIND_EVENT(name, handle)                                         \
+  auto* const name = reinterpret_cast<::simulated_cuda::Event*>(handle); \
+  if (!::simulated_cuda::state().live_events.count(name))                \
+  return ::simulated_cuda::fail(cudaErrorInvalidResourceHandle, __func__, "the event was destroyed or never made")
+#define NOT_IN_CAPTURE() \
+  if (const cudaError_t unsafe_error = ::simulated_cuda::check_unsafe(__func__)) return unsafe_error

@@ -1,0 +1,188 @@
+// Capture and graphs. A graph runs its nodes in the order in which they were captured, which is one of the orders that
+// their dependencies allow.
+#include <algorithm>
+#include <cstdio>
+
+#include "engine.h"
+
+using namespace simulated_cuda;
+
+namespace {
+
+Graph* find_graph(cudaGraph_t handle) {
+  auto* graph = reinterpret_cast<Graph*>(handle);
+  return state().live_graphs.count(graph) ? graph : nullptr;
+}
+
+}  // namespace
+
+SIMULATED_API cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  ENTER();
+  FIND_STREAM(stream, handle);
+  if (stream->legacy()) return fail(cudaErrorStreamCaptureUnsupported, __func__, "the legacy stream cannot capture");
+  if (stream->capture) return fail(cudaErrorIllegalState, __func__, "the stream captures already");
+  auto* const capture = new Capture;
+  capture->id = state().next_capture++;
+  capture->graph = std::make_unique<Graph>();
+  capture->mode = mode;
+  capture->thread = pthread_self();
+  capture->origin = stream;
+  capture->streams.insert(stream);
+  state().captures.insert(capture);
+  stream->capture = capture;
+  stream->after.clear();
+  stream->last_node = 0;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  ENTER();
+  if (graph) *graph = nullptr;
+  FIND_STREAM(stream, handle);
+  Capture* const capture = stream->capture;
+  if (!capture) return fail(cudaErrorIllegalState, __func__, "the stream does not capture");
+  if (capture->origin != stream) {
+    invalidate(*capture, __func__);
+    return fail(cudaErrorStreamCaptureUnmatched, __func__);
+  }
+  if (capture->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(capture->thread, pthread_self()))
+    return fail(cudaErrorStreamCaptureWrongThread, __func__);
+  cudaError_t error = capture->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  for (Stream* other : capture->streams)
+    if (!error && other != stream && stream->after[other] < other->last_node) error = cudaErrorStreamCaptureUnjoined;
+  for (Stream* other : capture->streams) other->capture = nullptr;
+  state().captures.erase(capture);
+  if (!error && graph) {
+    Graph* const made = capture->graph.release();
+    state().live_graphs.insert(made);
+    *graph = reinterpret_cast<cudaGraph_t>(made);
+  }
+  // What was recorded may hold objects whose ends call the runtime.
+  lock.unlock();
+  delete capture;
+  lock.lock();
+  return error ? fail(error, __func__) : cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  ENTER();
+  FIND_STREAM(stream, handle);
+  *status = !stream->capture           ? cudaStreamCaptureStatusNone
+            : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
+                                                   unsigned long long* id, cudaGraph_t* graph,
+                                                   const cudaGraphNode_t** dependencies,
+                                                   const cudaGraphEdgeData** edges, size_t* count) {
+  if (const cudaError_t error = cudaStreamIsCapturing(handle, status)) return error;
+  ENTER();
+  FIND_STREAM(stream, handle);
+  if (!stream->capture) return cudaSuccess;
+  static cudaGraphNode_t none[1];
+  if (id) *id = stream->capture->id;
+  if (graph) *graph = reinterpret_cast<cudaGraph_t>(stream->capture->graph.get());
+  if (dependencies) *dependencies = none;
+  if (edges) *edges = nullptr;
+  if (count) *count = 0;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphGetNodes(cudaGraph_t handle, cudaGraphNode_t* nodes, size_t* count) {
+  ENTER();
+  Graph* const graph = find_graph(handle);
+  if (!graph) return fail(cudaErrorInvalidValue, __func__);
+  if (nodes)
+    for (size_t i = 0; i < std::min(*count, graph->nodes.size()); ++i)
+      nodes[i] = reinterpret_cast<cudaGraphNode_t>(&graph->nodes[i]);
+  *count = graph->nodes.size();
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
+                                                       size_t* count) {
+  return *count = 0, cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t handle,
+                                                        unsigned long long) {
+  ENTER();
+  Graph* const graph = find_graph(handle);
+  if (!graph) return fail(cudaErrorInvalidValue, __func__, "no such graph");
+  auto* const made = new Graph(*graph);
+  state().live_executables.insert(made);
+  *executable = reinterpret_cast<cudaGraphExec_t>(made);
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                               unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(executable, graph, flags);
+}
+
+SIMULATED_API cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+
+SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
+  ENTER();
+  FIND_STREAM(stream, stream_handle);
+  auto* const executable = reinterpret_cast<Graph*>(handle);
+  if (!state().live_executables.count(executable))
+    return fail(cudaErrorInvalidResourceHandle, __func__, "the graph was destroyed or never instantiated");
+  if (stream->capture) {
+    invalidate(*stream->capture, __func__);
+    return fail(cudaErrorStreamCaptureUnsupported, __func__, "graphs in graphs are not simulated");
+  }
+  ++state().counts.graph_launches;
+  for (const Work& node : executable->nodes)
+    if (node.kind != Work::Kind::host_function) ++state().counts.graph_nodes;
+  const bool may_wait =
+      std::any_of(executable->nodes.begin(), executable->nodes.end(), [](const Work& node) { return node.may_wait; });
+  // A copy: the graph may be destroyed while it runs.
+  auto nodes = std::make_shared<std::vector<Work>>(executable->nodes);
+  Work work{.kind = Work::Kind::graph,
+            .name = "graph",
+            .run =
+                [nodes] {
+                  for (const Work& node : *nodes)
+                    if (node.run) node.run();
+                },
+            .recording = {},
+            .may_wait = may_wait};
+  return submit(lock, *stream, std::move(work), __func__);
+}
+
+SIMULATED_API cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
+  ENTER();
+  Graph* const graph = find_graph(handle);
+  if (!graph) return fail(cudaErrorInvalidValue, __func__, "no such graph, or it was destroyed before");
+  state().live_graphs.erase(graph);
+  lock.unlock();
+  delete graph;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
+  ENTER();
+  auto* const executable = reinterpret_cast<Graph*>(handle);
+  if (!state().live_executables.erase(executable))
+    return fail(cudaErrorInvalidValue, __func__, "no such graph, or it was destroyed before");
+  lock.unlock();
+  delete executable;
+  return cudaSuccess;
+}
+
+SIMULATED_API cudaError_t cudaGraphDebugDotPrint(cudaGraph_t handle, const char* path, unsigned) {
+  ENTER();
+  Graph* const graph = find_graph(handle);
+  if (!graph) return fail(cudaErrorInvalidValue, __func__);
+  std::FILE* const file = std::fopen(path, "w");
+  if (!file) return fail(cudaErrorInvalidValue, __func__, path);
+  std::fputs("digraph {\n", file);
+  for (size_t i = 0; i < graph->nodes.size(); ++i)
+    std::fprintf(file, "n%zu [label=\"%s\"];\n", i, graph->nodes[i].name.c_str());
+  std::fputs("}\n", file);
+  std::fclose(file);
+  return cudaSuccess;
+}
