@@ -434,6 +434,6 @@ TEST_CASE("a synchronised norm has no second derivative and says so") {
 TEST_CASE("a synchronised norm beside a rank with the same samples") { compare_mirrored(at::kCPU); }
 
 TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples", "[gpu]") {
-  require_gpus(1);
+  test::require_gpus(1);
   compare_mirrored(at::kCUDA);
 }

@@ -44,6 +44,6 @@ void check_exchanges(const std::string& backend, at::Device device) {
 TEST_CASE("a group of one process exchanges with itself over Gloo") { check_exchanges("gloo", at::kCPU); }
 
 TEST_CASE("on a GPU, a group of one process exchanges with itself over NCCL, and over Gloo through the host", "[gpu]") {
-  const at::Device device = require_gpus(1).device(0);
+  const at::Device device = test::require_gpus(1).device(0);
   for (const char* backend : {"nccl", "gloo"}) check_exchanges(backend, device);
 }
