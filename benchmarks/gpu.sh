@@ -7,11 +7,11 @@
 #   benchmarks/gpu.sh G1 G3 --minutes 20      some
 #   benchmarks/gpu.sh --out DIR               into that folder (default: build/benchmarks-gpu)
 #   benchmarks/gpu.sh --device cpu --quick    shows that all runs; its figures mean nothing
-#   benchmarks/gpu.sh --pack DIR              puts gpu_bench, stripped, and the libraries it needs beside LibTorch into DIR, to be
-#                                             carried to another machine and named there: --bin DIR
+#   benchmarks/gpu.sh --pack DIR              puts gpu_bench, stripped, the libraries it needs beside LibTorch, and these scripts into
+#                                             DIR, to be carried to another machine; there: bash DIR/benchmarks/gpu.sh
 #
 # FULGUR_BENCHMARK_PYTHON=python   with torch 2.11 and Lightning 2.6 (default: python3); rows of what it lacks say "not measured"
-# It ends with 0 where something was measured, and peers came to the same losses and parameters; else with 1.
+# It ends with 0 where something was measured, on a GPU by Fulgur, and peers came to the same losses and parameters; else with 1.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 python="${FULGUR_BENCHMARK_PYTHON:-python3}"
@@ -25,6 +25,11 @@ esac
 pack() {
   local to="$1" build="$here/../build/release" file name ours
   [ -x "$build/bin/gpu_bench" ] || { echo "gpu.sh: cmake --build build/release --target gpu_benchmarks comes first" >&2; exit 2; }
+  # Without it gpu_bench would find no GPU on the other machine, and only the peers would be measured.
+  [ -e "$build/lib/libfulgur_cuda.so" ] || {
+    echo "gpu.sh: this build has no lib/libfulgur_cuda.so, so there is nothing to carry to a GPU. Configure it with CUDA (docs/install.md, chapter CUDA) and build gpu_benchmarks" >&2
+    exit 2
+  }
   mkdir -p "$to"
   cp -f "$build/bin/gpu_bench" "$to/"
   # By the name that the program asks for, with the version.
@@ -40,6 +45,11 @@ pack() {
     esac
   done
   strip --strip-unneeded "$to"/* 2>/dev/null || true
+  rm -rf "$to/benchmarks"
+  mkdir -p "$to/benchmarks/gpu/peers"
+  cp "$here/gpu.sh" "$to/benchmarks/"
+  cp "$here"/gpu/*.py "$to/benchmarks/gpu/"
+  cp "$here"/gpu/peers/*.py "$to/benchmarks/gpu/peers/"
   # What was built, for the results: the repository may stay behind.
   if git -C "$here" rev-parse --short=12 HEAD >"$to/commit" 2>/dev/null; then
     [ -z "$(git -C "$here" status --porcelain --untracked-files=no)" ] || sed -i 's/$/-dirty/' "$to/commit"

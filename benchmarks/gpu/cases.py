@@ -52,6 +52,8 @@ MILLISECONDS = Column("step_s", "ms a step", lambda s, case: 1e3 * s, 3)
 RATE = Column("step_s", "images/s", lambda s, case: case["batch"] / s, 0, True)
 TOKENS = Column("step_s", "tokens/s", lambda s, case: case["batch"] * case["length"] / s, 0, True)
 PEAK = Column("peak_gib", "peak GiB", digits=2)
+# What the allocator took from the device: the private pools of CUDA graphs are here only.
+RESERVED = Column("peak_reserved_gib", "peak reserved GiB", digits=2)
 WAITS = Column("waits", "waits of the host a step")
 # A column of parts only where there is something to count.
 UTILISATION = Column("step_s", "MFU %", lambda s, case: 100 * STEP_FLOPS * case["batch"] * case["length"] / s / PEAK_FLOPS, 1, True)
@@ -68,11 +70,14 @@ def _ways(base, fulgur, torch):
 
 EAGER = {"way": "eager", "fused": True}
 COMPILED = {"way": "compile", "fused": True}
+# Inductor fuses foreach optimizers only.
+COMPILED_WHOLE = {"way": "compile", "fused": False, "compile_optimizer": True}
 FULGUR = {"Fulgur": {}, "Fulgur, cuda_graph": {"cuda_graph": True}}
 BY_HAND = {
     "PyTorch by hand": {"way": "eager", "fused": False},
     "PyTorch by hand, fused AdamW": EAGER,
     "torch.compile(reduce-overhead), fused AdamW": COMPILED,
+    "torch.compile(reduce-overhead), AdamW compiled too": COMPILED_WHOLE,
     "PyTorch, whole step in a CUDA graph": {"way": "graph", "fused": True},
 }
 
@@ -132,11 +137,12 @@ def g2(quick, device):
 
 
 def g3(quick):
-    torch = {"PyTorch by hand, fused AdamW": EAGER, "torch.compile(reduce-overhead), fused AdamW": COMPILED}
+    compiled = "torch.compile(reduce-overhead)"
+    torch = {"PyTorch by hand, fused AdamW": EAGER, f"{compiled}, fused AdamW": COMPILED, f"{compiled}, AdamW compiled too": COMPILED_WHOLE}
     tables = []
     for batch in (16, 32):
         base = _gpt(quick, batch, 1024) | _length(quick, 5, 10, 3)
-        tables.append(Table(f"batch {batch} x 1024", _ways(base, FULGUR, torch), [TOKENS, UTILISATION, PEAK], "Fulgur"))
+        tables.append(Table(f"batch {batch} x 1024", _ways(base, FULGUR, torch), [TOKENS, UTILISATION, PEAK, RESERVED], "Fulgur"))
     return Benchmark(
         "G3",
         "GPT-2 124M",
@@ -267,7 +273,7 @@ def g9(quick):
         "G9",
         "Memory format, cuDNN's choice, biases",
         "ResNet-50's shape, 224 x 224, batch 128, bf16-mixed, SGD; biases of convolutions before norms do nothing but cost.",
-        [Table("224 x 224, batch 128", rows, [MILLISECONDS, RATE, PEAK], rows[0].title)],
+        [Table("224 x 224, batch 128", rows, [MILLISECONDS, RATE, PEAK, RESERVED], rows[0].title)],
     )
 
 
@@ -280,7 +286,7 @@ def g10(quick):
             # Peaks of one case only.
             rows.append(Row(f"Fulgur, {way}", "fulgur", base | {"checkpointing": way}, f"{title} {way}"))
             rows.append(Row(f"torch.utils.checkpoint, {way}", "torch", base | {"checkpointing": way} | EAGER, f"{title} {way}", f"Fulgur, {way}"))
-        tables.append(Table(title, rows, [PEAK, TOKENS, MILLISECONDS], "Fulgur, none"))
+        tables.append(Table(title, rows, [PEAK, RESERVED, TOKENS, MILLISECONDS], "Fulgur, none"))
     return Benchmark("G10", "Activation checkpointing", "GPT blocks computed again in backward: none, every second, all; bf16-mixed, AdamW.", tables)
 
 

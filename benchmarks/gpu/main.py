@@ -19,6 +19,8 @@ import report
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+# In a pack the programs lie in its root.
+PROGRAMS = ROOT if (ROOT / "gpu_bench").exists() else ROOT / "build/release/bin"
 NOT_BEGUN = "the time was up"
 CRASHED = "ended by signal"
 
@@ -70,7 +72,8 @@ class Runner:
         self.waits = next((folder / "libhost_waits.so" for folder in folders if (folder / "libhost_waits.so").exists()), None)
         self.cpp_libraries = [str(folder) for folder in folders if folder.is_dir()]
         # A program that was carried here has no LibTorch but Python's.
-        if self.program.exists() and torch_folder and "not found" in output("env", f"LD_LIBRARY_PATH={':'.join(self.cpp_libraries)}", "ldd", str(self.program)):
+        found = output("env", f"LD_LIBRARY_PATH={':'.join(self.cpp_libraries)}", "ldd", str(self.program))
+        if self.program.exists() and torch_folder and (not found or "not found" in found):
             self.cpp_libraries.append(str(torch_folder / "lib"))
 
     def run(self, program, plan, counts_waits, limit_s):
@@ -171,7 +174,7 @@ def arguments():
     known = list(cases.benchmarks(True, "cpu"))
     parser = argparse.ArgumentParser(prog="benchmarks/gpu.sh")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(known)}; default all")
-    parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of gpu_bench; default build/release/bin")
+    parser.add_argument("--bin", type=Path, default=PROGRAMS, help="folder of gpu_bench; default build/release/bin, or the pack that this lies in")
     parser.add_argument("--out", type=Path, default=ROOT / "build/benchmarks-gpu", help="folder for the results; others that are there are kept; default build/benchmarks-gpu")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="little work: shows that all runs, the figures mean nothing")
@@ -217,7 +220,7 @@ def main():
     kept = earlier(args.out, machine)
     args.out.mkdir(parents=True, exist_ok=True)
     commit = built_from(args.bin)
-    wrong, measured, reasons = [], 0, {}
+    wrong, measured, of_fulgur, reasons = [], 0, 0, {}
     work = Path(tempfile.mkdtemp(prefix="fulgur-gpu-"))
     try:
         runner = Runner(args, torch_folder, work)
@@ -225,6 +228,8 @@ def main():
             rows = measure(known[name], args, runner, deadline)
             of_these = sum(1 for row in rows.values() if row["samples"])
             measured += of_these
+            ours = [rows[table.title, row.title] for table in known[name].tables for row in table.rows if row.program == "fulgur"]
+            of_fulgur += sum(1 for row in ours if row["samples"])
             reasons |= {row["reason"]: None for row in rows.values() if not row["samples"]}
             print(f"{name}: {of_these} of {len(rows)} rows measured", flush=True)
             if name in kept and not any(row["samples"] for row in rows.values()):
@@ -246,6 +251,8 @@ def main():
     print(f"results: {args.out}/results.json, results.md")
     if measured == 0:
         sys.exit("gpu.sh: nothing was measured: " + "; ".join(reasons))
+    if args.device == "cuda" and of_fulgur == 0:
+        sys.exit("gpu.sh: nothing of Fulgur was measured, only its peers: " + "; ".join(reasons))
     if wrong:
         sys.exit("gpu.sh: peers did not do the same work, or failed:\n  " + "\n  ".join(wrong))
 

@@ -44,6 +44,12 @@ NOT_USED = [
     (re.compile(r"\btorch::serialize\b|\bat::pickle_|\btorch::pickle_"), "archives of LibTorch are not used; use checkpoint/"),
 ]
 
+# A test that needs a GPU is found by its tag, and never skips where FULGUR_REQUIRE_GPU forbids it.
+GPU_HELPER = "tests/support/gpu.h"
+NOT_IN_TESTS = re.compile(r"\bno CUDA device\b|\bSKIP\([^;]*\bwhy_no_cuda\b")
+TEST_CASE = re.compile(r'\bTEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)(?:,\s*"([^"]*)"\s*)?\)')
+NEEDS_GPU = re.compile(r"\bon (a|several|two)?\s*GPUs?\b", re.IGNORECASE)
+
 # Programs of LibTorch's own that Fulgur is compared with.
 PEER = re.compile(r"^benchmarks/cpp/[^/]*libtorch[^/]*$")
 
@@ -144,6 +150,17 @@ def check_code(root, name, report):
             report(name, 1, "a header begins with #pragma once")
 
 
+def check_tests(root, name, report):
+    lines = lines_of(root, name)
+    for number, line in lines:
+        if NOT_IN_TESTS.search(line) and name != GPU_HELPER:
+            report(name, number, f"a test asks for a GPU by require_gpus of {GPU_HELPER}")
+    text = "\n".join(line for _, line in lines)
+    for match in TEST_CASE.finditer(text):
+        if NEEDS_GPU.search(match.group(1)) and "[gpu]" not in (match.group(2) or ""):
+            report(name, text.count("\n", 0, match.start()) + 1, "a test that needs a GPU has the tag [gpu]")
+
+
 def check(root):
     breaches = []
 
@@ -155,6 +172,8 @@ def check(root):
             continue
         if name.endswith(CODE):
             check_code(root, name, report)
+            if name.startswith("tests/"):
+                check_tests(root, name, report)
         for number, line in lines_of(root, name):
             if MACHINE_PATH.search(line):
                 report(name, number, "no path of one machine: " + line.strip()[:80])

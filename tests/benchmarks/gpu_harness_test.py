@@ -4,6 +4,7 @@ needs no GPU, no torch and no time."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,39 @@ class Harness(unittest.TestCase):
         done, _, text = self.run_gpu("G1")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("| PyTorch by hand | not measured: torch is not there: No module named 'torch' |", text)
+
+    def test_on_a_gpu_figures_of_the_peers_alone_are_an_error(self):
+        self.answer("bin", {"says": "gpu_bench: no device 'cuda'"})
+        done, benchmarks, _ = self.run_gpu("G1", "--device", "cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nothing of Fulgur was measured, only its peers: gpu_bench: no device 'cuda'", done.stderr)
+        self.assertTrue(any(row["samples"] for row in benchmarks["G1"]["tables"][0]["rows"]))
+
+    def test_a_pack_has_cuda_and_the_scripts_and_runs_where_it_lies(self):
+        tree = self.at / "tree"
+        shutil.copytree(ROOT / "benchmarks/gpu", tree / "benchmarks/gpu")
+        shutil.copy(ROOT / "benchmarks/gpu.sh", tree / "benchmarks/gpu.sh")
+        for folder in ("bin", "lib"):
+            (tree / "build/release" / folder).mkdir(parents=True)
+        shutil.copy(shutil.which("true"), tree / "build/release/bin/gpu_bench")
+        pack = [tree / "benchmarks/gpu.sh", "--pack", self.at / "pack"]
+        done = subprocess.run([*map(str, pack)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no lib/libfulgur_cuda.so", done.stderr)
+        self.assertFalse((self.at / "pack").exists())
+        (tree / "build/release/lib/libfulgur_cuda.so").write_text("")
+        done = subprocess.run([*map(str, pack)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.at / "pack/libfulgur_cuda.so").exists())
+        # From here on only the pack is there.
+        shutil.rmtree(tree)
+        shutil.copy(self.at / "bin/gpu_bench", self.at / "pack/gpu_bench")
+        shutil.copy(self.at / "bin/answer", self.at / "pack/answer")
+        env = dict(os.environ, FULGUR_BENCHMARK_PYTHON=sys.executable, PYTHONDONTWRITEBYTECODE="1")
+        command = ["bash", self.at / "pack/benchmarks/gpu.sh", "G1", "--device", "cpu", "--python", self.at / "python/python", "--out", self.at / "out"]
+        done = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("G1: 9 of 9 rows measured", done.stdout)
 
     def test_other_parameter_counts_are_an_error(self):
         self.answer("python", GOOD | {"parameters": 8})

@@ -5,7 +5,7 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
 
-#include "fulgur/core/accelerator.h"
+#include "support/gpu.h"
 
 using namespace fulgur::test;
 
@@ -15,12 +15,6 @@ std::vector<std::string> on_cuda(int world, const std::vector<std::string>& more
   std::vector<std::string> all = probe("fit", world, 12, {"--trainer.accelerator", "cuda", "--trainer.max_steps", "20"});
   all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-int64_t gpus() {
-  const fulgur::Accelerator* cuda = fulgur::find_accelerator("cuda");
-  if (!cuda) SKIP("no CUDA device: " << fulgur::why_no_cuda());
-  return cuda->device_count();
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
@@ -35,8 +29,8 @@ TEST_CASE("F53: with no GPU to be seen, ranks that need one are not started") {
   CHECK_FALSE(says(run.err, "rank 1"));
 }
 
-TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start") {
-  const int64_t there = gpus();
+TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]") {
+  const int64_t there = require_gpus(1).device_count();
   const TemporaryFolder folder;
   const Finished launched = trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
   CHECK(launched.exit_code == 5);
@@ -48,8 +42,8 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start") {
   CHECK(says(runs[0].err, "has no GPU of its own"));
 }
 
-TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message") {
-  gpus();
+TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message", "[gpu]") {
+  require_gpus(1);
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
   const Finished run = trainer(on_cuda(1, {"--trainer.strategy", "ddp", "--trainer.devices", "1", "--trainer.strategy.process_group_backend", "nccl", "--model.trouble", "device_assert",
@@ -61,8 +55,8 @@ TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message") {
   CHECK(says(run.err, "device-side assert"));
 }
 
-TEST_CASE("F53: on two GPUs, a rank that is killed or stopped while the other waits in an exchange over NCCL ends both in time") {
-  if (gpus() < 2) SKIP("there is one GPU");
+TEST_CASE("F53: on two GPUs, a rank that is killed or stopped while the other waits in an exchange over NCCL ends both in time", "[gpu]") {
+  require_gpus(2);
   const std::string trouble = GENERATE("kill", "stop");
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();

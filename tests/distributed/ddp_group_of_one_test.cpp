@@ -3,7 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/accelerator.h"
+#include "support/gpu.h"
 
 using namespace fulgur::test;
 
@@ -38,7 +38,7 @@ void compare_with_one_device(const std::string& accelerator, const std::string& 
 
 TEST_CASE("ddp: a group of one that names Gloo trains to the bits of single_device") { compare_with_one_device("cpu", "gloo"); }
 
-TEST_CASE("on a GPU, a group of one over NCCL, or over Gloo, trains to the bits of single_device") {
-  if (!fulgur::find_accelerator("cuda")) SKIP("no CUDA device: " << fulgur::why_no_cuda());
+TEST_CASE("on a GPU, a group of one over NCCL, or over Gloo, trains to the bits of single_device", "[gpu]") {
+  require_gpus(1);
   for (const char* backend : {"nccl", "gloo"}) compare_with_one_device("cuda", backend);
 }

@@ -1,5 +1,6 @@
 set(TEST_SOURCES
   batch_norm_test.cpp
+  cuda_library_test.cpp
   linear_test.cpp
   norm_layers_test.cpp
   parallel_apply_test.cpp

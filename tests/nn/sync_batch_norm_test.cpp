@@ -10,10 +10,10 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include "fulgur/core/accelerator.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/nn/batch_norm.h"
 #include "support/expect_error.h"
+#include "support/gpu.h"
 #include "support/texts_of_one.h"
 #include "support/thread_collectives.h"
 
@@ -433,7 +433,7 @@ TEST_CASE("a synchronised norm has no second derivative and says so") {
 
 TEST_CASE("a synchronised norm beside a rank with the same samples") { compare_mirrored(at::kCPU); }
 
-TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples") {
-  if (!find_accelerator("cuda")) SKIP("no CUDA device: " << why_no_cuda());
+TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples", "[gpu]") {
+  test::require_gpus(1);
   compare_mirrored(at::kCUDA);
 }

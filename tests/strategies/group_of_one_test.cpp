@@ -4,8 +4,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/accelerator.h"
 #include "fulgur/strategies/process_group.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 
@@ -43,8 +43,7 @@ void check_exchanges(const std::string& backend, at::Device device) {
 
 TEST_CASE("a group of one process exchanges with itself over Gloo") { check_exchanges("gloo", at::kCPU); }
 
-TEST_CASE("on a GPU, a group of one process exchanges with itself over NCCL, and over Gloo through the host") {
-  const Accelerator* cuda = find_accelerator("cuda");
-  if (!cuda) SKIP("no CUDA device: " << why_no_cuda());
-  for (const char* backend : {"nccl", "gloo"}) check_exchanges(backend, cuda->device(0));
+TEST_CASE("on a GPU, a group of one process exchanges with itself over NCCL, and over Gloo through the host", "[gpu]") {
+  const at::Device device = test::require_gpus(1).device(0);
+  for (const char* backend : {"nccl", "gloo"}) check_exchanges(backend, device);
 }

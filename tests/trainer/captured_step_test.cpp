@@ -8,7 +8,6 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/accelerator.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/state_bytes.h"
@@ -16,6 +15,7 @@
 #include "fulgur/optim/lbfgs.h"
 #include "fulgur/optim/lion.h"
 #include "fulgur/strategies/single_device.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -279,9 +279,8 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }), ContainsSubstring("a step on cpu cannot be"));
 }
 
-TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws other numbers in each") {
-  const Accelerator* cuda = find_accelerator("cuda");
-  if (!cuda) SKIP("no CUDA device: " << why_no_cuda());
+TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws other numbers in each", "[gpu]") {
+  require_gpus(1);
   TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"}) {
     CAPTURE(precision);

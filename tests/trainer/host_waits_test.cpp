@@ -5,7 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
-#include "fulgur/core/accelerator.h"
+#include "support/gpu.h"
 #include "support/host_waits.h"
 
 using namespace fulgur;
@@ -73,8 +73,8 @@ TEST_CASE("calls of the CUDA runtime that wait come to the counter first") {
   CHECK(host_waits() == before + 4);
 }
 
-TEST_CASE("on a GPU, steps that write nothing wait for nothing: in each precision, with clipping, logged values and a schedule") {
-  if (!find_accelerator("cuda")) SKIP("no CUDA device: " << why_no_cuda());
+TEST_CASE("on a GPU, steps that write nothing wait for nothing: in each precision, with clipping, logged values and a schedule", "[gpu]") {
+  require_gpus(1);
   TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"})
     for (const bool cuda_graph : {false, true}) {

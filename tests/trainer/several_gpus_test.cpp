@@ -2,7 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
-#include "fulgur/core/accelerator.h"
+#include "support/gpu.h"
 #include "virtual_devices/paired.h"
 
 using namespace fulgur;
@@ -18,12 +18,10 @@ TrainerOptions on_gpus(TrainerOptions options, int devices) {
   return options;
 }
 
-int gpus() { return find_accelerator("cuda") ? static_cast<int>(find_accelerator("cuda")->device_count()) : 0; }
-
 }  // namespace
 
-TEST_CASE("on a GPU, a module placed on it trains as on one device, with micro-batches") {
-  if (gpus() < 1) SKIP("no CUDA device: " << why_no_cuda());
+TEST_CASE("on a GPU, a module placed on it trains as on one device, with micro-batches", "[gpu]") {
+  require_gpus(1);
   const int64_t micro_batches = GENERATE(1, 3);
   const TemporaryFolder folder;
   const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
@@ -33,9 +31,8 @@ TEST_CASE("on a GPU, a module placed on it trains as on one device, with micro-b
   CHECK(largest_difference(one.weights, many.weights) < 1e-6);
 }
 
-TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one") {
-  const int count = std::min(gpus(), 8) / 2 * 2;
-  if (count < 2) SKIP("this machine has " << gpus() << " CUDA devices; two are needed");
+TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one", "[gpu]") {
+  const int count = static_cast<int>(std::min<int64_t>(require_gpus(2).device_count(), 8)) / 2 * 2;
   const TemporaryFolder folder;
   const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
   const auto one = train<Pair>(on_gpus(quiet(folder), 1), {}, data());

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
 #include "fulgur/models/gpt.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/sgd.h"
@@ -172,6 +173,8 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   for (const auto& peak : report.peak_memory)
     if (peak.device.starts_with("cuda"))
       for (auto& sample : result["samples"]) sample["peak_gib"] = static_cast<double>(peak.bytes) / (1 << 30);
+  if (const auto memory = fulgur::device_memory(work.device()))
+    for (auto& sample : result["samples"]) sample["peak_reserved_gib"] = static_cast<double>(memory->peak_reserved) / (1 << 30);
   return result;
 }
 

@@ -64,6 +64,8 @@ class Loop:
             (lambda: torch.autocast(device, HALF[precision], cache_enabled=way != "graph")) if precision.endswith("mixed") else contextlib.nullcontext
         )
         self.loss = torch.compile(loss_of, mode="reduce-overhead") if way == "compile" else loss_of
+        update = self.optimizer.step
+        self.update = torch.compile(lambda: update(), mode="reduce-overhead") if case.get("compile_optimizer") else update
         self.graph = self.static = None
         self.count = 0
         self.way = way
@@ -77,7 +79,7 @@ class Loop:
             self.scaler.update()
         else:
             loss.backward()
-            self.optimizer.step()
+            self.update()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
@@ -214,4 +216,5 @@ def run_training(case, device, scratch):
     if device == "cuda":
         for sample in samples:
             sample["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            sample["peak_reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
     return {"samples": samples, "parameters": count_parameters(net), "losses": losses}
