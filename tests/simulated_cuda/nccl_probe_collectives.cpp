@@ -15,7 +15,7 @@ namespace {
 
 // Small, so that the types of one byte hold every sum and product of four ranks.
 double number(int rank, size_t i, bool is_signed) {
-  return static_cast<double>((static_cast<size_t>(rank) * 3 + i * 5 + i / 7) % 3) - (is_signed ? 1 : 0);
+  return static_cast<double>((static_cast<size_t>(rank) * 2 + i * 5 + i / 7) % 3) - (is_signed ? 1 : 0);
 }
 
 template <class T>
