@@ -1,0 +1,15 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <vector>
+
+#include "communicator.h"
+
+namespace fulgur::simulated_nccl {
+
+/// A communicator of those `members` of the parent that give the same color, in the order of their keys. Waits for all
+/// members. A negative color takes part and gets none.
+ncclResult_t split(Communicator& parent, const std::vector<int>& members, int color, int key, ncclComm_t* made);
+
+}  // namespace fulgur::simulated_nccl

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+namespace fulgur::simulated_nccl {
+
+/// The wait for another process, which is polled: it may be dead, and nothing in shared memory says so. Polls often at
+/// first, then every millisecond. After SIMULATED_NCCL_TIMEOUT seconds without `progress()` it ends the process;
+/// without the variable it waits for ever, as NCCL does.
+class Waiting {
+ public:
+  /// `what` describes the wait, for the message of a timeout.
+  explicit Waiting(std::function<std::string()> what) : what_(std::move(what)) {}
+  void pause();
+  void progress();
+
+ private:
+  std::function<std::string()> what_;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+  int pauses_ = 0;
+};
+
+}  // namespace fulgur::simulated_nccl
