@@ -3,7 +3,8 @@
 add_compile_options(-fPIC)
 
 add_library(fulgur_warnings INTERFACE)
-target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual>)
 # g++ 12 warns of overlapping copies in `"text" + std::string` (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(fulgur_warnings INTERFACE -Wno-restrict)

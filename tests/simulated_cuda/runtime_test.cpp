@@ -5,6 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <cstring>
+#include <functional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -29,7 +31,9 @@ struct Stream {
 };
 
 struct Event {
-  explicit Event(unsigned flags = cudaEventDisableTiming) { REQUIRE(cudaEventCreateWithFlags(&handle, flags) == cudaSuccess); }
+  explicit Event(unsigned flags = cudaEventDisableTiming) {
+    REQUIRE(cudaEventCreateWithFlags(&handle, flags) == cudaSuccess);
+  }
   ~Event() { cudaEventDestroy(handle); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -72,7 +76,8 @@ void add(void* argument) {
 
 // As a kernel: *target += number (+ *source), when the stream comes to it.
 int enqueue_add(cudaStream_t stream, int* target, int number, int* source = nullptr) {
-  return simulated_cuda_enqueue(stream, add, new Adding{target, source, number}, [](void* a) { delete static_cast<Adding*>(a); }, "add", 0);
+  return simulated_cuda_enqueue(
+      stream, add, new Adding{target, source, number}, [](void* a) { delete static_cast<Adding*>(a); }, "add", 0);
 }
 
 SimulatedCudaCounts counts() {
@@ -89,7 +94,9 @@ TEST_CASE("work of a stream runs in its order in every schedule") {
   DeviceInt value(1);
   for (int i = 0; i < 20; ++i) {
     int* const at = value.address;
-    REQUIRE(simulated_cuda_enqueue(stream.handle, [](void* p) { *static_cast<int*>(p) = (*static_cast<int*>(p) * 3 + 1) % 1000003; }, at, nullptr, "step", 0) == 0);
+    REQUIRE(simulated_cuda_enqueue(
+                stream.handle, [](void* p) { *static_cast<int*>(p) = (*static_cast<int*>(p) * 3 + 1) % 1000003; }, at,
+                nullptr, "step", 0) == 0);
   }
   CHECK(cudaStreamSynchronize(stream.handle) == cudaSuccess);
   int expected = 1;
@@ -119,8 +126,10 @@ TEST_CASE("a stream's wait for an event is seen, and one that is missing too") {
   if (waits) REQUIRE(cudaStreamWaitEvent(second.handle, event.handle, 0) == cudaSuccess);
   enqueue_add(second.handle, target.address, 0, source.address);
   CHECK(cudaStreamSynchronize(second.handle) == cudaSuccess);
-  if (waits) CHECK(*target.address == 7);
-  else if (seed == 1) CHECK(*target.address == 0);
+  if (waits)
+    CHECK(*target.address == 7);
+  else if (seed == 1)
+    CHECK(*target.address == 0);
   CHECK(cudaDeviceSynchronize() == cudaSuccess);
 }
 
@@ -158,8 +167,10 @@ TEST_CASE("a pinned buffer that is used again too early is seen; pageable memory
   Pinned pinned;
   *pinned.address = 1;
   int pageable = 1;
-  REQUIRE(cudaMemcpyAsync(from_pinned.address, pinned.address, sizeof(int), cudaMemcpyDefault, stream.handle) == cudaSuccess);
-  REQUIRE(cudaMemcpyAsync(from_pageable.address, &pageable, sizeof(int), cudaMemcpyDefault, stream.handle) == cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(from_pinned.address, pinned.address, sizeof(int), cudaMemcpyDefault, stream.handle) ==
+          cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(from_pageable.address, &pageable, sizeof(int), cudaMemcpyDefault, stream.handle) ==
+          cudaSuccess);
   *pinned.address = 9;
   pageable = 9;
   CHECK(cudaStreamSynchronize(stream.handle) == cudaSuccess);
@@ -344,15 +355,20 @@ TEST_CASE("what a capture forbids is refused and makes it invalid") {
       {"cudaMalloc", [&] { return cudaMalloc(&memory, 64); }, cudaErrorStreamCaptureUnsupported},
       {"cudaFree", [&] { return cudaFree(value.address); }, cudaErrorStreamCaptureUnsupported},
       {"cudaHostAlloc", [&] { return cudaHostAlloc(&memory, 64, 0); }, cudaErrorStreamCaptureUnsupported},
-      {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(stream.handle); }, cudaErrorStreamCaptureUnsupported},
+      {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(stream.handle); },
+       cudaErrorStreamCaptureUnsupported},
       {"cudaStreamQuery", [&] { return cudaStreamQuery(stream.handle); }, cudaErrorStreamCaptureUnsupported},
       {"cudaDeviceSynchronize", [&] { return cudaDeviceSynchronize(); }, cudaErrorStreamCaptureUnsupported},
       {"cudaEventQuery", [&] { return cudaEventQuery(recorded.handle); }, cudaErrorStreamCaptureUnsupported},
-      {"cudaMemcpy", [&] { return cudaMemcpy(value.address, pageable.data(), sizeof(int), cudaMemcpyDefault); }, cudaErrorStreamCaptureUnsupported},
-      {"a copy of pageable memory", [&] { return cudaMemcpyAsync(pageable.data(), value.address, sizeof(int), cudaMemcpyDefault, stream.handle); },
+      {"cudaMemcpy", [&] { return cudaMemcpy(value.address, pageable.data(), sizeof(int), cudaMemcpyDefault); },
        cudaErrorStreamCaptureUnsupported},
-      {"an event from outside", [&] { return cudaStreamWaitEvent(stream.handle, recorded.handle, 0); }, cudaErrorStreamCaptureIsolation},
-      {"a second capture", [&] { return cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal); }, cudaErrorIllegalState},
+      {"a copy of pageable memory",
+       [&] { return cudaMemcpyAsync(pageable.data(), value.address, sizeof(int), cudaMemcpyDefault, stream.handle); },
+       cudaErrorStreamCaptureUnsupported},
+      {"an event from outside", [&] { return cudaStreamWaitEvent(stream.handle, recorded.handle, 0); },
+       cudaErrorStreamCaptureIsolation},
+      {"a second capture", [&] { return cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal); },
+       cudaErrorIllegalState},
   };
   for (const Case& each : cases) {
     INFO(each.name);
@@ -372,7 +388,8 @@ TEST_CASE("what a capture forbids is refused and makes it invalid") {
 TEST_CASE("another thread may allocate during a thread-local capture, and not during a global one") {
   const Stream stream;
   const bool global = GENERATE(true, false);
-  REQUIRE(cudaStreamBeginCapture(stream.handle, global ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(
+              stream.handle, global ? cudaStreamCaptureModeGlobal : cudaStreamCaptureModeThreadLocal) == cudaSuccess);
   cudaError_t error = cudaErrorUnknown;
   void* memory = nullptr;
   std::thread([&] { error = cudaMalloc(&memory, 64); }).join();
@@ -452,7 +469,9 @@ TEST_CASE("times between events") {
 // Last: nothing of the process's devices works afterwards.
 TEST_CASE("zz: a kernel's assertion makes every later call fail") {
   const Stream stream;
-  REQUIRE(simulated_cuda_enqueue(stream.handle, [](void*) { throw std::runtime_error("index out of range"); }, nullptr, nullptr, "asserts", 0) == 0);
+  REQUIRE(simulated_cuda_enqueue(
+              stream.handle, [](void*) { throw std::runtime_error("index out of range"); }, nullptr, nullptr, "asserts",
+              0) == 0);
   CHECK(cudaStreamSynchronize(stream.handle) == cudaErrorAssert);
   void* memory = nullptr;
   CHECK(cudaMalloc(&memory, 64) == cudaErrorAssert);
