@@ -109,7 +109,9 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
   endif()
 endif()
 message(STATUS "LibTorch: ${FULGUR_TORCH_ROOT} (CUDA: ${FULGUR_WITH_CUDA}, NCCL: ${FULGUR_WITH_NCCL})")
-if(NOT FULGUR_WITH_CUDA)
+if(DEFINED FULGUR_TORCH_ROOT_AT_BUILD)
+  # An installed Fulgur has what it was built with.
+elseif(NOT FULGUR_WITH_CUDA)
   message(STATUS "CUDA is left out, so programs compute on the CPU only: ${_no_cuda}")
 elseif(NOT FULGUR_WITH_NCCL)
   message(STATUS "NCCL is left out, so `ddp` on GPUs needs `process_group_backend: gloo`, which goes through the host: no ${_site}/nvidia/nccl/include/nccl.h. "
