@@ -3,14 +3,14 @@
 #   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
 #   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, where they and their headers are present
 # Looked for in Torch_DIR, CMAKE_PREFIX_PATH (both as torch's own package uses them), then in the cache folder that
-# scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment) chooses between the two parts of the cache.
+# scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between the two parts of that folder.
 
 set(_cache "$ENV{XDG_CACHE_HOME}")
 if(NOT _cache)
   set(_cache "$ENV{HOME}/.cache")
 endif()
 set(_flavours cuda cpu)
-if("$ENV{FULGUR_LIBTORCH}" STREQUAL "cpu")
+if("$ENV{FULGUR_LIBTORCH}" STREQUAL "cpu" OR (NOT DEFINED ENV{FULGUR_LIBTORCH} AND "${FULGUR_LIBTORCH}" STREQUAL "cpu"))
   set(_flavours cpu cuda)
 endif()
 
@@ -64,15 +64,14 @@ if(NOT TARGET fulgur::torch)
   endforeach()
 endif()
 
+# What is missing for libfulgur_cuda.so, and for NCCL in it, is said at the end.
 set(FULGUR_WITH_CUDA OFF)
 set(FULGUR_WITH_NCCL OFF)
-if(EXISTS "${_site}/nvidia/nccl/include/nccl.h")
-  set(FULGUR_WITH_NCCL ON)
-  set(FULGUR_NCCL_INCLUDE "${_site}/nvidia/nccl/include")
-endif()
+set(_no_cuda "this LibTorch has no ${_torch_root}/lib/libtorch_cuda.so")
 if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/libc10_cuda.so")
+  set(_no_cuda)
   foreach(_dir "${_site}/nvidia/cu13/include" "$ENV{CUDA_HOME}/include")
-    # The runtime wheel alone, which the CPU part has too, lacks the headers of the compiler (crt/).
+    # The headers in crt/ come in a wheel apart (nvidia-cuda-crt).
     if(EXISTS "${_dir}/cuda_runtime_api.h" AND EXISTS "${_dir}/crt/host_config.h")
       set(_cuda_include "${_dir}")
       break()
@@ -80,13 +79,25 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
   endforeach()
   find_library(_cudart NAMES libcudart.so.13 libcudart.so.12 libcudart.so
     PATHS "${_site}/nvidia/cu13/lib" "$ENV{CUDA_HOME}/lib64" NO_DEFAULT_PATH NO_CACHE)
-  if(_cuda_include AND _cudart)
+  if(NOT _cuda_include)
+    string(APPEND _no_cuda "no cuda_runtime_api.h with crt/host_config.h (wheels nvidia-cuda-runtime and nvidia-cuda-crt). ")
+  endif()
+  if(NOT _cudart)
+    string(APPEND _no_cuda "no libcudart.so.13 (wheel nvidia-cuda-runtime). ")
+  endif()
+  if(_no_cuda)
+    string(APPEND _no_cuda "Looked in ${_site}/nvidia/cu13 and CUDA_HOME ('$ENV{CUDA_HOME}'); scripts/setup.sh installs both wheels")
+  else()
     set(FULGUR_WITH_CUDA ON)
     set(FULGUR_CUDA_INCLUDE "${_cuda_include}")
+    if(EXISTS "${_site}/nvidia/nccl/include/nccl.h")
+      set(FULGUR_WITH_NCCL ON)
+      set(FULGUR_NCCL_INCLUDE "${_site}/nvidia/nccl/include")
+    endif()
     if(NOT TARGET fulgur::torch_cuda)
       add_library(fulgur::torch_cuda INTERFACE IMPORTED GLOBAL)
       target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_cuda_include}")
-      if(EXISTS "${_site}/nvidia/nccl/include/nccl.h")
+      if(FULGUR_WITH_NCCL)
         target_compile_options(fulgur::torch_cuda INTERFACE "SHELL:-idirafter ${_site}/nvidia/nccl/include")
       endif()
       target_link_libraries(fulgur::torch_cuda INTERFACE fulgur::torch
@@ -99,4 +110,12 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
     endif()
   endif()
 endif()
-message(STATUS "LibTorch: ${FULGUR_TORCH_ROOT} (CUDA: ${FULGUR_WITH_CUDA})")
+message(STATUS "LibTorch: ${FULGUR_TORCH_ROOT} (CUDA: ${FULGUR_WITH_CUDA}, NCCL: ${FULGUR_WITH_NCCL})")
+if(DEFINED FULGUR_TORCH_ROOT_AT_BUILD)
+  # An installed Fulgur has what it was built with.
+elseif(NOT FULGUR_WITH_CUDA)
+  message(STATUS "CUDA is left out, so programs compute on the CPU only: ${_no_cuda}")
+elseif(NOT FULGUR_WITH_NCCL)
+  message(STATUS "NCCL is left out, so `ddp` on GPUs needs `process_group_backend: gloo`, which goes through the host: no ${_site}/nvidia/nccl/include/nccl.h. "
+    "The wheel nvidia-nccl-cu13 brings it; FULGUR_LIBTORCH=cuda scripts/setup.sh installs it")
+endif()

@@ -3,6 +3,7 @@
 TORCH_VERSION=2.11.0
 CUDA_RUNTIME_VERSION=13.0.96
 CUDA_CUPTI_VERSION=13.0.85
+CUDA_CRT_VERSION=13.0.88
 
 say() { printf '[fulgur] %s\n' "$*"; }
 die() { local code="$1"; shift; printf '%s\n' "$*" >&2; exit "$code"; }
@@ -22,11 +23,14 @@ parallel_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# True with an NVIDIA driver: the kernel's, one in a container, or Windows' under WSL2.
+has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || [ -e /dev/nvidiactl ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
+
 # cpu or cuda: as asked, else cuda where an NVIDIA driver is loaded.
 libtorch_flavour() {
   case "${FULGUR_LIBTORCH:-auto}" in
     cpu | cuda) echo "$FULGUR_LIBTORCH" ;;
-    auto) if [ -e /proc/driver/nvidia/version ]; then echo cuda; else echo cpu; fi ;;
+    auto) if has_nvidia_driver; then echo cuda; else echo cpu; fi ;;
     *) die 2 "FULGUR_LIBTORCH must be cpu, cuda or auto, got '$FULGUR_LIBTORCH'" ;;
   esac
 }
@@ -45,6 +49,13 @@ libtorch_cached_dir() {
       return 0
     fi
   done
+  return 1
+}
+
+# True where the LibTorch in folder $1 of the cache has all headers that libfulgur_cuda.so is compiled with.
+libtorch_has_cuda_headers() {
+  local header
+  for header in "$1"/lib/python3*/site-packages/nvidia/cu13/include/crt/host_config.h; do [ -e "$header" ] && return 0; done
   return 1
 }
 

@@ -48,12 +48,17 @@ fi
 
 flavour="$(libtorch_flavour)"
 have_torch=1
-libtorch_given_dir >/dev/null || libtorch_cached_dir "$flavour" >/dev/null || have_torch=0
+have_headers=1
+if ! libtorch_given_dir >/dev/null; then
+  if cached="$(libtorch_cached_dir "$flavour")"; then libtorch_has_cuda_headers "$cached" || have_headers=0
+  else have_torch=0; fi
+fi
 
 if [ $check_only = 1 ]; then
   [ ${#missing[@]} -eq 0 ] || printf 'missing package: %s\n' "${missing[@]}"
   [ $have_torch = 1 ] || echo "missing: LibTorch $TORCH_VERSION ($flavour)"
-  [ ${#missing[@]} -eq 0 ] && [ $have_torch = 1 ] && exit 0
+  [ $have_headers = 1 ] || echo "missing: CUDA's headers in $cached (wheel nvidia-cuda-crt $CUDA_CRT_VERSION)"
+  [ ${#missing[@]} -eq 0 ] && [ $have_torch = 1 ] && [ $have_headers = 1 ] && exit 0
   exit 2
 fi
 
@@ -161,6 +166,19 @@ install_libtorch() {
   touch "$dir/.complete"
 }
 
+# No wheel that torch asks for brings these headers (0.1 MB). A folder of an earlier set-up gets them too.
+install_cuda_headers() {
+  local dir
+  dir="$(libtorch_cached_dir "$flavour")"
+  exec 9>"$dir.lock"
+  if command -v flock >/dev/null; then flock 9; fi
+  if libtorch_has_cuda_headers "$dir"; then return 0; fi
+  say "CUDA's headers into $dir"
+  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 --no-deps "nvidia-cuda-crt==$CUDA_CRT_VERSION" ||
+    die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION; see its messages above"
+}
+
 if [ $have_torch = 0 ]; then install_libtorch; fi
+if ! libtorch_given_dir >/dev/null; then install_cuda_headers; fi
 if given="$(libtorch_given_dir)"; then say "ready: LibTorch as you name it, $given"
 else say "ready: LibTorch in $(libtorch_cached_dir "$flavour")"; fi

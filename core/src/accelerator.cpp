@@ -1,10 +1,13 @@
 #include "fulgur/core/accelerator.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <utility>
+
+#include "cuda_driver.h"
 
 namespace fulgur {
 namespace {
@@ -21,26 +24,33 @@ class CpuAccelerator final : public Accelerator {
 struct Accelerators {
   std::mutex mutex;
   std::vector<Accelerator*> list;
+  std::atomic<int64_t> count{1};  ///< of the list; read in each backward
   bool cuda_tried = false;
-  std::string cuda_reason;
+  std::string cuda_reason, cuda_remedy;
 };
 
 Accelerators& accelerators() {
   static CpuAccelerator cpu;
-  static Accelerators all{.mutex = {}, .list = {&cpu}, .cuda_tried = false, .cuda_reason = {}};
+  static Accelerators all{.mutex = {}, .list = {&cpu}, .count = 1, .cuda_tried = false, .cuda_reason = {}, .cuda_remedy = {}};
   return all;
 }
 
-bool has_driver() { return access("/proc/driver/nvidia/version", F_OK) == 0 || access("/dev/nvidiactl", F_OK) == 0; }
+constexpr const char* kRepairDriver = "Repair the NVIDIA driver: nvidia-smi must list the GPUs, and CUDA 13 needs driver 580 or newer";
+constexpr const char* kGetCuda =
+    "For the GPU, run FULGUR_LIBTORCH=cuda scripts/setup.sh and build again; docs/install.md, chapter CUDA, has more";
 
-// Returns the reason of a failure, or nothing. Run without the lock: the library registers itself.
-std::string load_cuda() {
-  if (!has_driver()) return "this machine has no NVIDIA driver";
-  if (dlopen("libfulgur_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    const char* reason = dlerror();
-    return std::string("libfulgur_cuda.so could not be loaded: ") + (reason ? reason : "unknown reason");
-  }
-  return {};
+struct Failure {
+  std::string reason, remedy;
+};
+
+// Empty where it worked. Run without the lock: the library registers itself.
+Failure load_cuda() {
+  using State = detail::CudaDriver::State;
+  const detail::CudaDriver driver = detail::find_cuda_driver();
+  if (driver.state != State::ready) return {driver.reason, driver.state == State::broken ? kRepairDriver : ""};
+  if (dlopen("libfulgur_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return {};
+  const char* const reason = dlerror();
+  return {std::string("libfulgur_cuda.so could not be loaded: ") + (reason ? reason : "unknown reason"), kGetCuda};
 }
 
 }  // namespace
@@ -51,7 +61,10 @@ GraphCapture::~GraphCapture() = default;
 void register_accelerator(Accelerator* accelerator) {
   std::lock_guard<std::mutex> lock(accelerators().mutex);
   accelerators().list.push_back(accelerator);
+  ++accelerators().count;
 }
+
+int64_t accelerator_count() { return accelerators().count.load(std::memory_order_acquire); }
 
 Accelerator* find_accelerator(const std::string& name) {
   auto& all = accelerators();
@@ -62,15 +75,20 @@ Accelerator* find_accelerator(const std::string& name) {
     all.cuda_tried |= try_cuda;
   }
   if (try_cuda) {
-    std::string reason = load_cuda();
+    Failure failure = load_cuda();
     std::lock_guard<std::mutex> lock(all.mutex);
-    all.cuda_reason = std::move(reason);
+    all.cuda_reason = std::move(failure.reason);
+    all.cuda_remedy = std::move(failure.remedy);
   }
   std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = std::find_if(all.list.begin(), all.list.end(), [&](const Accelerator* a) { return a->name() == name; });
   if (found == all.list.end()) return nullptr;
   if ((*found)->device_count() == 0) {
-    all.cuda_reason = "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)";
+    if (name == "cuda" && all.cuda_reason.empty()) {
+      const std::string fault = (*found)->why_no_device();
+      all.cuda_reason = fault.empty() ? "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)" : fault;
+      all.cuda_remedy = fault.empty() ? "" : kRepairDriver;
+    }
     return nullptr;
   }
   return *found;
@@ -79,6 +97,19 @@ Accelerator* find_accelerator(const std::string& name) {
 std::string why_no_cuda() {
   std::lock_guard<std::mutex> lock(accelerators().mutex);
   return accelerators().cuda_reason;
+}
+
+std::string how_to_get_cuda() {
+  std::lock_guard<std::mutex> lock(accelerators().mutex);
+  return accelerators().cuda_remedy;
+}
+
+bool built_for_cpu() {
+#ifdef FULGUR_BUILT_FOR_CPU
+  return true;
+#else
+  return false;
+#endif
 }
 
 }  // namespace fulgur

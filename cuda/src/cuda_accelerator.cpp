@@ -13,6 +13,15 @@ class CudaAccelerator final : public Accelerator {
  public:
   std::string name() const override { return "cuda"; }
   int64_t device_count() const override { return c10::cuda::device_count(); }
+
+  std::string why_no_device() const override {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    cudaGetLastError();
+    if (error == cudaSuccess || error == cudaErrorNoDevice) return {};
+    return std::string("the CUDA runtime finds no device: ") + cudaGetErrorString(error);
+  }
+
   at::Device device(int64_t index) const override { return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)); }
 
   std::string device_name(int64_t index) const override {

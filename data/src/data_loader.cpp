@@ -52,6 +52,7 @@ struct DataLoader::Impl {
 
   std::shared_ptr<const BatchRecipe> recipe;
   std::optional<BatchBuffers> buffers;
+  bool pin_transformed = false;
   std::unique_ptr<ReadAhead> ahead;
   std::optional<WorkerTuner> tuner;
   int64_t workers = 0;
@@ -180,8 +181,11 @@ bool DataLoader::Impl::pins() const {
 
 void DataLoader::Impl::make_recipe() {
   const bool pinned = pins();
+  // What the loader's user made of a batch is pinned when it is made: pinned memory before that would be left.
+  pin_transformed = pinned && options.transform;
+  const bool pinned_buffers = pinned && !options.collate && !options.transform;
   const int64_t rows = plan.largest_batch();
-  if (recipe && buffers && buffers->rows() == rows && buffers->pinned() == (pinned && !options.collate)) return;
+  if (recipe && buffers && buffers->rows() == rows && buffers->pinned() == pinned_buffers) return;
   Batch prototype;
   if (buffers) {
     prototype = buffers->prototype();
@@ -195,10 +199,10 @@ void DataLoader::Impl::make_recipe() {
     }
   }
   recipe = std::make_shared<const BatchRecipe>(
-      BatchRecipe{.dataset = dataset, .collate = options.collate, .pin_collated = pinned, .name = options.name});
+      BatchRecipe{.dataset = dataset, .collate = options.collate, .pin_collated = pinned && !options.transform, .name = options.name});
   // What is read ahead, what the consumer has, and what it had a moment ago.
   const int64_t most_workers = tuner ? cores() : workers;
-  buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3), pinned && !options.collate);
+  buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3), pinned_buffers);
 }
 
 void DataLoader::Impl::set_workers(int64_t count) {
@@ -362,6 +366,7 @@ bool DataLoader::next(Batch& out) {
   Batch batch = m.read_next(rows);
   try {
     out = m.options.transform ? m.options.transform(std::move(batch)) : std::move(batch);
+    if (m.pin_transformed) out = out.pin_memory();
   } catch (...) {
     m.stale = true;
     throw;

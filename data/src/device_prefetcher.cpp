@@ -72,9 +72,11 @@ bool DevicePrefetcher::next(Batch& out) {
   if (!device_) return loader_->next(out);
   if (!device_->ahead.next(out)) return false;
   device_->stream.hand_over(out);
-  // The device still computes what was asked of it before: the copy of the following batch runs beside that.
-  device_->ahead.read_ahead();
   return true;
+}
+
+void DevicePrefetcher::read_ahead() {
+  if (device_) device_->ahead.read_ahead();
 }
 
 void DevicePrefetcher::unread() {

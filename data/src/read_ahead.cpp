@@ -1,5 +1,7 @@
 #include "read_ahead.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -7,6 +9,7 @@
 #include <mutex>
 #include <system_error>
 
+#include "current_device.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
@@ -52,6 +55,7 @@ struct ReadAhead::Shared {
   std::vector<Piece> pieces;  ///< by thread
   double row_s = 0;           ///< what a row took lately
   int64_t busy = 0, alive = 0;
+  const std::optional<at::Device> device = current_device();  ///< the run's, for datasets that make tensors on "the" device
   bool stop = false;
 
   std::shared_ptr<Slot> open_slot() const {
@@ -69,6 +73,7 @@ struct ReadAhead::Shared {
 
   void run(size_t who) {
     const OneThread one_thread;
+    const c10::OptionalDeviceGuard guard(device);
     std::unique_lock lock(mutex);
     while (!stop) {
       std::shared_ptr<Slot> slot = open_slot();

@@ -1,9 +1,12 @@
 #include "stream_reader.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <chrono>
 #include <deque>
 #include <system_error>
 
+#include "current_device.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
@@ -42,9 +45,11 @@ struct StreamReader::Shared {
   std::deque<StreamItem> items;
   Clock::time_point since;
   bool stop = false, alive = true;
+  const std::optional<at::Device> device = current_device();  ///< the run's, for datasets that make tensors on "the" device
 
   void run() {
     const OneThread one_thread;
+    const c10::OptionalDeviceGuard guard(device);
     std::unique_lock lock(mutex);
     for (bool more = true; more;) {
       changed.wait(lock, [this] { return stop || items.size() < most; });

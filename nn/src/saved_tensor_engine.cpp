@@ -1,10 +1,17 @@
 #include "saved_tensor_engine.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
 #include <utility>
 
+#include "fulgur/core/accelerator.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/no_signals.h"
 
 namespace fulgur::nn {
 namespace {
@@ -20,6 +27,41 @@ class SavedTensorEngine final : public Engine {
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return innermost ? innermost->hooks() : nullptr;
   }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots, const torch::autograd::variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    if (served_.load(std::memory_order_acquire) != accelerator_count()) serve_new_devices();
+    return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+
+ private:
+  // LibTorch starts a thread for each device at the first backward of the process, and a backward on a device that came later
+  // dies in an assertion. CUDA's devices come with a library that is loaded when a run asks for it: they get their threads here.
+  void serve_new_devices() {
+    const std::lock_guard<std::mutex> lock(serving_);
+    const int64_t accelerators = accelerator_count();
+    initialize_device_threads_pool();
+    const size_t before = device_ready_queues_.size(), devices = std::max(most_devices(), before);
+    for (size_t device = before; device < devices; ++device) device_ready_queues_.push_back(std::make_shared<torch::autograd::ReadyQueue>());
+    const NoSignals no_signals;
+    for (size_t device = before; device < devices; ++device)
+      std::thread([this, device, queue = device_ready_queues_[device]] { thread_init(static_cast<int>(device), queue); }).detach();
+    served_.store(accelerators, std::memory_order_release);
+  }
+
+  // As the engine counts them: one thread serves the device of an index of each kind.
+  static size_t most_devices() {
+    size_t most = 0;
+    for (const auto& registered : c10::impl::device_guard_impl_registry) {
+      const auto* const impl = registered.load();
+      if (impl == nullptr || impl->type() == at::kCPU || impl->type() == at::kMeta || impl->type() == at::kLazy) continue;
+      most = std::max(most, static_cast<size_t>(std::max<int>(impl->deviceCount(), 0)));
+    }
+    return most;
+  }
+
+  std::mutex serving_;
+  std::atomic<int64_t> served_{0};  ///< accelerators whose devices have threads
 };
 
 Engine& saved_tensor_engine() {

@@ -1,5 +1,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include "fulgur/data/samplers.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
@@ -181,6 +183,29 @@ TEST_CASE("a transform is applied to each batch") {
   const auto seen = epoch_of(loader, 0);
   CHECK(seen.front() == 0);
   CHECK(seen.back() == 18);
+}
+
+TEST_CASE("on a GPU, batches are pinned, those of a transform and of a collate function too", "[gpu]") {
+  test::require_gpus(1);
+  const auto twice = [](Batch batch) {
+    batch.set(0, batch[0].mul(2));
+    return batch;
+  };
+  const auto stack = [](Batch batch) { return Batch({Batch::Entry{"x", at::stack(std::get<std::vector<Tensor>>(batch.entry(0).second))}}); };
+  const DataLoaderOptions all[] = {{.batch_size = 4}, {.batch_size = 4, .transform = twice}, {.batch_size = 4, .collate = stack}, {.batch_size = 4, .transform = twice, .collate = stack}};
+  for (DataLoaderOptions options : all)
+    for (const int64_t workers : {0, 2}) {
+      CAPTURE(workers, bool(options.transform), bool(options.collate));
+      options.num_workers = workers;
+      DataLoader loader(numbers(10), options);
+      loader.start_epoch(0);
+      int64_t sum = 0;
+      for (Batch batch; loader.next(batch);) {
+        CHECK(batch[0].is_pinned());
+        sum += batch[0].sum().item<int64_t>();
+      }
+      CHECK(sum == (options.transform ? 90 : 45));
+    }
 }
 
 TEST_CASE("ragged and text samples reach the batch with seed and epoch") {

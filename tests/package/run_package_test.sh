@@ -17,6 +17,7 @@ mkdir -p "$work"
 for file in bin/trainer include/fulgur/core/module.h include/fulgur/trainer/trainer.h share/fulgur/configs/fashion_mnist_cnn.yaml; do
   [ -e "$work/prefix/$file" ] || fail "$file is not installed"
 done
+if [ -e "$build/lib/libfulgur_cuda.so" ] && [ -z "$(find "$work/prefix" -name libfulgur_cuda.so)" ]; then fail "libfulgur_cuda.so is not installed"; fi
 # The package may name LibTorch, and nothing else of the machine that built it.
 if grep -rnF -e "$build" -e "$source" "$work/prefix" --include='*.cmake'; then fail "the package names the build or source tree"; fi
 

@@ -20,6 +20,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
 #include "memory_format.h"
+#include "startup.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -364,4 +365,18 @@ TEST_CASE("the text of peak memory names the most of each kind of device, and it
   CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = 5 << 20}, {.rank = 0, .device = "cuda:0", .bytes = 7 << 20},
                           {.rank = 1, .device = "cpu", .bytes = 4 << 20}, {.rank = 1, .device = "cuda:1", .bytes = 8 << 20}}) ==
         "peak memory: cpu 5 MiB resident (rank 0) · cuda:1 8 MiB (rank 1)");
+}
+
+TEST_CASE("accelerator auto: a GPU that cannot be used is an error, or a warning in a build for the CPU") {
+  using fulgur::detail::auto_without_cuda;
+  CHECK(auto_without_cuda(DeviceUse::one, "this machine has no NVIDIA driver", "", false).empty());
+  CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false), ConfigError);
+  CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one_each, "the driver is broken", "Repair it", false), DistributedError);
+  CHECK_THROWS_WITH(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false),
+                    "[trainer.accelerator] 'auto' would take a GPU; this machine has an NVIDIA driver, but the program cannot use its GPUs: "
+                    "the driver is broken. Set trainer.accelerator: cpu to train on the CPU. Repair it.");
+  std::string note;
+  const std::string lines = told([&] { note = auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", true); });
+  CHECK(note == " (built for the CPU: GPUs are not used)");
+  CHECK_THAT(lines, ContainsSubstring("[trainer.built_for_cpu]") && ContainsSubstring("the driver is broken"));
 }

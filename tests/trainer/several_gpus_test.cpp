@@ -3,6 +3,7 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include "support/gpu.h"
+#include "trainer/second_device.h"
 #include "virtual_devices/paired.h"
 
 using namespace fulgur;
@@ -42,4 +43,9 @@ TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one", "[gpu]"
   const TrainerOptions several[] = {dp, on_gpus(placed(folder, "model_parallel", count, "{placement: {encoder: 0, decoder: " + last + "}, micro_batches: 4}"), count),
                                     on_gpus(placed(folder, "hybrid", count, "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last + "]}, micro_batches: 2}"), count)};
   for (const TrainerOptions& options : several) CHECK(largest_difference(one.weights, train<Pair>(options, {}, data()).weights) < 1e-5);
+}
+
+TEST_CASE("on two GPUs, a device without an index is cuda:1 in a run on cuda:1", "[gpu]") {
+  require_gpus(2);
+  check_second_device("cuda", at::kCUDA);
 }

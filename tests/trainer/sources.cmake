@@ -8,6 +8,7 @@ set(TEST_SOURCES
   hooks_declared_test.cpp
   host_waits_test.cpp
   hooks_test.cpp
+  late_devices_test.cpp
   learning_rates_test.cpp
   load_from_checkpoint_test.cpp
   log_store_test.cpp

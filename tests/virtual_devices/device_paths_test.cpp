@@ -125,3 +125,46 @@ TEST_CASE("a checkpoint made on a device goes on on the CPU") {
   const auto ended = train(cpu, {}, regression_data(), begun.report.last_checkpoint->string());
   CHECK(same_weights(whole.weights, ended.weights));
 }
+
+TEST_CASE("the following batch is read when the step of the last one was launched, before its hooks run") {
+  static std::vector<std::string> order;
+  order.clear();
+  struct Reading : BatchDataset {
+    int64_t size() const override { return 6; }
+    Batch get(c10::ArrayRef<int64_t> indices, const SampleContext&) const override {
+      // One sample is asked for once, for what batches look like.
+      if (indices.size() > 1) order.push_back("read " + std::to_string(indices[0] / 2));
+      const auto samples = static_cast<int64_t>(indices.size());
+      return Batch{{"x", at::ones({samples, 4})}, {"y", at::ones({samples, 2})}};
+    }
+  };
+  struct Noting : SelfPlanned {
+    StepOutput training_step(const Batch& batch, int64_t index) override {
+      order.push_back("step " + std::to_string(index));
+      return SelfPlanned::training_step(batch, index);
+    }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t index) override { order.push_back("end " + std::to_string(index)); }
+    Outputs validation_step(const Batch&, int64_t index, int64_t) override {
+      order.push_back("validation " + std::to_string(index));
+      return {};
+    }
+    void on_validation_batch_end(const Outputs&, const Batch&, int64_t index, int64_t) override { order.push_back("end " + std::to_string(index)); }
+  };
+  const auto loader = [] { return std::shared_ptr<Loader>(std::make_shared<DataLoader>(std::make_shared<Reading>(), DataLoaderOptions{.batch_size = 2})); };
+  const TemporaryFolder folder;
+  const std::shared_ptr<Loader> training = loader(), validation = loader();
+  Trainer(on_one(folder)).fit(std::make_shared<Noting>(), DataSource(training, {validation}));
+  const auto of = [](const std::string& step) {
+    std::vector<std::string> all{"read 0"};
+    for (int i = 0; i < 3; ++i) {
+      all.push_back(step + " " + std::to_string(i));
+      if (i < 2) all.push_back("read " + std::to_string(i + 1));
+      all.push_back("end " + std::to_string(i));
+    }
+    return all;
+  };
+  std::vector<std::string> expected = of("step");
+  const std::vector<std::string> evaluation = of("validation");
+  expected.insert(expected.end(), evaluation.begin(), evaluation.end());
+  CHECK(order == expected);
+}

@@ -1,4 +1,4 @@
 #include "fulgur/virtual_devices/virtual_devices.h"
 
-// Before the first backward of the process, whichever test comes first.
+// For all tests of this program, whichever comes first.
 [[maybe_unused]] static const bool enabled = (fulgur::enable_virtual_devices(8), true);

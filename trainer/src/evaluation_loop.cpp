@@ -10,6 +10,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
+#include "fulgur/data/device_prefetcher.h"
 #include "predictions.h"
 #include "signals.h"
 #include "step_parts.h"
@@ -142,6 +143,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
     run.loader_idx_ = static_cast<int64_t>(l);
     loader.start_epoch(run.progress_.epoch);
+    auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
     Batch batch;
     for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
       // In a fit of several ranks the signal is agreed behind the evaluation, so that all leave it at the same place.
@@ -165,6 +167,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
         const auto guard = run.strategy->precision().forward_guard();
         outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
       }
+      if (prefetcher && (!limit || i + 1 < *limit)) prefetcher->read_ahead();
       outputs = outputs.detach();
       run.each_callback(step_scope, hooks.batch_end,
                         [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });

@@ -158,6 +158,7 @@ class FitLoop {
     run.stage_ = Stage::train;
     progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
+    step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
     int64_t batch_idx = 0;
     if (continue_epoch) {
       batch_idx = progress.batches.completed;

@@ -39,6 +39,8 @@ void Session::choose_hardware() {
   set_allocator(run.options.allocator, devices_.accelerator->name());
   run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
+  // `at::kCUDA` without an index means this device from here on, as in Lightning.
+  if (const at::Device device = run.strategy->device(); !device.is_cpu()) current_device_.emplace(device);
   if (verb_ == Verb::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // Each rank draws numbers of its own; weights are rank 0's.
@@ -617,6 +619,7 @@ void Session::finish(RunStatus status) noexcept {
   if (run.strategy) run.strategy->teardown();
   if (run.model) run.model->set_run(nullptr);
   for (const auto& [replica, context] : run.replicas) replica->set_run(nullptr);
+  current_device_.reset();
   lock_.reset();
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/DeviceGuard.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -63,6 +65,7 @@ class Session {
   std::unique_ptr<Run> run_;
   Verb verb_;
   ChosenDevices devices_;
+  std::optional<c10::DeviceGuard> current_device_;  ///< the strategy's, until the end of the run
   int64_t threads_ = 1;
   double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;

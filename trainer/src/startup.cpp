@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 
@@ -38,7 +39,7 @@ ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64
 
 std::string ChosenDevices::text() const {
   return cat(static_cast<int64_t>(devices.size()), " × ", accelerator->name(),
-             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"));
+             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"), note);
 }
 
 namespace {
@@ -58,17 +59,31 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
 
 }  // namespace
 
+std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu) {
+  if (remedy.empty()) return {};
+  const std::string what = cat("this machine has an NVIDIA driver, but the program cannot use its GPUs: ", reason, ". ");
+  if (!for_cpu) refuse(use, cat("[trainer.accelerator] 'auto' would take a GPU; ", what, "Set trainer.accelerator: cpu to train on the CPU. ", remedy, "."));
+  log::warn("trainer.built_for_cpu", cat("training on the CPU; ", what, "Fulgur was built with FULGUR_LIBTORCH=cpu. ", remedy));
+  return " (built for the CPU: GPUs are not used)";
+}
+
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   ChosenDevices chosen;
   const std::string wanted = options.accelerator == "gpu" ? "cuda" : options.accelerator;
   if (wanted == "auto") {
     chosen.accelerator = find_accelerator("cuda");
-    if (!chosen.accelerator) chosen.accelerator = find_accelerator("cpu");
+    if (!chosen.accelerator) {
+      chosen.note = auto_without_cuda(use, why_no_cuda(), how_to_get_cuda(), built_for_cpu());
+      chosen.accelerator = find_accelerator("cpu");
+    }
   } else {
     if (wanted == "virtual") enable_virtual_devices(virtual_devices_for(options.devices));
     chosen.accelerator = find_accelerator(wanted);
-    if (!chosen.accelerator)
-      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ", why_no_cuda(), ". Use trainer.accelerator: cpu or auto."));
+    if (!chosen.accelerator) {
+      const std::string remedy = how_to_get_cuda();
+      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ", why_no_cuda(), ". ",
+                      remedy.empty() ? "Use trainer.accelerator: cpu or auto" : cat("Use trainer.accelerator: cpu. ", remedy), "."));
+    }
   }
   chosen.is_auto = options.devices.is_auto();
   const int64_t there = chosen.accelerator->device_count();

@@ -22,6 +22,7 @@ struct ChosenDevices {
   Accelerator* accelerator = nullptr;
   std::vector<at::Device> devices;
   bool is_auto = false;  ///< nobody said how many
+  std::string note = {};  ///< said beside the devices
   /// `1 × cuda (NVIDIA H200)`.
   std::string text() const;
 };
@@ -29,6 +30,9 @@ struct ChosenDevices {
 /// Decides accelerator and devices of this node. Where each device has a process the CPU counts as often as it is asked for;
 /// unless one device is wanted, `auto` is all of an accelerator. Throws a ConfigError that says what this machine has.
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
+/// `accelerator: auto` on a machine without a usable GPU: what to say beside the CPU, usually nothing. Where the driver has a
+/// GPU that this program cannot use (`remedy`), a build for the CPU warns; another one throws.
+std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu);
 /// As the strategy of the options wants them.
 ChosenDevices choose_devices(const TrainerOptions& options);
 

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 
+#include <chrono>
 #include <utility>
 
 #include "fulgur/core/clip.h"
@@ -73,6 +74,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   if (!skip_rest) {
     ++progress.batches_total.started;
     const StepOutput output = run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
     progress.samples_seen += samples;
     if (counts_tokens_) {
       const auto tokens = module.num_tokens(batch);
@@ -93,6 +95,15 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   // Before the loader makes the next: it may write into the same memory.
   batch.clear();
   return !skip_rest;
+}
+
+void TrainingStep::read_ahead() {
+  if (!prefetcher_) return;
+  Run& run = run_;
+  if (!run.counts_data_wait) return prefetcher_->read_ahead();
+  const auto asked = std::chrono::steady_clock::now();
+  prefetcher_->read_ahead();
+  run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
 }
 
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {

@@ -2,6 +2,7 @@
 
 #include "captured_step.h"
 #include "debug_checks.h"
+#include "fulgur/data/device_prefetcher.h"
 #include "run.h"
 
 namespace fulgur::detail {
@@ -14,6 +15,8 @@ class TrainingStep {
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
+  /// The loader of the batches, where it copies them to the device ahead of time; else nullptr.
+  void set_prefetcher(DevicePrefetcher* prefetcher) { prefetcher_ = prefetcher; }
   /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's rest.
   bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// Steps a window that the end of an unsized loader cut short.
@@ -26,6 +29,8 @@ class TrainingStep {
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
   void end_window();
+  /// While the device computes the step that was launched. The time counts as waiting for data.
+  void read_ahead();
   /// Captures steps from here on where the run asks for it and they can be.
   void start_capturing();
   void count_step();
@@ -41,6 +46,7 @@ class TrainingStep {
   bool left_out_ = false;   // the loss was not finite: no backward
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
+  DevicePrefetcher* prefetcher_ = nullptr;
   const BackwardOptions plain_backward_{};
 };
 

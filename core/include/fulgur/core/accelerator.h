@@ -20,6 +20,8 @@ class FULGUR_API Accelerator {
   virtual ~Accelerator();
   virtual std::string name() const = 0;  ///< `cpu`, `cuda`
   virtual int64_t device_count() const = 0;
+  /// Why `device_count()` is 0 although the machine has a device; empty where there is none, or none is visible.
+  virtual std::string why_no_device() const { return {}; }
   virtual at::Device device(int64_t index) const = 0;
   virtual std::string device_name(int64_t index) const = 0;
   /// Waits until the device is idle; never called in a step.
@@ -36,7 +38,13 @@ class FULGUR_API Accelerator {
 FULGUR_API Accelerator* find_accelerator(const std::string& name);
 /// Why `find_accelerator("cuda")` gave none: no driver, no CUDA part of LibTorch, no device.
 FULGUR_API std::string why_no_cuda();
+/// What to do, where `find_accelerator("cuda")` gave none although the driver has a device: CUDA is broken then, not absent. Else empty.
+FULGUR_API std::string how_to_get_cuda();
+/// True for a build that was configured with FULGUR_LIBTORCH=cpu: it computes on the CPU where CUDA is broken.
+FULGUR_API bool built_for_cpu();
 /// Called by libfulgur_cuda.so. Keeps the pointer for the life of the process.
 FULGUR_API void register_accelerator(Accelerator* accelerator);
+/// Accelerators registered so far, the CPU's included. It rises when a library brings one.
+FULGUR_API int64_t accelerator_count();
 
 }  // namespace fulgur

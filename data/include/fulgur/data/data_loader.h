@@ -27,7 +27,7 @@ struct DataLoaderOptions {
   /// Threads that read ahead; 0: read where `next` is called; auto: tried in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;                     ///< batches read ahead by worker
-  /// Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use in
+  /// Batches in pinned memory, those of `transform` too, for asynchronous copies to a GPU; auto: where CUDA is in use in
   /// this process.
   Auto<bool> pin_memory = {};
   double timeout_s = 0;                            ///< for a batch that workers read; 0: none

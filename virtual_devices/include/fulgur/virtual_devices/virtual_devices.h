@@ -17,8 +17,7 @@ constexpr int64_t kMostVirtualDevices = 64;
 /// unless somebody said otherwise before.
 ///
 /// For trials and tests: not in a process that computes on GPUs too, which LibTorch would then not take for its accelerator.
-/// Must come before the first backward of the process: LibTorch starts the threads that backward runs on, one for each device,
-/// once. Later calls may ask for no more than the first. Throws a ConfigError where the number is not 1 to 64 or above the
+/// Later calls may ask for no more than the first. Throws a ConfigError where the number is not 1 to 64 or above the
 /// first, and where another backend has taken the place (LibTorch has one for all that it does not know).
 FULGUR_API void enable_virtual_devices(int64_t count);
 

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Configures against made-up folders of LibTorch: what is missing for CUDA and NCCL is said, with the wheel that brings it.
+#   find_libtorch_test.sh CMAKE MODULE COMPILER WORK_DIR
+set -euo pipefail
+cmake="$1" module="$2" compiler="$3" work="$4"
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+
+fail() { echo "FAILED: $*" >&2; exit 1; }
+unset CMAKE_PREFIX_PATH Torch_DIR CUDA_HOME FULGUR_LIBTORCH
+
+rm -rf "$work"
+site="$work/site"
+make() { mkdir -p "$(dirname "$site/$1")"; touch "$site/$1"; }
+# expect CUDA NCCL WORDS...: configures, and looks for the words.
+expect() {
+  local cuda="$1" nccl="$2" word
+  shift 2
+  "$cmake" -S "$here/find_libtorch" -B "$work/build" -G Ninja --fresh "-DMODULE=$module" "-DCMAKE_CXX_COMPILER=$compiler" \
+    "-DTorch_DIR=$site/torch/share/cmake/Torch" >"$work/log" 2>&1 || { cat "$work/log"; fail "configure"; }
+  grep -q "cuda=$cuda nccl=$nccl" "$work/log" || { cat "$work/log"; fail "expected cuda=$cuda nccl=$nccl"; }
+  # cmake breaks long lines.
+  for word in "$@"; do tr -s '\n ' ' ' <"$work/log" | grep -qF -e "$word" || { cat "$work/log"; fail "not said: $word"; }; done
+}
+
+mkdir -p "$site/torch/share/cmake/Torch"
+make torch/lib/libtorch_cpu.so
+make torch/include/ATen/core/Tensor.h
+expect OFF OFF "CUDA is left out" "this LibTorch has no $site/torch/lib/libtorch_cuda.so"
+make torch/lib/libtorch_cuda.so
+make torch/lib/libc10_cuda.so
+make nvidia/cu13/include/cuda_runtime_api.h
+expect OFF OFF "CUDA is left out" "nvidia-cuda-crt" "no libcudart.so.13"
+make nvidia/cu13/lib/libcudart.so.13
+make nvidia/cu13/include/crt/host_config.h
+expect ON OFF "NCCL is left out" "$site/nvidia/nccl/include/nccl.h" "nvidia-nccl-cu13" "process_group_backend: gloo"
+make nvidia/nccl/include/nccl.h
+expect ON ON
+if grep -q "is left out" "$work/log"; then fail "nothing is missing, yet something is reported"; fi
+rm -rf "$work"
