@@ -34,8 +34,8 @@ void Rank::wait_for_mark(const std::string& name) const {
   while (!std::filesystem::exists(folder / name)) sleep_ms(2);
 }
 
-void Rank::connect() {
-  PROBE_CHECK(cudaSetDevice(rank) == cudaSuccess);
+ncclResult_t Rank::join(int device) {
+  PROBE_CHECK(cudaSetDevice(device) == cudaSuccess);
   PROBE_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
   if (rank == 0) {
     ncclUniqueId id;
@@ -44,7 +44,7 @@ void Rank::connect() {
     std::filesystem::rename(folder / "id.part", folder / "id");
   }
   wait_for_mark("id");
-  PROBE_CHECK(ncclCommInitRank(&comm, world, read_id(folder / "id"), rank) == ncclSuccess);
+  return ncclCommInitRank(&comm, world, read_id(folder / "id"), rank);
 }
 
 namespace {
@@ -154,7 +154,9 @@ int run(const std::string& scenario, Rank& r) {
     r.wait_for_mark("id");
     ::raise(SIGKILL);
   }
-  r.connect();
+  if (scenario == "one_gpu") return r.join(0) == ncclInvalidUsage ? 0 : 1;
+  if (scenario == "one_gpu_each") return r.join(0) == ncclSuccess ? 0 : 1;
+  PROBE_CHECK(r.join(r.rank) == ncclSuccess);
   if (scenario == "collectives")
     probe_collectives(r);
   else if (scenario == "large")

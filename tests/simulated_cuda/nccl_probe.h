@@ -28,7 +28,8 @@ struct Rank {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
 
-  void connect();
+  /// Makes the communicator, on a device.
+  ncclResult_t join(int device);
   void wait() const { PROBE_CHECK(cudaStreamSynchronize(stream) == cudaSuccess); }
   /// Writes a file, so that another process can see how far this one is.
   void mark(const std::string& name) const;

@@ -25,7 +25,8 @@ struct Ended {
 /// The ranks of one run. Whatever happens, they are gone when this is.
 class Probes {
  public:
-  Probes(const std::string& scenario, int world, const std::vector<std::string>& environment = {}) {
+  Probes(const std::string& scenario, int world, const std::vector<std::string>& environment = {},
+         const std::vector<std::string>& of_rank = {}) {
     for (int rank = 0; rank < world; ++rank) {
       const std::string err = folder_ / ("err." + std::to_string(rank));
       const pid_t child = ::fork();
@@ -34,6 +35,7 @@ class Probes {
         ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
         ::setenv("SIMULATED_CUDA_DEVICES", "4", 1);
         for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
+        if (!of_rank.empty()) ::putenv(const_cast<char*>(of_rank[static_cast<size_t>(rank)].c_str()));
         const std::string number = std::to_string(rank), count = std::to_string(world);
         ::execl(FULGUR_NCCL_PROBE, FULGUR_NCCL_PROBE, scenario.c_str(), number.c_str(), count.c_str(),
                 folder_.path().c_str(), nullptr);
@@ -163,6 +165,12 @@ TEST_CASE("nccl: ranks that want different numbers of ranks are told apart") {
   const std::string text = probes.wait(0).err + probes.wait(1).err;
   INFO(text);
   CHECK((says(text, "wants 3 ranks, another 2") || says(text, "wants 2 ranks, another 3")));
+}
+
+TEST_CASE("nccl: two ranks on one GPU are refused, and two devices with one number are not one") {
+  CHECK(Probes("one_gpu", 2).all_good());
+  // Each process sees another GPU as its first device.
+  CHECK(Probes("one_gpu_each", 2, {}, {"CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1"}).all_good());
 }
 
 TEST_CASE("nccl: an abort releases work that waits for a peer") { CHECK(Probes("abort", 2).all_good()); }

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "communicator.h"
+#include "gpu.h"
 #include "group.h"
 #include "report.h"
 #include "split.h"
@@ -41,12 +42,11 @@ ncclResult_t make(const char* function, ncclComm_t* handle, int world_size, int 
   if (id.mark != kMark) return fail(ncclInvalidArgument, where + "the unique id is not one of ncclGetUniqueId");
   if (device < 0) return fail(ncclUnhandledCudaError, where + "there is no current CUDA device");
   std::string error;
-  auto segment = Segment::attach(id.origin, world_size, rank, error);
+  auto segment = Segment::attach(id.origin, world_size, rank, gpu_of(device), error);
   if (!segment) return fail(ncclInvalidUsage, where + error);
   const auto communicator = std::make_shared<Communicator>(world_size, rank, device, std::move(segment), id.origin);
   *handle = new_handle(communicator);
-  join(communicator);
-  return ncclSuccess;
+  return join(communicator);
 }
 
 }  // namespace

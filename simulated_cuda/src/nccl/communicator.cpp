@@ -45,11 +45,16 @@ std::string Communicator::place() const {
   return "rank " + std::to_string(rank_) + " of " + std::to_string(world_size_);
 }
 
-void Communicator::wait_for_all() {
+ncclResult_t Communicator::wait_for_all() {
   Waiting waiting(
       [this] { return place() + ": " + std::to_string(segment_->attached()) + " ranks have joined the communicator"; });
   while (segment_->attached() < world_size_ && !aborted()) waiting.pause();
   Segment::close(origin_);
+  for (int other = 0; other < world_size_ && !aborted(); ++other)
+    if (other != rank_ && segment_->gpu(other) == segment_->gpu(rank_))
+      return fail(ncclInvalidUsage, "Duplicate GPU detected: " + place() + " and rank " + std::to_string(other) +
+                                        " both use GPU " + std::to_string(segment_->gpu(rank_)));
+  return ncclSuccess;
 }
 
 uint64_t Communicator::submit() {

@@ -29,8 +29,8 @@ class Communicator {
   /// "rank 1 of 2"
   std::string place() const;
 
-  /// Waits until every rank has attached.
-  void wait_for_all();
+  /// Waits until every rank has attached. An error where two of them use one GPU, which NCCL refuses.
+  ncclResult_t wait_for_all();
 
   /// Makes every wait of this rank return. The others are not told.
   void abort() { aborted_ = true; }

@@ -57,8 +57,9 @@ ncclResult_t end_group(bool runs) {
   if (open.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--open.depth > 0) return ncclSuccess;
   const Group ended = std::exchange(open, {});
-  for (const auto& communicator : ended.joining) communicator->wait_for_all();
   ncclResult_t result = ncclSuccess;
+  for (const auto& communicator : ended.joining)
+    if (const ncclResult_t joined = communicator->wait_for_all(); joined != ncclSuccess) result = joined;
   for (Part part : ended.parts)
     if (const ncclResult_t started = runs ? start(part) : ncclSuccess; started != ncclSuccess) result = started;
   return result;
@@ -74,11 +75,10 @@ ncclResult_t submit(const std::shared_ptr<Communicator>& communicator, const Ope
   return ncclSuccess;
 }
 
-void join(const std::shared_ptr<Communicator>& communicator) {
-  if (in_group())
-    group().joining.push_back(communicator);
-  else
-    communicator->wait_for_all();
+ncclResult_t join(const std::shared_ptr<Communicator>& communicator) {
+  if (!in_group()) return communicator->wait_for_all();
+  group().joining.push_back(communicator);
+  return ncclSuccess;
 }
 
 }  // namespace fulgur::simulated_nccl

@@ -17,6 +17,6 @@ bool in_group();
 ncclResult_t submit(const std::shared_ptr<Communicator>& communicator, const Operation& operation);
 /// Waits until all ranks have joined a fresh communicator, at once or at the end of the open group: its ranks may be
 /// made by one thread.
-void join(const std::shared_ptr<Communicator>& communicator);
+ncclResult_t join(const std::shared_ptr<Communicator>& communicator);
 
 }  // namespace fulgur::simulated_nccl

@@ -30,7 +30,7 @@ OpenDescriptors& open_descriptors() {
 
 struct Segment::Head {
   std::atomic<int32_t> world_size, attached;
-  std::atomic<int32_t> taken[kMostRanks];
+  std::atomic<int32_t> taken[kMostRanks], gpus[kMostRanks];
   SplitNote notes[kMostRanks];
 };
 
@@ -53,7 +53,7 @@ void Segment::close(const Origin& origin) {
   if (open.by_serial.erase(origin.serial) > 0 && origin.descriptor >= 0) ::close(origin.descriptor);
 }
 
-std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, int rank, std::string& error) {
+std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error) {
   if (world_size > kMostRanks) {
     error = "at most " + std::to_string(kMostRanks) + " ranks are simulated; got " + std::to_string(world_size);
     return nullptr;
@@ -91,12 +91,14 @@ std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, i
             " was taken by another caller with the same unique id";
     return nullptr;
   }
+  head.gpus[rank] = gpu;
   ++head.attached;
   return segment;
 }
 
 Segment::~Segment() { ::munmap(memory_, size_); }
 
+int Segment::gpu(int rank) const { return head().gpus[rank]; }
 int Segment::attached() const { return head().attached; }
 SplitNote& Segment::note(int rank) { return head().notes[rank]; }
 

@@ -33,12 +33,14 @@ class Segment {
   /// Closes the descriptor where it is this process's own; once. The memory lives while a process has it mapped.
   static void close(const Origin& origin);
   /// Maps it. nullptr, with the reason in `error`, where it cannot be had or does not fit the caller.
-  static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, std::string& error);
+  static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   int attached() const;
+  /// The machine's number of the GPU that a rank uses; known when it has attached.
+  int gpu(int rank) const;
   SplitNote& note(int rank);
   /// Collectives and sends have channels of their own: inside of a group their order is free.
   Channel& channel(int from, int to, bool collective);

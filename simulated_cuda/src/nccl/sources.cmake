@@ -7,6 +7,7 @@ set(NCCL_SOURCES
   collectives.cpp
   communicator.cpp
   data_types.cpp
+  gpu.cpp
   group.cpp
   job.cpp
   operation.cpp

@@ -42,13 +42,13 @@ ncclResult_t split(Communicator& parent, const std::vector<int>& members, int co
   if (color < 0) return ncclSuccess;
   const int world_size = static_cast<int>(group.size());
   std::string error;
-  auto segment = Segment::attach(origin, world_size, rank, error);
+  auto segment = Segment::attach(origin, world_size, rank, parent.segment().gpu(parent.rank()), error);
   if (!segment) return fail(ncclSystemError, "a split of the communicator: " + error);
   const auto communicator =
       std::make_shared<Communicator>(world_size, rank, parent.device(), std::move(segment), origin);
-  communicator->wait_for_all();
-  *made = new_handle(communicator);
-  return ncclSuccess;
+  const ncclResult_t joined = communicator->wait_for_all();
+  if (joined == ncclSuccess) *made = new_handle(communicator);
+  return joined;
 }
 
 }  // namespace fulgur::simulated_nccl
