@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cuda_driver.h"
+#include "fulgur/core/recordable_step.h"
 
 namespace fulgur {
 namespace {
@@ -57,6 +58,7 @@ Failure load_cuda() {
 
 Accelerator::~Accelerator() = default;
 GraphCapture::~GraphCapture() = default;
+RecordableStep::~RecordableStep() = default;
 
 void register_accelerator(Accelerator* accelerator) {
   std::lock_guard<std::mutex> lock(accelerators().mutex);

@@ -1,5 +1,7 @@
 #include "cuda_graph.h"
 
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -16,57 +18,98 @@ struct Graph : at::cuda::CUDAGraph {
   void forget_generators() {
     for (const auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
   }
+  bool ended() const { return capture_ended_; }
+};
+
+// The second waits for the work that the first has so far.
+void order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStream& second) {
+  at::cuda::CUDAEvent event;
+  event.record(first);
+  event.block(second);
+}
+
+class OnStream {
+ public:
+  explicit OnStream(const c10::cuda::CUDAStream& stream)
+      : before_(c10::cuda::getCurrentCUDAStream(stream.device_index())), stream_(stream), guard_(stream) {
+    order(before_, stream_);
+  }
+  ~OnStream() {
+    try {
+      order(stream_, before_);
+    } catch (const std::exception&) {
+      // A device that has failed: the next call on it says so.
+    }
+  }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  c10::cuda::CUDAStream before_, stream_;
+  c10::cuda::CUDAStreamGuard guard_;
 };
 
 class CudaGraph final : public GraphCapture {
  public:
-  explicit CudaGraph(c10::Device device) : device_(device), pool_(at::cuda::graph_pool_handle()) {}
+  explicit CudaGraph(c10::Device device)
+      : device_(device), side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+
+  std::shared_ptr<void> enter_stream() override { return std::make_shared<OnStream>(side_); }
 
   void record(const std::function<void()>& body) override {
-    const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_.index());
-    const c10::cuda::CUDAStreamGuard on_side(side);
-    // Once: work that the recording builds upon is done, on whatever stream it was.
+    forget();
+    const OnStream on_side(side_);
+    // Once: work that the recording builds upon is done, on whatever stream it was. Then what the steps before it have
+    // freed is given back: a recording takes its memory from a pool of its own, and nothing can be given back while it
+    // lasts.
     c10::cuda::device_synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    at::getHostAllocator(at::kCUDA)->empty_cache();
+    // A pool is dead once its last graph is gone.
+    pool_ = at::cuda::graph_pool_handle();
     graph_ = std::make_unique<Graph>();
-    // Other threads (loader, prefetcher, writer) may use the device meanwhile.
-    graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
+      // Other threads (loader, prefetcher, writer) may use the device meanwhile.
+      graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       body();
-    } catch (...) {
-      abandon(side);
-      throw;
-    }
-    try {
       graph_->capture_end();
     } catch (...) {
-      abandon(side);
+      abandon();
       throw;
     }
   }
 
   void replay() override { graph_->replay(); }
+  void forget() override { graph_.reset(); }
 
  private:
-  void abandon(const c10::cuda::CUDAStream& side) {
+  // LibTorch undoes a recording only where its capture has ended well. Each of these may not have begun.
+  void abandon() {
     cudaStreamCaptureStatus status{};
-    if (cudaStreamIsCapturing(side, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
+    if (cudaStreamIsCapturing(side_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
       cudaGraph_t broken = nullptr;
-      cudaStreamEndCapture(side, &broken);
+      cudaStreamEndCapture(side_, &broken);
       if (broken) cudaGraphDestroy(broken);
     }
     cudaGetLastError();  // which the next check would report
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), pool_);
-      c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_);
-    } catch (const std::exception&) {
-      // It ended by itself.
+    const auto attempt = [](const auto& undo) {
+      try {
+        undo();
+      } catch (const std::exception&) {
+      }
+    };
+    if (!graph_->ended()) {
+      attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), pool_); });
+      attempt([&] { c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_); });
+      attempt([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
+      attempt([&] { at::getHostAllocator(at::kCUDA)->release_pool(pool_); });
     }
     graph_->forget_generators();
     graph_.reset();
-    pool_ = at::cuda::graph_pool_handle();
   }
 
   c10::Device device_;
+  c10::cuda::CUDAStream side_;  // one for all recordings: cuBLAS keeps a workspace for each stream that it was used on
   at::cuda::MempoolId_t pool_;
   std::unique_ptr<Graph> graph_;
 };

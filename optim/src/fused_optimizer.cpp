@@ -37,11 +37,13 @@ std::optional<int64_t> FusedOptimizer::full_state_bytes() const {
   int64_t bytes = 0;
   for (const ParamGroup& group : groups())
     for (const Tensor& parameter : group.params)
-      bytes += static_cast<int64_t>(state_names(parameter).size() * parameter.nbytes()) + (counts_steps(parameter) ? 4 : 0);
+      bytes +=
+          static_cast<int64_t>(state_names(parameter).size() * parameter.nbytes()) + (counts_steps(parameter) ? 4 : 0);
   return bytes;
 }
 
 void FusedOptimizer::on_attached() {
+  ++layout_;
   states_.clear();
   places_.clear();
   buckets_.clear();
@@ -53,13 +55,19 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
   if (is_new) {
     // In the parameter's own dtype and memory format, as Python makes them.
     if (counts_steps(parameter)) state.step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
-    for (size_t i = 0; i < state_names(parameter).size(); ++i) state.tensors.push_back(at::full_like(parameter, initial_state()));
+    for (size_t i = 0; i < state_names(parameter).size(); ++i)
+      state.tensors.push_back(at::full_like(parameter, initial_state()));
   }
   return state;
 }
 
 // The kernels want lists of one device and dtype. Lists are kept between steps and only gradients are read anew.
 void FusedOptimizer::rebuild() {
+  if (recording_)
+    throw Error(cat("[optim.", name(),
+                    "] other parameters have gradients than in the steps before, so that their state would be made "
+                    "inside the recorded step"));
+  ++layout_;
   buckets_.clear();
   places_.clear();
   for (const ParamGroup& group : groups()) {
@@ -80,11 +88,14 @@ void FusedOptimizer::rebuild() {
         buckets_.emplace_back();
         buckets_[b].group = &group;
         buckets_[b].uploaded_lr = group.lr;
-        if (rates_on_device_) buckets_[b].lr = at::full({}, group.lr, parameter.options().dtype(at::kFloat).requires_grad(false));
+        if (rates_on_device_)
+          buckets_[b].lr = at::full({}, group.lr, parameter.options().dtype(at::kFloat).requires_grad(false));
         buckets_[b].state.resize(state_count);
       }
       if (!parameter.is_non_overlapping_and_dense())
-        throw Error(cat("[optim.", name(), "] '", group.names[i], "' is a view with gaps or overlaps in memory, which the kernels cannot step. Make it contiguous."));
+        throw Error(
+            cat("[optim.", name(), "] '", group.names[i],
+                "' is a view with gaps or overlaps in memory, which the kernels cannot step. Make it contiguous."));
       places_.push_back(b);
       State& state = state_of(parameter);
       buckets_[b].params.push_back(parameter);
@@ -108,10 +119,12 @@ bool FusedOptimizer::collect_gradients() {
       if (place == kNowhere) continue;
       Bucket& bucket = buckets_[place];
       if (gradient.scalar_type() != parameter.scalar_type())
-        throw Error(cat("[optim.", name(), "] the gradient of '", *bucket.names[bucket.grads.size()], "' is ", c10::toString(gradient.scalar_type()),
-                        ", the parameter ", c10::toString(parameter.scalar_type()), ". They must have one dtype."));
+        throw Error(cat("[optim.", name(), "] the gradient of '", *bucket.names[bucket.grads.size()], "' is ",
+                        c10::toString(gradient.scalar_type()), ", the parameter ",
+                        c10::toString(parameter.scalar_type()), ". They must have one dtype."));
       // The kernels walk over memory: another layout would give each weight the gradient of another.
-      bucket.grads.push_back(gradient.strides() == parameter.strides() ? gradient : at::empty_like(parameter).copy_(gradient));
+      bucket.grads.push_back(gradient.strides() == parameter.strides() ? gradient
+                                                                       : at::empty_like(parameter).copy_(gradient));
     }
   }
   return index == places_.size();
@@ -126,14 +139,18 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
   for (Bucket& bucket : buckets_) {
     count(bucket.steps);
     // Parameters may lie on several devices; each needs the answer beside it.
-    const auto found = found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
-    if (found && !takes_found_inf()) update_unless(bucket, *found);
-    else update(bucket, found);
-    // LibTorch's fused kernels count no version: saved tensors that a backward still needs would be taken for unchanged, and so
-    // would copies of parameters on other devices.
+    const auto found =
+        found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
+    if (found && !takes_found_inf())
+      update_unless(bucket, *found);
+    else
+      update(bucket, found);
+    // LibTorch's fused kernels count no version: saved tensors that a backward still needs would be taken for
+    // unchanged, and so would copies of parameters on other devices.
     for (const Tensor& parameter : bucket.params) parameter.unsafeGetTensorImpl()->bump_version();
     // A step that the device skipped is not counted.
-    if (found && !bucket.steps.empty()) at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found));
+    if (found && !bucket.steps.empty())
+      at::_foreach_sub_(bucket.steps, std::vector<Tensor>(bucket.steps.size(), *found));
     bucket.grads.clear();
   }
 }
@@ -141,7 +158,8 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
 bool FusedOptimizer::keep_rates_on_device() {
   if (!takes_device_rates()) return false;
   rates_on_device_ = true;
-  // Lists are made anew with their rates.
+  // The next step makes the lists again, with their rates.
+  ++layout_;
   places_.clear();
   buckets_.clear();
   return true;
@@ -149,7 +167,8 @@ bool FusedOptimizer::keep_rates_on_device() {
 
 void FusedOptimizer::upload_rates() {
   for (Bucket& bucket : buckets_)
-    if (bucket.lr.defined() && std::exchange(bucket.uploaded_lr, bucket.group->lr) != bucket.group->lr) bucket.lr.fill_(bucket.group->lr);
+    if (bucket.lr.defined() && std::exchange(bucket.uploaded_lr, bucket.group->lr) != bucket.group->lr)
+      bucket.lr.fill_(bucket.group->lr);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
@@ -172,22 +191,25 @@ StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {
   return tree;
 }
 
-void FusedOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
+void FusedOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value,
+                                           const StateTree& state) const {
   if (state.as_map().empty()) return;  // it had no gradient yet
   auto expected = state_names(value);
   if (counts_steps(value)) expected.emplace_back("step");
   if (state.as_map().size() != expected.size())
-    throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " keeps ", expected.size(),
-                              ": ", join(expected)));
+    throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " keeps ",
+                              expected.size(), ": ", join(expected)));
   for (const std::string& key : expected) {
     const Tensor& saved = state.at(key).tensor();
     if (key == "step" ? saved.numel() != 1 : saved.sizes() != value.sizes())
-      throw CheckpointError(cat("shape of ", key, " of '", parameter, "': checkpoint ", shape_text(saved.sizes()), ", parameter ", shape_text(value.sizes())));
+      throw CheckpointError(cat("shape of ", key, " of '", parameter, "': checkpoint ", shape_text(saved.sizes()),
+                                ", parameter ", shape_text(value.sizes())));
   }
 }
 
 void FusedOptimizer::load_parameter_state(const Tensor& parameter, const StateTree& state) {
   at::NoGradGuard no_grad;
+  const size_t states = states_.size();
   if (state.as_map().empty()) {
     states_.erase(parameter.unsafeGetTensorImpl());
   } else {
@@ -196,6 +218,8 @@ void FusedOptimizer::load_parameter_state(const Tensor& parameter, const StateTr
     const auto names = state_names(parameter);
     for (size_t i = 0; i < names.size(); ++i) mine.tensors[i].copy_(state.at(names[i]).tensor());
   }
+  if (states_.size() == states) return;  // the same tensors, with other values
+  ++layout_;
   places_.clear();
 }
 

@@ -1,156 +1,20 @@
-// cuda_graph: the host's part of captured steps, with a stand-in for the device's recorder; on a GPU the real one.
-#include "boring.h"
-
-#include <ATen/core/grad_mode.h>
-
+// cuda_graph: the host's part of captured steps, with a stand-in for the device's recorder.
 #include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include "captured_fit.h"
 #include "fulgur/callbacks/model_checkpoint.h"
-#include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
-#include "fulgur/core/state_bytes.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lbfgs.h"
 #include "fulgur/optim/lion.h"
-#include "fulgur/strategies/single_device.h"
-#include "support/gpu.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
 
-namespace {
-
-struct Counts {
-  int64_t records = 0, replays = 0;
-};
-
-// Records the host's code instead of the device's work: while it records, what the code does to weights, optimizer and generator is undone.
-class StandIn final : public GraphCapture {
- public:
-  StandIn(LightningModule& module, std::vector<Optimizer*> optimizers, Counts& counts) : module_(module), optimizers_(std::move(optimizers)), counts_(counts) {}
-  void record(const std::function<void()>& body) override {
-    ++counts_.records;
-    body_ = body;
-    const auto before = weights(module_);
-    const auto state = pack_state(optimizers_.front()->state());
-    const StateTree generators = rng_state({at::kCPU});
-    const auto undo = [&] {
-      at::NoGradGuard no_grad;
-      for (auto& [name, value] : unique_parameters(module_)) value.copy_(before.at(name));
-      optimizers_.front()->load_state(unpack_state(state));
-      load_rng_state({at::kCPU}, generators);
-    };
-    try {
-      body();
-    } catch (...) {
-      undo();
-      throw;
-    }
-    undo();
-  }
-  void replay() override {
-    ++counts_.replays;
-    body_();
-  }
-
- private:
-  LightningModule& module_;
-  std::vector<Optimizer*> optimizers_;
-  Counts& counts_;
-  std::function<void()> body_;
-};
-
-class Recording : public Strategy {
- public:
-  explicit Recording(Counts& counts) : counts_(counts) {}
-  std::string name() const override { return "recording"; }
-  void configure(StrategySetup setup) override { inner_.configure(std::move(setup)); }
-  at::Device device() const override { return inner_.device(); }
-  int64_t rank() const override { return 0; }
-  int64_t world_size() const override { return 1; }
-  Collectives& collectives() override { return inner_.collectives(); }
-  Precision& precision() override { return inner_.precision(); }
-  void attach(LightningModule& module) override {
-    module_ = &module;
-    inner_.attach(module);
-  }
-  void start_training(LightningModule&, const std::vector<Optimizer*>& optimizers) override { optimizers_ = optimizers; }
-  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override { inner_.backward(module, loss, sync, options); }
-  std::unique_ptr<GraphCapture> make_graph_capture() override { return std::make_unique<StandIn>(*module_, optimizers_, counts_); }
-
- private:
-  SingleDeviceStrategy inner_;
-  Counts& counts_;
-  LightningModule* module_ = nullptr;
-  std::vector<Optimizer*> optimizers_;
-};
-
-// Rates that float32 has exactly, so that a rate on the device and one on the host give the same bits.
-struct Captured : BoringModule {
-  Captured() : BoringModule(0.25) {}
-  OptimizerPlan configure_optimizers() override {
-    AdamW::Options options;
-    options.lr = 0.03125;
-    StepLR::Options steps;
-    steps.step_size = 4;
-    steps.gamma = 0.5;
-    return {std::make_shared<AdamW>(options), SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
-  }
-};
-
-template <class M>
-struct Outcome {
-  std::shared_ptr<M> module;
-  std::map<std::string, Tensor> weights;
-  std::shared_ptr<MemoryLogger> logger = std::make_shared<MemoryLogger>();
-  Counts counts;
-  std::string told;
-  FitReport report;
-};
-
-template <class M = Captured>
-Outcome<M> fit(TrainerOptions options, bool captures, const std::function<void(Parts&)>& change = {}, const CheckpointChoice& from = {}, int64_t samples = 42) {
-  Outcome<M> outcome;
-  at::manual_seed(11);
-  outcome.module = std::make_shared<M>();
-  options.cuda_graph = captures;
-  Parts parts;
-  parts.seed = 5;
-  parts.loggers = {outcome.logger};
-  parts.strategy = std::make_shared<Recording>(outcome.counts);
-  if (change) change(parts);
-  log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &outcome.told);
-  outcome.report = Trainer(options, parts).fit(outcome.module, regression_data(samples, 0), from);
-  log::set_sink({}, nullptr);
-  outcome.weights = weights(*outcome.module);
-  return outcome;
-}
-
-template <class M>
-void check_same_logs(const Outcome<M>& a, const Outcome<M>& b, std::string_view name) {
-  const auto left = a.logger->values(name), right = b.logger->values(name);
-  REQUIRE(left.size() == right.size());
-  REQUIRE_FALSE(left.empty());
-  for (size_t i = 0; i < left.size(); ++i) {
-    CHECK(left[i].first == right[i].first);
-    CHECK(std::abs(left[i].second - right[i].second) < 1e-5);
-  }
-}
-
-TrainerOptions three_epochs(const TemporaryFolder& folder) {
-  TrainerOptions options = quiet(folder);
-  options.max_epochs = 3;
-  options.log_every_n_steps = 3;
-  return options;
-}
-
-}  // namespace
-
-TEST_CASE("captured steps give the run of uncaptured ones: weights, logged values, rates and dropout; odd batches are stepped as they are") {
+TEST_CASE(
+    "captured steps give the run of uncaptured ones: weights, logged values, rates and dropout; odd batches are "
+    "stepped as they are") {
   TemporaryFolder folder;
   TrainerOptions options = three_epochs(folder);
   options.gradient_clip_val = 0.5;
@@ -212,7 +76,8 @@ struct ByHand : SelfPlanned {
 struct Cyclic : BoringModule {
   OptimizerPlan configure_optimizers() override {
     return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9}),
-            SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1}), .interval = ScheduleInterval::step}};
+            SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1}),
+                            .interval = ScheduleInterval::step}};
   }
 };
 
@@ -256,7 +121,8 @@ TEST_CASE("a step that logs a number of the host is not captured, since it would
 
 TEST_CASE("steps that cannot be captured: the reason is told, and nothing else changes") {
   TemporaryFolder folder;
-  const auto told = [&]<class M>(std::type_identity<M>, const std::function<void(TrainerOptions&)>& change = {}, const std::function<void(Parts&)>& parts = {}) {
+  const auto told = [&]<class M>(std::type_identity<M>, const std::function<void(TrainerOptions&)>& change = {},
+                                 const std::function<void(Parts&)>& parts = {}) {
     TrainerOptions options = quiet(folder);
     if (change) change(options);
     const auto captured = fit<M>(options, true, parts);
@@ -271,26 +137,13 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(std::type_identity<Cyclic>{}), ContainsSubstring("the schedule moves the momentum"));
   CHECK_THAT(told(std::type_identity<HostRates>{}), ContainsSubstring("Lion takes its learning rate from the host"));
   CHECK_THAT(told(std::type_identity<Closing>{}), ContainsSubstring("LBFGS evaluates its loss several times"));
-  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.add(std::make_shared<Watching>()); }), ContainsSubstring("Watching overrides on_before_zero_grad"));
-  CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.accumulate_grad_batches = 2; }), ContainsSubstring("accumulate_grad_batches is not 1"));
+  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.add(std::make_shared<Watching>()); }),
+             ContainsSubstring("Watching overrides on_before_zero_grad"));
+  CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.accumulate_grad_batches = 2; }),
+             ContainsSubstring("accumulate_grad_batches is not 1"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.debug = true; }), ContainsSubstring("debug is true"));
-  CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.detect_anomaly = true; }), ContainsSubstring("detect_anomaly is true"));
+  CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.detect_anomaly = true; }),
+             ContainsSubstring("detect_anomaly is true"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.check_every = 5; }), ContainsSubstring("check_every is not 0"));
   CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }), ContainsSubstring("a step on cpu cannot be"));
-}
-
-TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws other numbers in each", "[gpu]") {
-  require_gpus(1);
-  TemporaryFolder folder;
-  for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"}) {
-    CAPTURE(precision);
-    TrainerOptions options = three_epochs(folder);
-    options.accelerator = "cuda";
-    options.precision = Spec<Precision>(precision);
-    const auto by_device = [](Parts& parts) { parts.strategy = nullptr; };
-    const auto plain = fit(options, false, by_device), captured = fit(options, true, by_device);
-    CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
-    for (const auto& [name, value] : plain.weights) CHECK(at::allclose(value, captured.weights.at(name), 1e-4, 1e-5));
-    check_same_logs(plain, captured, "train_loss");
-  }
 }

@@ -1,4 +1,5 @@
 set(TEST_SOURCES
+  captured_gpu_test.cpp
   captured_step_test.cpp
   checkpointing_test.cpp
   device_options_test.cpp

@@ -16,7 +16,8 @@ namespace fulgur::detail {
 
 void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
   for (auto& planned : run.plan.optimizers) {
-    if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0) continue;
+    if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0)
+      continue;
     SchedulerConfig& config = *planned.scheduler;
     Run::ScopeGuard scope(run, LogScope::forbidden);
     if (!config.scheduler->wants_metric()) {
@@ -73,7 +74,8 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) {
     ++progress.batches_total.started;
-    const StepOutput output = run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    const StepOutput output =
+        run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
     if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
     progress.samples_seen += samples;
     if (counts_tokens_) {
@@ -106,7 +108,8 @@ void TrainingStep::read_ahead() {
   run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
 }
 
-StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
+                                        std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   // A window begins here; its real length is known now where the loader's is.
   if (run.window_done == 0) {
@@ -114,12 +117,14 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx, s
     if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
+  std::shared_ptr<void> on_capturing_stream;
   if (captured_) {
     if (auto output = captured_->step(batch, batch_idx)) {
       handle_->count_step();
       count_step();
       return *output;
     }
+    on_capturing_stream = captured_->warm_up();
   }
   const bool last_of_window = run.window_done + 1 == run.window_length;
   left_out_ = false;
@@ -168,15 +173,18 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   if (!output.extra.empty()) output.extra = output.extra.detach();
   if (!output.loss.defined()) {
     if (run.world_size() > 1)
-      throw DistributedError("[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
+      throw DistributedError(
+          "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
     return output;
   }
   if (output.loss.numel() != 1)
-    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ", static_cast<int64_t>(output.loss.numel()),
-                    " elements. Reduce it, for example with .mean()."));
+    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
+                    static_cast<int64_t>(output.loss.numel()), " elements. Reduce it, for example with .mean()."));
   if (!output.loss.requires_grad()) {
     if (!handle_) return output;
-    throw Error("[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or computed under NoGradGuard?");
+    throw Error(
+        "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
+        "computed under NoGradGuard?");
   }
   if (debug_) debug_->check_loss(output.loss);
   if (!run.finite.saw_loss(output.loss)) {
@@ -187,15 +195,16 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   Tensor loss = output.loss;
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
-  run.each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(run, loss); });
+  run.each_callback(LogScope::train_step, Hook::on_before_backward,
+                    [&](Callback& c) { c.on_before_backward(run, loss); });
   module.on_before_backward(loss);
   run.strategy->backward(module, loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
   ++run.window_losses;
-  // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second tensor
-  // would cost more than all the rest behind the backward.
+  // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second
+  // tensor would cost more than all the rest behind the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
 }
@@ -214,7 +223,8 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     if (evaluated) handle_->zero_grad();
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
     if (!output.loss.defined())
-      throw Error(cat("[trainer.training_step] ", handle_->optimizer().name(), " needs a loss each time it evaluates the step; training_step returned none."));
+      throw Error(cat("[trainer.training_step] ", handle_->optimizer().name(),
+                      " needs a loss each time it evaluates the step; training_step returned none."));
     prepare_gradients();
     if (!evaluated) first = output;
     evaluated = true;
@@ -228,7 +238,8 @@ void TrainingStep::prepare_gradients() {
   Run& run = run_;
   Optimizer& optimizer = handle_->optimizer();
   run.unscale_gradients(optimizer);
-  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
+  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+                    [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
   run.model->on_before_optimizer_step(optimizer);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
   const bool logs_norm = run.options.log_grad_norm;
@@ -256,7 +267,8 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   run.strategy->precision().update();
   run.muted = false;
   count_step();
-  run.each_callback(LogScope::train_step, Hook::on_before_zero_grad, [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
+  run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
+                    [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
   module.on_before_zero_grad(optimizer);
   module.optimizer_zero_grad(run.progress_.epoch, run.batch_idx_, optimizer);
 }
@@ -270,11 +282,16 @@ void TrainingStep::count_step() {
 
 void TrainingStep::start_capturing() {
   Run& run = run_;
-  std::optional<std::string> reason = run.model->overridden().exact ? std::nullopt : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
+  std::optional<std::string> reason =
+      run.model->overridden().exact
+          ? std::nullopt
+          : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
   if (!reason && !graph) reason = cat("a step on ", run.device().str(), " cannot be");
   if (!reason) reason = cannot_capture(run);
-  if (reason) return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason, ". The run goes on without"));
+  if (reason)
+    return log::warn("trainer.not_captured",
+                     cat("cuda_graph: the steps are not captured: ", *reason, ". The run goes on without"));
   captured_ = std::make_unique<CapturedStep>(run, std::move(graph), [this](const Batch& batch, int64_t batch_idx) {
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
     if (!output.loss.defined()) return output;
@@ -307,7 +324,8 @@ void TrainingStep::end_window() {
   if (losses != run.window_length) {
     at::NoGradGuard no_grad;
     const std::vector<Tensor> gradients = handle_->optimizer().gradients();
-    if (!gradients.empty()) at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
+    if (!gradients.empty())
+      at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
   }
   prepare_gradients();
   step_and_zero({});

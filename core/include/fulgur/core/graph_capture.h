@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "fulgur/core/export.h"
 
@@ -10,11 +11,18 @@ namespace fulgur {
 class FULGUR_API GraphCapture {
  public:
   virtual ~GraphCapture();
-  /// Runs `body` on the host; what it launches on the device is recorded, not done. Rethrows what `body` throws, and throws an
-  /// Error where the device cannot record it; the device is then as if nothing had been recorded.
+  /// Makes the stream that records the current one until the returned object goes: it waits for the work so far, and
+  /// what follows waits for it. For the steps before a recording, whose workspaces and gradient accumulators then
+  /// belong to that stream.
+  virtual std::shared_ptr<void> enter_stream() { return nullptr; }
+  /// Runs `body` on the host; what it launches on the device is recorded, not done. What was recorded before is freed
+  /// first. Rethrows what `body` throws, and throws an Error where the device cannot record it; the device is then as
+  /// if nothing had been recorded.
   virtual void record(const std::function<void()>& body) = 0;
   /// Launches what was recorded, on the current stream; does not wait for it.
   virtual void replay() = 0;
+  /// Frees what was recorded, with its memory.
+  virtual void forget() {}
 };
 
 }  // namespace fulgur

@@ -4,18 +4,21 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fulgur/core/recordable_step.h"
 #include "fulgur/optim/parameter_rules.h"
 
 namespace fulgur {
 
 /// Base of the optimizers on ATen's multi-tensor kernels: keeps state per parameter under Python's names, hands the
 /// kernel lists of one device and dtype, and makes state at a parameter's first gradient.
-class FULGUR_API FusedOptimizer : public Optimizer {
+class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
   std::optional<int64_t> full_state_bytes() const override;
   bool keep_rates_on_device() override;
   void upload_rates() override;
+  int64_t layout() const override { return layout_; }
+  void set_recording(bool recording) override { recording_ = recording; }
 
  protected:
   FusedOptimizer() = default;
@@ -24,8 +27,8 @@ class FULGUR_API FusedOptimizer : public Optimizer {
   /// What one kernel call works on; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
-    Tensor lr;                               ///< the group's rate on the parameters' device, where it is kept there; else undefined
-    double uploaded_lr = 0;                  ///< that `lr` has
+    Tensor lr;               ///< the group's rate on the parameters' device, where it is kept there; else undefined
+    double uploaded_lr = 0;  ///< that `lr` has
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
     std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
@@ -64,6 +67,8 @@ class FULGUR_API FusedOptimizer : public Optimizer {
 
   ParameterRules rules_;
   bool rates_on_device_ = false;
+  bool recording_ = false;
+  int64_t layout_ = 0;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
   std::vector<size_t> places_;  ///< per parameter, its bucket; none where it had no gradient when they were built

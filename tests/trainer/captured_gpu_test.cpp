@@ -1,0 +1,215 @@
+// cuda_graph with the device's own recorder: what it records, when it records again, and what is left when a recording
+// is broken off.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tanh.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "captured_fit.h"
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/core/memory_stats.h"
+#include "support/gpu.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+TrainerOptions on_cuda(const TemporaryFolder& folder) {
+  TrainerOptions options = three_epochs(folder);
+  options.accelerator = "cuda";
+  return options;
+}
+
+// A captured step launches the kernels of an eager one, with the same random numbers.
+template <class M>
+Outcome<M> check_equal(const TrainerOptions& options, const std::function<void(Parts&)>& change = by_device) {
+  const auto plain = fit<M>(options, false, change);
+  auto captured = fit<M>(options, true, change);
+  for (const auto& [name, value] : plain.weights) {
+    CAPTURE(name);
+    CHECK(at::allclose(value, captured.weights.at(name), 1e-5, 1e-6));
+  }
+  check_same_logs(plain, captured, "train_loss");
+  return captured;
+}
+
+struct Freezing : Captured {
+  void on_train_epoch_start() override { first->weight.set_requires_grad(run().progress().epoch != 1); }
+};
+
+// Its state is made when it gets its first gradient, after steps were captured.
+struct Thawing : Captured {
+  void on_train_epoch_start() override { second->weight.set_requires_grad(run().progress().epoch > 0); }
+};
+
+// In the middle of an epoch.
+struct Switching : Captured {
+  int on_train_batch_start(const Batch&, int64_t batch_idx) override {
+    if (run().progress().epoch == 1 && batch_idx == 5) drop->eval();
+    return 0;
+  }
+};
+
+struct FailsInForward : Captured {
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    // The step that is recorded; it waits for the device, which no capture can.
+    if (run().progress().global_step == 3 && !std::exchange(failed, true)) batch[0].sum().item<float>();
+    return Captured::training_step(batch, index);
+  }
+  bool failed = false;
+};
+
+class FailingAdam final : public Adam {
+ public:
+  using Adam::Adam;
+
+ protected:
+  void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override {
+    // After three steps as they are comes the recording.
+    if (++calls_ == 4) bucket.params.front().sum().item<float>();
+    Adam::update(bucket, found_inf);
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+struct FailsInOptimizer : Captured {
+  OptimizerPlan configure_optimizers() override {
+    Adam::Options options;
+    options.lr = 0.03125;
+    return {std::make_shared<FailingAdam>(options)};
+  }
+};
+
+struct NotANumberOnce : Captured {
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    StepOutput output = Captured::training_step(batch, index);
+    output.loss = output.loss * factor_.to(output.loss.device());
+    return output;
+  }
+  // Written to by the callback below, read by each launch of the recorded step.
+  Tensor factor_ = register_buffer("factor", at::full({}, 1.0));
+};
+
+struct MakesNotANumber : Callback {
+  void on_train_batch_start(RunContext& run, Batch&, int64_t batch_idx) override {
+    const bool now = run.progress().epoch == 1 && batch_idx == 7 && !std::exchange(done, true);
+    dynamic_cast<NotANumberOnce&>(run.module()).factor_.fill_(now ? std::numeric_limits<double>::quiet_NaN() : 1.0);
+  }
+  bool done = false;
+};
+
+// Little but activations: 2 MiB of each of sixteen operations.
+struct Activations : BoringModule {
+  Activations() : scale(register_parameter("scale", at::full({8}, 0.5))) {}
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    Tensor x = batch[0];
+    for (int64_t i = 0; i < 8; ++i) x = at::tanh(x * scale[i]);
+    const Tensor loss = x.square().mean();
+    log("train_loss", loss);
+    return loss;
+  }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<AdamW>(AdamW::Options{}); }
+  Tensor scale;
+};
+
+int64_t reserved_by_fit(bool captures) {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.accelerator = "cuda";
+  options.cuda_graph = captures;
+  options.log_every_n_steps = 4;
+  TensorDataModule::Sets sets;
+  sets.train = Batch{{"x", at::full({8 * 1024, 512}, 0.25)}, {"y", at::full({8 * 1024, 2}, 0.0)}};
+  const auto data = std::make_shared<TensorDataModule>(
+      std::move(sets), TensorDataOptions{.batch_size = 1024, .eval_batch_size = {}, .shuffle = false});
+  reset_peak_memory(at::Device(at::kCUDA, 0));
+  Trainer(options).fit(std::make_shared<Activations>(), data);
+  return device_memory(at::Device(at::kCUDA, 0))->peak_reserved;
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws other numbers in each", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"}) {
+    CAPTURE(precision);
+    TrainerOptions options = on_cuda(folder);
+    options.precision = Spec<Precision>(precision);
+    const auto captured = check_equal<Captured>(options);
+    CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
+  }
+}
+
+TEST_CASE(
+    "on a GPU, a step is captured again when layers are frozen or freed, with rates and states as eager steps have "
+    "them",
+    "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  // Three epochs of ten whole batches and an odd one, with three steps before each recording.
+  const auto frozen = check_equal<Freezing>(on_cuda(folder));
+  CHECK_THAT(frozen.told, ContainsSubstring("21 steps were made by the captured one"));
+  CHECK_THAT(frozen.told, !ContainsSubstring("not captured"));
+  const auto thawed = check_equal<Thawing>(on_cuda(folder));
+  CHECK_THAT(thawed.told, ContainsSubstring("24 steps were made by the captured one"));
+}
+
+TEST_CASE("on a GPU, a layer that changes its mode inside an epoch is seen at once", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const auto switched = check_equal<Switching>(on_cuda(folder));
+  CHECK_THAT(switched.told, ContainsSubstring("steps were made by the captured one"));
+}
+
+TEST_CASE("on a GPU, a recording that is broken off leaves no trace: in this step, in later ones, in the next fit",
+          "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const bool in_forward = GENERATE(true, false);
+  const std::string told = in_forward ? check_equal<FailsInForward>(on_cuda(folder)).told
+                                      : check_equal<FailsInOptimizer>(on_cuda(folder)).told;
+  CHECK_THAT(told, ContainsSubstring("the steps are not captured: at aten::"));
+  // Pinned memory is had as before, and the next fit captures, with dropout.
+  CHECK(at::empty({1 << 20}, at::TensorOptions().pinned_memory(true)).is_pinned());
+  CHECK_THAT(check_equal<Captured>(on_cuda(folder)).told, ContainsSubstring("27 steps were made by the captured one"));
+}
+
+TEST_CASE("on a GPU, a rollback in a captured run gives the weights and rates of an eager one", "[gpu]") {
+  require_gpus(1);
+  const auto run = [](bool captures) {
+    const TemporaryFolder folder;
+    TrainerOptions options = on_cuda(folder);
+    options.on_nonfinite = "rollback";
+    return fit<NotANumberOnce>(options, captures, [](Parts& parts) {
+      by_device(parts);
+      ModelCheckpoint::Options each_epoch;
+      parts.add(std::make_shared<ModelCheckpoint>(each_epoch));
+      parts.add(std::make_shared<MakesNotANumber>());
+    });
+  };
+  const auto plain = run(false), captured = run(true);
+  CHECK_THAT(captured.told, ContainsSubstring("training goes on"));
+  CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
+  for (const auto& [name, value] : plain.weights) {
+    CAPTURE(name);
+    CHECK(at::allclose(value, captured.weights.at(name), 1e-5, 1e-6));
+  }
+}
+
+TEST_CASE("on a GPU, a captured run reserves little more memory than an eager one", "[gpu]") {
+  require_gpus(1);
+  // In this order: what the eager run leaves in the cache, the captured one gives back.
+  const int64_t eager = reserved_by_fit(false);
+  const int64_t captured = reserved_by_fit(true);
+  CAPTURE(captured, eager);
+  CHECK(captured > 0);
+  CHECK(static_cast<double>(captured) <= 1.3 * static_cast<double>(eager));
+}
