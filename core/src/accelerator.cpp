@@ -26,13 +26,13 @@ struct Accelerators {
   std::mutex mutex;
   std::vector<Accelerator*> list;
   std::atomic<int64_t> count{1};  ///< of the list; read in each backward
-  bool cuda_tried = false;
+  std::once_flag cuda_once;
   std::string cuda_reason, cuda_remedy;
 };
 
 Accelerators& accelerators() {
   static CpuAccelerator cpu;
-  static Accelerators all{.mutex = {}, .list = {&cpu}, .count = 1, .cuda_tried = false, .cuda_reason = {}, .cuda_remedy = {}};
+  static Accelerators all{.mutex = {}, .list = {&cpu}, .count = 1, .cuda_once = {}, .cuda_reason = {}, .cuda_remedy = {}};
   return all;
 }
 
@@ -70,18 +70,14 @@ int64_t accelerator_count() { return accelerators().count.load(std::memory_order
 
 Accelerator* find_accelerator(const std::string& name) {
   auto& all = accelerators();
-  bool try_cuda = false;
-  {
-    std::lock_guard<std::mutex> lock(all.mutex);
-    try_cuda = name == "cuda" && !all.cuda_tried;
-    all.cuda_tried |= try_cuda;
-  }
-  if (try_cuda) {
-    Failure failure = load_cuda();
-    std::lock_guard<std::mutex> lock(all.mutex);
-    all.cuda_reason = std::move(failure.reason);
-    all.cuda_remedy = std::move(failure.remedy);
-  }
+  // Other threads wait: what they ask LibTorch next must find CUDA loaded.
+  if (name == "cuda")
+    std::call_once(all.cuda_once, [&] {
+      Failure failure = load_cuda();
+      std::lock_guard<std::mutex> lock(all.mutex);
+      all.cuda_reason = std::move(failure.reason);
+      all.cuda_remedy = std::move(failure.remedy);
+    });
   std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = std::find_if(all.list.begin(), all.list.end(), [&](const Accelerator* a) { return a->name() == name; });
   if (found == all.list.end()) return nullptr;

@@ -1,4 +1,6 @@
 // Tests on a GPU are of any use only if libfulgur_cuda.so joins the program under test.
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <torch/csrc/autograd/engine.h>
@@ -6,8 +8,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
+#include "cuda_driver.h"
 #include "saved_tensor_engine.h"
 #include "support/gpu.h"
 
@@ -44,6 +48,17 @@ TEST_CASE("FULGUR_REQUIRE_GPU makes a missing GPU a failure") {
 }
 
 #ifdef FULGUR_WITH_CUDA
+// Run once more with a made-up driver, so that it does not skip everywhere.
+TEST_CASE("a program that seeds before a run asks for CUDA gets LibTorch's CUDA, not stand-ins", "[driver]") {
+  if (fulgur::detail::find_cuda_driver().state != fulgur::detail::CudaDriver::State::ready) SKIP("no NVIDIA driver with a device");
+  at::manual_seed(1);
+  find_accelerator("cuda");
+  const std::string reason = why_no_cuda();
+  if (reason.find("cannot open shared object file") != std::string::npos) SKIP(reason);
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  CHECK(typeid(hooks) != typeid(at::CUDAHooksInterface));
+}
+
 TEST_CASE("libfulgur_cuda.so loads into a test program and takes that program's registries and engine") {
   const Engine* const engine = &Engine::get_default_engine();
   const int64_t before = accelerator_count();

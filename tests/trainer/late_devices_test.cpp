@@ -1,6 +1,8 @@
 // Devices that come after a backward of the process, as CUDA's do: its library is loaded when a run asks for it.
 #include "boring.h"
 
+#include <ATen/ops/ones.h>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include "fulgur/virtual_devices/virtual_devices.h"
@@ -35,8 +37,9 @@ void check_fits_in_turn(const std::string& first, const std::string& second) {
 
 TEST_CASE("a fit on the CPU, then one on virtual devices, in one process") { check_fits_in_turn("cpu", "virtual"); }
 
-TEST_CASE("a fit on the CPU, then one on a GPU, in one process", "[gpu]") {
-  // Not require_gpus first: it would load CUDA before the first backward.
+TEST_CASE("a backward and a fit on the CPU, then a fit on a GPU, in one process", "[gpu]") {
+  // Nothing before it loads CUDA: no seed, and not require_gpus.
+  at::ones({2}).requires_grad_().sum().backward();
   weights_of_fit("cpu");
   require_gpus(1);
   check_fits_in_turn("cpu", "cuda");

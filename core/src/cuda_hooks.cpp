@@ -1,0 +1,30 @@
+// LibTorch asks for its hooks of CUDA once and keeps what it gets: stand-ins, if CUDA is not loaded by then, with which no
+// device can be used any more. The first question comes early: seeding a generator is one. So it loads CUDA, if the driver has
+// a device; a program that asks for nothing stays without.
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <memory>
+#include <utility>
+
+#include "fulgur/core/accelerator.h"
+
+namespace fulgur {
+namespace {
+
+constexpr const char* kKey = "CUDAHooks";
+
+std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
+  find_accelerator("cuda");
+  // CUDA's own registration has taken the place of this function, unless CUDA could not be loaded.
+  static bool asked = false;
+  return std::exchange(asked, true) ? nullptr : at::CUDAHooksRegistry()->Create(kKey, arguments);
+}
+
+[[maybe_unused]] const bool registered = [] {
+  if (at::CUDAHooksRegistry()->Has(kKey)) return false;  // loaded already
+  at::CUDAHooksRegistry()->Register(kKey, make_hooks, c10::REGISTRY_FALLBACK);
+  return true;
+}();
+
+}  // namespace
+}  // namespace fulgur
