@@ -1,5 +1,7 @@
 #include "fulgur/core/collectives.h"
 
+#include <ATen/ops/stack.h>
+
 #include <utility>
 
 namespace fulgur {
@@ -18,6 +20,10 @@ class Known final : public PendingReduction {
 
 Collectives::~Collectives() = default;
 PendingReduction::~PendingReduction() = default;
+
+Tensor Collectives::all_gather_same(const Tensor& value, bool with_gradients) {
+  return at::stack(all_gather(value, with_gradients));
+}
 
 std::unique_ptr<PendingReduction> SingleProcessCollectives::start_max(std::vector<int64_t> values) {
   return std::make_unique<Known>(std::move(values));

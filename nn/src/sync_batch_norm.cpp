@@ -3,7 +3,6 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -17,8 +16,6 @@ namespace {
 const NormKernels& kernels_for(const Tensor& input) {
   return input.is_cuda() ? cuda_norm_kernels() : plain_norm_kernels();
 }
-
-Tensor gather(Collectives& collectives, const Tensor& summary) { return at::stack(collectives.all_gather(summary)); }
 
 // A rank with two values knows that there are enough, so all ranks come to the same answer, and few have to look.
 void check_count(const Tensor& input, const Tensor& summaries, const SyncBatchNormCall& call) {
@@ -36,7 +33,7 @@ class SyncBatchNorm : public torch::autograd::Function<SyncBatchNorm> {
   static Tensor forward(Context* context, const Tensor& input, const std::optional<Tensor>& weight,
                         const std::optional<Tensor>& bias, const SyncBatchNormCall* call) {
     const NormKernels& kernels = kernels_for(input);
-    const Tensor summaries = gather(*call->collectives, kernels.summarize(input, call->eps));
+    const Tensor summaries = call->collectives->all_gather_same(kernels.summarize(input, call->eps));
     check_count(input, summaries, *call);
     const NormStatistics statistics = kernels.combine(input, summaries, call->running, call->eps);
     context->save_for_backward(

@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/stack.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -27,14 +26,13 @@ Tensor own_copy(const Tensor& value) { return value.detach().clone(at::MemoryFor
 
 /// Gathers in forward, adds up in backward: the gradient of a rank's tensor is the sum of what all ranks want of it.
 struct GatherWithGradients : torch::autograd::Function<GatherWithGradients> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const Tensor& value, int64_t collectives) {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& value, int64_t collectives) {
     context->saved_data["collectives"] = collectives;
-    return reinterpret_cast<Collectives*>(collectives)->all_gather(value, false);
+    return reinterpret_cast<C10dCollectives*>(collectives)->gather_rows(value);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
-    auto& collectives = *reinterpret_cast<Collectives*>(context->saved_data["collectives"].toInt());
-    const Tensor all = collectives.all_reduce(at::stack(gradients), ReduceOp::sum);
-    return {all[collectives.rank()], Tensor()};
+    auto& collectives = *reinterpret_cast<C10dCollectives*>(context->saved_data["collectives"].toInt());
+    return {collectives.reduce_rows(gradients[0]), Tensor()};
   }
 };
 
@@ -67,6 +65,20 @@ std::string to_text(const Tensor& bytes, int64_t length) { return {static_cast<c
 
 constexpr int64_t kMostDims = 8;
 
+/// The dtype, the number of dimensions and the sizes, filled up with zeros.
+std::vector<int64_t> shape_of(const Tensor& value) {
+  std::vector<int64_t> shape(kMostDims + 2, 0);
+  shape[0] = static_cast<int64_t>(value.scalar_type());
+  shape[1] = value.dim();
+  for (int64_t i = 0; i < std::min(value.dim(), kMostDims); ++i) shape[static_cast<size_t>(i) + 2] = value.size(i);
+  return shape;
+}
+
+at::IntArrayRef sizes_in(const Tensor& shape) {
+  const int64_t* data = shape.const_data_ptr<int64_t>();
+  return {data + 2, static_cast<size_t>(data[1])};
+}
+
 }  // namespace
 
 Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
@@ -81,27 +93,70 @@ Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
   return values[0];
 }
 
-std::vector<Tensor> C10dCollectives::gather_same(const Tensor& value) {
+bool C10dCollectives::is_over_nccl(const Tensor& value) const { return !value.is_cpu() && owner_.impl().nccl; }
+
+Tensor C10dCollectives::gather_rows(const Tensor& value) {
   const at::NoGradGuard no_grad;
-  std::vector<Tensor> input{value.detach().contiguous()};
-  std::vector<std::vector<Tensor>> output(1);
-  for (int64_t i = 0; i < world_size(); ++i) output[0].push_back(at::empty_like(input[0], at::MemoryFormat::Contiguous));
+  Tensor input = value.detach().contiguous();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  sizes.insert(sizes.begin(), world_size());
+  Tensor rows = at::empty(sizes, input.options());
   try {
-    group_->allgather(output, input)->wait();
+    if (is_over_nccl(value)) {
+      group_->_allgather_base(rows, input)->wait();
+    } else {
+      std::vector<std::vector<Tensor>> output{rows.unbind()};
+      std::vector<Tensor> inputs{input};
+      group_->allgather(output, inputs)->wait();
+    }
   } catch (...) {
     owner_.rethrow("all_gather");
   }
-  return output[0];
+  return rows;
+}
+
+Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
+  // Gloo has no reduction of which each rank gets its part.
+  if (!is_over_nccl(gradients)) return all_reduce(gradients, ReduceOp::sum)[rank()];
+  const at::NoGradGuard no_grad;
+  Tensor input = gradients.detach().contiguous();
+  Tensor mine = at::empty(input.sizes().slice(1), input.options());
+  try {
+    group_->_reduce_scatter_base(mine, input)->wait();
+  } catch (...) {
+    owner_.rethrow("all_gather");
+  }
+  return mine;
+}
+
+std::vector<Tensor> C10dCollectives::gather_shapes(const Tensor& value) {
+  // Ranks whose shapes differ would fail with a text that nobody understands.
+  if (value.dim() > kMostDims) throw Error(cat("[strategies.all_gather] at most ", kMostDims, " dimensions can be gathered; got ", value.dim(), "."));
+  return gather_rows(at::tensor(shape_of(value), at::kLong)).unbind();
+}
+
+void C10dCollectives::require_same_shape(const Tensor& value) {
+  {
+    const std::lock_guard lock(shapes_mutex_);
+    if (!same_shapes_.insert(shape_of(value)).second) return;
+  }
+  const std::vector<Tensor> shapes = gather_shapes(value);
+  for (size_t r = 0; r < shapes.size(); ++r)
+    if (!shapes[r].equal(shapes[static_cast<size_t>(rank())]))
+      throw DistributedError(
+          cat("[strategies.all_gather_same] the tensors of all ranks must have the same dtype and shape; rank ",
+              static_cast<int64_t>(r), " has ", shape_text(sizes_in(shapes[r])), ", rank ", rank(), " has ",
+              shape_text(value.sizes()), ". all_gather takes tensors with different numbers of rows."));
+}
+
+Tensor C10dCollectives::all_gather_same(const Tensor& value, bool with_gradients) {
+  require_same_shape(value);
+  return with_gradients ? GatherWithGradients::apply(value, reinterpret_cast<int64_t>(this)) : gather_rows(value);
 }
 
 std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_gradients) {
-  // Ranks whose shapes differ would fail with a text that nobody understands.
-  if (value.dim() > kMostDims) throw Error(cat("[strategies.all_gather] at most ", kMostDims, " dimensions can be gathered; got ", value.dim(), "."));
-  std::vector<int64_t> shape(kMostDims + 2, 0);
-  shape[0] = static_cast<int64_t>(value.scalar_type());
-  shape[1] = value.dim();
-  for (int64_t i = 0; i < value.dim(); ++i) shape[static_cast<size_t>(i) + 2] = value.size(i);
-  const std::vector<Tensor> shapes = gather_same(at::tensor(shape, at::kLong));
+  const std::vector<int64_t> shape = shape_of(value);
+  const std::vector<Tensor> shapes = gather_shapes(value);
   int64_t most_rows = 0;
   bool same = true;
   for (size_t r = 0; r < shapes.size(); ++r) {
@@ -109,20 +164,23 @@ std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_g
     bool fits = other[0] == shape[0] && other[1] == shape[1];
     for (size_t i = 3; i < shape.size(); ++i) fits = fits && other[i] == shape[i];
     if (!fits)
-      throw DistributedError(cat("[strategies.all_gather] the tensors of all ranks must have the same dtype and shape but for their rows; rank ", static_cast<int64_t>(r), " has ",
-                                 shape_text({other + 2, static_cast<size_t>(other[1])}), ", rank ", rank(), " has ", shape_text(value.sizes()), "."));
+      throw DistributedError(
+          cat("[strategies.all_gather] the tensors of all ranks must have the same dtype and shape but for their rows; "
+              "rank ",
+              static_cast<int64_t>(r), " has ", shape_text(sizes_in(shapes[r])), ", rank ", rank(), " has ",
+              shape_text(value.sizes()), "."));
     same = same && other[2] == shape[2];
     most_rows = std::max(most_rows, other[2]);
   }
-  if (same) {
-    if (!with_gradients) return gather_same(value);
-    return GatherWithGradients::apply(value, reinterpret_cast<int64_t>(static_cast<Collectives*>(this)));
-  }
+  const auto gather = [&](const Tensor& rows) {
+    return (with_gradients ? GatherWithGradients::apply(rows, reinterpret_cast<int64_t>(this)) : gather_rows(rows))
+        .unbind();
+  };
+  if (same) return gather(value);
   // Ranks with fewer rows are filled up, and cut again.
   std::vector<int64_t> sizes = value.sizes().vec();
   sizes[0] = most_rows - sizes[0];
-  const Tensor padded = at::cat({value, at::zeros(sizes, value.options())});
-  std::vector<Tensor> all = with_gradients ? GatherWithGradients::apply(padded, reinterpret_cast<int64_t>(static_cast<Collectives*>(this))) : gather_same(padded);
+  std::vector<Tensor> all = gather(at::cat({value, at::zeros(sizes, value.options())}));
   for (size_t r = 0; r < all.size(); ++r) all[r] = all[r].narrow(0, 0, shapes[r].const_data_ptr<int64_t>()[2]);
   return all;
 }
@@ -151,10 +209,10 @@ void C10dCollectives::barrier(std::string_view reason) {
 }
 
 std::vector<std::string> C10dCollectives::gather_text(std::string_view text) {
-  const std::vector<Tensor> lengths = gather_same(at::tensor({static_cast<int64_t>(text.size())}, at::kLong));
+  const std::vector<Tensor> lengths = gather_rows(at::tensor({static_cast<int64_t>(text.size())}, at::kLong)).unbind();
   int64_t longest = 0;
   for (const Tensor& length : lengths) longest = std::max(longest, *length.const_data_ptr<int64_t>());
-  const std::vector<Tensor> bytes = gather_same(to_tensor(text, longest));
+  const std::vector<Tensor> bytes = gather_rows(to_tensor(text, longest)).unbind();
   std::vector<std::string> texts;
   for (size_t r = 0; r < bytes.size(); ++r) texts.push_back(to_text(bytes[r], *lengths[r].const_data_ptr<int64_t>()));
   return texts;

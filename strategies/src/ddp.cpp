@@ -251,6 +251,8 @@ void DdpStrategy::unsync_norms() noexcept {
 
 void DdpStrategy::abandon() noexcept {
   unsync_norms();
+  // First, since what is destroyed then may wait for the device, and the device for other ranks.
+  if (group_) group_->abort();
   reducers_.clear();
   group_.reset();
 }
@@ -258,6 +260,7 @@ void DdpStrategy::abandon() noexcept {
 void DdpStrategy::teardown() noexcept {
   unsync_norms();
   reducers_.clear();
+  if (group_) group_->shut_down();
   group_.reset();
   module_ = nullptr;
 }

@@ -7,6 +7,7 @@ set(TEST_SOURCES
   ddp_gpu_test.cpp
   ddp_group_of_one_test.cpp
   ddp_kill_test.cpp
+  ddp_nccl_test.cpp
   ddp_options_test.cpp
   ddp_resume_test.cpp
   ddp_training_test.cpp

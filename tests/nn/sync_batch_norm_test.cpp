@@ -5,6 +5,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/conv.h>
@@ -340,7 +341,7 @@ void train_beside_whole(int64_t ranks_count, int64_t accumulate) {
 /// Rank 0 of two that have the same samples.
 class Mirror final : public test::TextsOfOne {
  public:
-  int gathers = 0, reduces = 0;
+  int gathers = 0, reduces = 0, uneven_gathers = 0;
   int64_t rank() const override { return 0; }
   int64_t world_size() const override { return 2; }
   Tensor all_reduce(const Tensor& value, ReduceOp) override {
@@ -348,8 +349,12 @@ class Mirror final : public test::TextsOfOne {
     return value * 2;
   }
   std::vector<Tensor> all_gather(const Tensor& value, bool) override {
-    ++gathers;
+    ++uneven_gathers;
     return {value, value};
+  }
+  Tensor all_gather_same(const Tensor& value, bool) override {
+    ++gathers;
+    return at::stack({value, value});
   }
   Tensor broadcast(const Tensor& value, int64_t) override { return value; }
   bool any(bool value) override { return value; }
@@ -402,6 +407,7 @@ TEST_CASE("a synchronised norm communicates once in forward and once in backward
   const Tensor x = at::randn({3, 4});
   bn->forward(x).sum().backward();
   CHECK(ranks.gathers == 1);
+  CHECK(ranks.uneven_gathers == 0);  // which would exchange shapes on the host first
   CHECK(ranks.reduces == 0);  // no one wants the gradient of x
   CHECK(bn->bias.grad().defined());
   bn->forward(x.clone().requires_grad_()).sum().backward();

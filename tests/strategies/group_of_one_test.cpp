@@ -3,8 +3,13 @@
 #include <ATen/ops/equal.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_all.hpp>
 
 #include "fulgur/strategies/process_group.h"
+<<<<<<< HEAD
+=======
+#include "process_group_impl.h"
+>>>>>>> h1
 #include "support/gpu.h"
 
 using namespace fulgur;
@@ -27,10 +32,16 @@ void check_exchanges(const std::string& backend, at::Device device) {
     REQUIRE(gathered.size() == 1);
     CHECK(at::equal(gathered[0], value));
     CHECK(gathered[0].device() == value.device());
+    const Tensor rows = all.all_gather_same(value);
+    CHECK(rows.sizes() == at::IntArrayRef({1, 7}));
+    CHECK(at::equal(rows[0], value));
   }
   const Tensor learned = at::arange(3, at::TensorOptions(device).dtype(at::kFloat)).requires_grad_();
   (all.all_gather(learned, true)[0] * 2).sum().backward();
   CHECK((learned.grad().cpu().sum().item<double>() == 6));
+  (all.all_gather_same(learned, true)[0] * 3).sum().backward();
+  CHECK((learned.grad().cpu().sum().item<double>() == 15));
+  all.check();
   // Small things go through the host, whatever the device.
   CHECK(all.any(true));
   CHECK_FALSE(all.any(false));
@@ -39,7 +50,47 @@ void check_exchanges(const std::string& backend, at::Device device) {
   all.barrier("the test's end");
 }
 
+/// How many exchanges Gloo begins while `work` runs.
+template <class Work>
+int64_t gloo_exchanges(ProcessGroup& group, Work work) {
+  const auto before = group.impl().gloo->getSequenceNumberForGroup();
+  work();
+  return static_cast<int64_t>(group.impl().gloo->getSequenceNumberForGroup() - before);
+}
+
 }  // namespace
+
+TEST_CASE("what is gathered with one shape on all ranks is exchanged once, but for the first time") {
+  const auto group = ProcessGroup::connect({}, {.backend = "gloo", .start_timeout_s = 60, .timeout_s = 30});
+  Collectives& all = group->collectives();
+  const Tensor value = at::arange(6).reshape({2, 3});
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather(value); }) == 2);
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather_same(value); }) == 2);
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather_same(value); }) == 1);
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather_same(value.t()); }) == 2);
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather_same(value.to(at::kFloat)); }) == 2);
+}
+
+TEST_CASE("on a GPU, a gather over NCCL of a shape that is known exchanges nothing through the host", "[gpu]") {
+  const Accelerator& cuda = test::require_gpus(1);
+  const auto group =
+      ProcessGroup::connect({}, {.backend = "nccl", .device = cuda.device(0), .start_timeout_s = 60, .timeout_s = 30});
+  Collectives& all = group->collectives();
+  const Tensor value = at::arange(6, at::TensorOptions(cuda.device(0)).dtype(at::kFloat)).requires_grad_();
+  all.all_gather_same(value);
+  CHECK(gloo_exchanges(*group, [&] { all.all_gather_same(value, true).sum().backward(); }) == 0);
+}
+
+TEST_CASE("NCCL that was not built in is named before any process is waited for") {
+  // Nothing here loads libfulgur_cuda.so, unless there is a GPU.
+  if (find_accelerator("cuda")) SKIP("libfulgur_cuda.so is loaded");
+  const ProcessPlace nobody{
+      .rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2, .main_address = "127.0.0.1", .main_port = 1};
+  CHECK_THROWS_WITH(
+      ProcessGroup::connect(nobody, {.backend = "nccl", .device = at::Device(at::kCUDA, 0), .start_timeout_s = 5}),
+      Catch::Matchers::ContainsSubstring("libfulgur_cuda.so was built without NCCL") &&
+          Catch::Matchers::ContainsSubstring("process_group_backend: gloo"));
+}
 
 TEST_CASE("a group of one process exchanges with itself over Gloo") { check_exchanges("gloo", at::kCPU); }
 

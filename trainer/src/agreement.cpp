@@ -45,6 +45,7 @@ void Agreement::begin() {
 
 void Agreement::read() {
   const std::vector<int64_t> agreed = pending_->take();
+  run_.collectives().check();
   pending_.reset();
   if (agreed[kStop] != 0) {
     stop_ = true;

@@ -127,6 +127,7 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
   folder += ".ckpt";
   folder = plain(folder);
   CheckpointInfo info{.ticket = ticket, .path = folder, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
+  run_.check_exchanges();
   if (const auto bad = run_.finite.bad_weight()) return refuse(info, *bad);
   ++saves_;
   const int64_t saved_before = saved_step_;

@@ -221,6 +221,7 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   run.flush_step_metrics(stage, true);
   run.logs.merge_epoch_values(stage, run.collectives());
   const Metrics values = run.logs.take_epoch_values(stage);
+  run.collectives().check();
   run.send_metrics(values);
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
   // Callbacks that stop or write checkpoints act on the values of this epoch.

@@ -251,7 +251,9 @@ class FitLoop {
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
     run.finite.check_window();
     run.logs.merge_epoch_values(Stage::train, run.collectives());
-    run.send_metrics(run.logs.take_epoch_values(Stage::train));
+    Metrics values = run.logs.take_epoch_values(Stage::train);
+    run.collectives().check();
+    run.send_metrics(std::move(values));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });

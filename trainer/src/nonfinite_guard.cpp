@@ -122,6 +122,8 @@ void NonFiniteGuard::saw_replayed_step() {
 void NonFiniteGuard::check_window() {
   if (policy_ == Policy::off) return;
   bool good = !summed_ || std::isfinite(sum_.item<float>());
+  // A loss that is not finite may come of an exchange that failed.
+  run_.collectives().check();
   // Losses on a CPU were looked at one by one.
   if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
   if (summed_) sum_.zero_();

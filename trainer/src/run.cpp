@@ -1,5 +1,7 @@
 #include "run.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <iostream>
 
@@ -315,7 +317,16 @@ void Run::flush_step_metrics(Stage stage, bool force) {
   // Ranks may run different numbers of evaluation batches: they come together at the end only.
   if (world_size() > 1 && stage != Stage::train && !force) return;
   logs.merge_step_values(stage, collectives());
-  if (logs.has_step_values(stage)) send_metrics(logs.take_step_values(stage));
+  if (!logs.has_step_values(stage)) return;
+  Metrics values = logs.take_step_values(stage);
+  collectives().check();
+  send_metrics(std::move(values));
+}
+
+void Run::check_exchanges() {
+  if (world_size() == 1 || device().is_cpu()) return;
+  c10::impl::VirtualGuardImpl(device().type()).synchronizeDevice(device().index());
+  collectives().check();
 }
 
 }  // namespace fulgur::detail

@@ -152,6 +152,9 @@ class Run final : public RunContext {
   void send_metrics(Metrics metrics);
   /// A row of the running step window where it is due, or where `force` and there is one.
   void flush_step_metrics(Stage stage, bool force);
+  /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
+  /// then.
+  void check_exchanges();
 
   TrainerOptions options;
   Parts parts;

@@ -217,6 +217,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
     // signal the run that goes on from there closes it.
     run.flush_step_metrics(Stage::train, true);
+    run.check_exchanges();
     run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
     run.model->on_fit_end();
     run.act_on_checkpoint_requests();

@@ -23,7 +23,7 @@ class FULGUR_API ProcessGroup {
   /// All ranks call it. Throws a DistributedError that names address, port and rank where they cannot come together, and
   /// which ranks are missing.
   static std::shared_ptr<ProcessGroup> connect(const ProcessPlace& place, const ProcessGroupOptions& options);
-  /// Waits for nobody. Called where all ranks have ended, or where this one has failed.
+  /// Aborts what `shut_down` has not ended; waits for nobody.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -33,6 +33,15 @@ class FULGUR_API ProcessGroup {
   Collectives& collectives();
   /// From now on an exchange that takes longer fails.
   void use_short_timeout();
+  /// The orderly end, called by all ranks that come to it: they agree, and NCCL ends on all of them. Where one does not
+  /// come within the timeout, or an exchange has failed, this rank aborts.
+  void shut_down() noexcept;
+  /// The end of this rank alone: kernels that wait for other ranks return, and nothing may be exchanged any more.
+  void abort() noexcept;
+  /// Throws a DistributedError where an exchange over NCCL has failed since the start. Such a failure is found by a
+  /// thread of LibTorch, and what the device computes from then on is undefined; so this is called where the host has
+  /// waited for it.
+  void check() const;
   /// `gloo over 10.0.0.7 (the way to node0)`, for the person at the console.
   std::string text() const;
   /// Turns an error of an exchange into a DistributedError that says what each rank was last seen doing; another error is
@@ -44,6 +53,7 @@ class FULGUR_API ProcessGroup {
 
  private:
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
+  [[noreturn]] void lose(const char* operation, bool late, std::string_view why) const;
   std::unique_ptr<Impl> impl_;
 };
 
