@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <initializer_list>
 
-// Public, so that the dynamic linker finds them before the runtime's own; no header of CUDA, so that this builds everywhere.
+// Public, so that the dynamic linker finds them before the runtime's own; no header of CUDA, so that this builds
+// everywhere.
 #define FULGUR_BEFORE_RUNTIME extern "C" __attribute__((visibility("default")))
 
 namespace {
 
-std::atomic<int64_t> waits{0};
+std::atomic<int64_t> waits{0}, waits_for_events{0};
 constexpr int kNoRuntime = 35;  // cudaErrorInsufficientDriver
 
 void* runtime_function(const char* name) {
@@ -43,6 +44,7 @@ FULGUR_BEFORE_RUNTIME int cudaDeviceSynchronize() {
 
 FULGUR_BEFORE_RUNTIME int cudaEventSynchronize(void* event) {
   static void* const next = runtime_function("cudaEventSynchronize");
+  ++waits_for_events;
   return pass_on(next, event);
 }
 
@@ -56,5 +58,6 @@ FULGUR_BEFORE_RUNTIME int64_t fulgur_host_waits() { return waits; }
 namespace fulgur::test {
 
 int64_t host_waits() { return waits; }
+int64_t event_waits() { return waits_for_events; }
 
 }  // namespace fulgur::test

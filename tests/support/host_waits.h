@@ -5,8 +5,11 @@
 namespace fulgur::test {
 
 /// Times that this process has waited for a CUDA device so far, on any thread: calls of cudaStreamSynchronize,
-/// cudaDeviceSynchronize, cudaEventSynchronize and cudaMemcpy. Linking host_waits.cpp puts functions of these names before those
-/// of the CUDA runtime, to which they pass on; LibTorch, which gets the runtime from a shared library, calls them.
+/// cudaDeviceSynchronize, cudaEventSynchronize and cudaMemcpy. Linking host_waits.cpp puts functions of these names
+/// before those of the CUDA runtime, to which they pass on; LibTorch, which gets the runtime from a shared library,
+/// calls them.
 int64_t host_waits();
+/// Of those, calls of cudaEventSynchronize.
+int64_t event_waits();
 
 }  // namespace fulgur::test

@@ -6,6 +6,7 @@ set(TEST_SOURCES
   evaluation_test.cpp
   faults_test.cpp
   faulty_data_test.cpp
+  gpu_equals_cpu_test.cpp
   hooks_declared_test.cpp
   host_waits_test.cpp
   hooks_test.cpp
@@ -22,6 +23,7 @@ set(TEST_SOURCES
   preemption_test.cpp
   resume_choice_test.cpp
   resume_test.cpp
+  run_ahead_test.cpp
   run_folder_test.cpp
   several_gpus_test.cpp
   trainer_arguments_test.cpp

@@ -42,7 +42,8 @@ TrainingStep::TrainingStep(Run& run)
     : run_(run),
       handle_(run.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
       clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
-      counts_tokens_(run.counts_tokens()) {
+      counts_tokens_(run.counts_tokens()),
+      run_ahead_(run.device()) {
   if (run.options.debug) debug_.emplace(run);
   run.debug = debug_ ? &*debug_ : nullptr;
 }
@@ -74,8 +75,10 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) {
     ++progress.batches_total.started;
+    run_ahead_.begin_step();
     const StepOutput output =
         run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    run_ahead_.end_step();
     if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
     progress.samples_seen += samples;
     if (counts_tokens_) {

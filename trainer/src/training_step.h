@@ -4,6 +4,7 @@
 #include "debug_checks.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "run.h"
+#include "run_ahead.h"
 
 namespace fulgur::detail {
 
@@ -17,7 +18,8 @@ class TrainingStep {
 
   /// The loader of the batches, where it copies them to the device ahead of time; else nullptr.
   void set_prefetcher(DevicePrefetcher* prefetcher) { prefetcher_ = prefetcher; }
-  /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's rest.
+  /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's
+  /// rest.
   bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// Steps a window that the end of an unsized loader cut short.
   void close_window();
@@ -47,6 +49,7 @@ class TrainingStep {
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;
+  RunAhead run_ahead_;
   const BackwardOptions plain_backward_{};
 };
 

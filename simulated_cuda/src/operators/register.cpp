@@ -53,6 +53,8 @@ const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::nonzero_static"};
 const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
                                 "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
+// Beside their names they are nothing of a solver.
+const char* const kNoSolvers[] = {"aten::linalg_vector_norm", "aten::linalg_cross"};
 // Inside libraries whose stand-ins cannot carry the host code.
 const char* const kLibraries[] = {"aten::convolution_backward", "aten::_fft_", "aten::slow_conv", "aten::_slow_conv"};
 
@@ -77,8 +79,8 @@ HandWrittenTwins hand_written() {
 }
 
 // As the real one: the weights move into one buffer, of which they are views from then on. The sizes there are cuDNN's.
-at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t, bool,
-                           bool) {
+at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t,
+                           bool, bool) {
   const at::NoGradGuard no_grad;
   int64_t count = 0;
   for (const at::Tensor& weight : weights) count += weight.numel();
@@ -147,7 +149,7 @@ class Registration {
       return;
     } else if (name == "aten::copy_") {
       description.mode = Mode::copy;
-    } else if (kSynchronizing.count(name) || begins(base, kSolvers)) {
+    } else if (kSynchronizing.count(name) || (begins(base, kSolvers) && !begins(base, kNoSolvers))) {
       description.mode = Mode::synchronizing;
     } else if (begins(base, kLibraries)) {
       description.mode = Mode::instead;

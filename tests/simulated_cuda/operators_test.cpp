@@ -1,0 +1,301 @@
+// The numbers of simulated CUDA: operations on the device give what the CPU gives, forward and backward, in a captured
+// graph too; and negative controls, which show that what is missing in a program is seen.
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <functional>
+
+#include "fulgur/simulated_cuda/simulated_cuda.h"
+
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+const at::Device kGpu(at::kCUDA, 0);
+
+struct Schedule {
+  explicit Schedule(uint64_t schedule) { simulated_cuda_set_schedule(schedule); }
+  ~Schedule() { simulated_cuda_set_schedule(0); }
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
+};
+
+// `compute` on the CPU and on the device: the same results, and the same gradients of every input that takes one.
+void check_same(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& compute, double tolerance = 1e-5) {
+  const auto run = [&](at::Device device) {
+    Tensors leaves;
+    for (const Tensor& input : inputs) {
+      Tensor leaf = input.detach().to(device, input.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      leaves.push_back(leaf.is_floating_point() ? leaf.requires_grad_(true) : leaf);
+    }
+    Tensors results = compute(leaves), learning, differentiable;
+    for (const Tensor& leaf : leaves)
+      if (leaf.requires_grad()) learning.push_back(leaf);
+    Tensor loss;
+    for (const Tensor& result : results)
+      if (result.requires_grad())
+        loss = loss.defined() ? loss + result.to(at::kDouble).square().sum() : result.to(at::kDouble).square().sum();
+    if (loss.defined())
+      for (const Tensor& gradient : torch::autograd::grad({loss}, learning, {}, {}, false, /*allow_unused=*/true))
+        if (gradient.defined()) results.push_back(gradient);
+    for (Tensor& result : results) result = result.detach().cpu();
+    return results;
+  };
+  const Tensors expected = run(at::kCPU), got = run(kGpu);
+  REQUIRE(expected.size() == got.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    REQUIRE(expected[i].sizes() == got[i].sizes());
+    CHECK(expected[i].scalar_type() == got[i].scalar_type());
+    CHECK(at::allclose(expected[i].to(at::kDouble), got[i].to(at::kDouble), tolerance, tolerance));
+  }
+}
+
+Tensor fill_with_steps(at::IntArrayRef sizes) {
+  const int64_t count = c10::multiply_integers(sizes);
+  return (at::arange(count).remainder(17).to(at::kFloat) / 8 - 1 +
+          at::arange(count).to(at::kFloat) / static_cast<float>(3 * count + 1))
+      .reshape(sizes);
+}
+
+}  // namespace
+
+TEST_CASE("operations on the device give what the CPU gives", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2, 3));
+  const Tensor image = fill_with_steps({2, 4, 9, 9});
+  check_same({fill_with_steps({6, 5}), fill_with_steps({5, 3}), fill_with_steps({3})},
+             [](const Tensors& in) { return Tensors{at::addmm(in[2], in[0], in[1]).relu()}; });
+  check_same(
+      {image, fill_with_steps({6, 4, 3, 3}), fill_with_steps({6})},
+      [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1], in[2], 1, 1)}; }, 1e-4);
+  check_same(
+      {image.contiguous(at::MemoryFormat::ChannelsLast), fill_with_steps({6, 4, 3, 3}), fill_with_steps({6})},
+      [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1], in[2], 2)}; }, 1e-4);
+  check_same(
+      {image, fill_with_steps({4, 1, 3, 3})},
+      [](const Tensors& in) { return Tensors{at::conv2d(in[0], in[1], {}, 1, 1, 1, /*groups=*/4)}; }, 1e-4);
+  check_same(
+      {image, fill_with_steps({4, 3, 2, 2})},
+      [](const Tensors& in) { return Tensors{at::conv_transpose2d(in[0], in[1], {}, 2)}; }, 1e-4);
+  check_same(
+      {image, fill_with_steps({4}) + 2, fill_with_steps({4})},
+      [](const Tensors& in) {
+        Tensor mean = at::zeros({4}, in[0].options()).detach(), variance = at::ones({4}, in[0].options()).detach();
+        const Tensor y = at::batch_norm(in[0], in[1], in[2], mean, variance, true, 0.1, 1e-5, true);
+        return Tensors{y, mean, variance};
+      },
+      1e-4);
+  check_same(
+      {fill_with_steps({5, 8}), fill_with_steps({8}), fill_with_steps({8})},
+      [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {8}, in[1], in[2])}; }, 1e-4);
+  check_same(
+      {fill_with_steps({5, 8}), fill_with_steps({8})},
+      [](const Tensors& in) { return Tensors{at::rms_norm(in[0], {8}, in[1], 1e-6)}; }, 1e-4);
+  check_same({fill_with_steps({10, 4}), at::arange(7).remainder(10)},
+             [](const Tensors& in) { return Tensors{at::embedding(in[0], in[1])}; });
+  check_same({fill_with_steps({7, 6}), at::arange(7).remainder(6)},
+             [](const Tensors& in) { return Tensors{at::cross_entropy_loss(in[0], in[1])}; });
+  check_same({fill_with_steps({5, 6})}, [](const Tensors& in) {
+    return Tensors{std::get<0>(in[0].topk(2)), std::get<1>(in[0].sort(1)), in[0].cumsum(0), at::std(in[0], 1, true)};
+  });
+  check_same({fill_with_steps({4, 4})}, [](const Tensors& in) {
+    return Tensors{at::linalg_vector_norm(in[0]), in[0].masked_select(in[0] > 0), in[0].nonzero(),
+                   std::get<0>(at::_unique(in[0].detach()))};
+  });
+  const Tensor square = fill_with_steps({4, 4});
+  check_same(
+      {at::mm(square, square.t()) + at::eye(4)}, [](const Tensors& in) { return Tensors{at::linalg_cholesky(in[0])}; },
+      1e-4);
+}
+
+TEST_CASE("recurrent layers, cuDNN's and the cells', give what the CPU gives", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const bool cudnn = GENERATE(true, false);
+  at::globalContext().setUserEnabledCuDNN(cudnn);
+  const Tensor x = fill_with_steps({3, 2, 4}), h = fill_with_steps({2, 2, 5}), c = fill_with_steps({2, 2, 5});
+  const auto weights = [](int64_t gates) {
+    return Tensors{fill_with_steps({gates * 5, 4}) / 4, fill_with_steps({gates * 5, 5}) / 4,
+                   fill_with_steps({gates * 5}),        fill_with_steps({gates * 5}),
+                   fill_with_steps({gates * 5, 5}) / 4, fill_with_steps({gates * 5, 5}) / 4,
+                   fill_with_steps({gates * 5}),        fill_with_steps({gates * 5})};
+  };
+  Tensors lstm{x, h, c}, gru{x, h};
+  for (const Tensor& w : weights(4)) lstm.push_back(w);
+  for (const Tensor& w : weights(3)) gru.push_back(w);
+  check_same(lstm, [](const Tensors& in) {
+    const Tensors states{in[1], in[2]}, parameters(in.begin() + 3, in.end());
+    const auto [y, hy, cy] = at::lstm(in[0], states, parameters, true, 2, 0., true, false, false);
+    return Tensors{y, hy, cy};
+  });
+  check_same(gru, [](const Tensors& in) {
+    const auto [y, hy] = at::gru(in[0], in[1], Tensors(in.begin() + 2, in.end()), true, 2, 0., true, false, false);
+    return Tensors{y, hy};
+  });
+  at::globalContext().setUserEnabledCuDNN(true);
+}
+
+TEST_CASE("fused attention gives what its definition gives, with a mask and with causality", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const bool causal = GENERATE(true, false);
+  const auto shape = [](const Tensor& value) { return value.reshape({2, 2, 6, 8}); };
+  const Tensor q = shape(fill_with_steps({192})), k = shape(fill_with_steps({192}).flip(0)),
+               v = shape(fill_with_steps({192}) * 0.5);
+  check_same(
+      {q, k, v},
+      [&](const Tensors& in) { return Tensors{at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0., causal)}; },
+      1e-4);
+  // Half the bits: another kernel.
+  check_same(
+      {q.to(at::kBFloat16), k.to(at::kBFloat16), v.to(at::kBFloat16)},
+      [&](const Tensors& in) { return Tensors{at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0., causal)}; },
+      0.1);
+  if (!causal)
+    check_same(
+        {q, k, v, fill_with_steps({2, 2, 6, 8}).narrow(3, 0, 6).contiguous()},
+        [&](const Tensors& in) {
+          return Tensors{at::scaled_dot_product_attention(in[0], in[1], in[2], in[3].detach())};
+        },
+        1e-4);
+}
+
+TEST_CASE("the parts of batch norm over several ranks give batch norm over all of them", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1));
+  const Tensor x = fill_with_steps({6, 3, 4}), dy = fill_with_steps({6, 3, 4}).flip(0),
+               weight = fill_with_steps({3}) + 2, bias = fill_with_steps({3});
+  const Tensor leaf = x.clone().requires_grad_(true), w = weight.clone().requires_grad_(true),
+               b = bias.clone().requires_grad_(true);
+  Tensor mean = at::zeros({3}), variance = at::ones({3});
+  const Tensor y = at::batch_norm(leaf, w, b, mean, variance, true, 0.1, 1e-5, false);
+  const auto expected = torch::autograd::grad({y}, {leaf, w, b}, {dy});
+  const Tensor gpu = x.to(kGpu), gpu_dy = dy.to(kGpu), gw = weight.to(kGpu), gb = bias.to(kGpu);
+  Tensor gpu_mean = at::zeros({3}, kGpu), gpu_variance = at::ones({3}, kGpu);
+  Tensors means, invstds;
+  for (const Tensor& part : {gpu.narrow(0, 0, 2), gpu.narrow(0, 2, 4)}) {
+    const auto [m, i] = at::batch_norm_stats(part.contiguous(), 1e-5);
+    means.push_back(m);
+    invstds.push_back(i);
+  }
+  const Tensor counts = at::tensor({8.F, 16.F}, kGpu);
+  const auto [all_mean, all_invstd] = at::batch_norm_gather_stats_with_counts(
+      gpu, at::stack(means), at::stack(invstds), gpu_mean, gpu_variance, 0.1, 1e-5, counts);
+  CHECK(at::allclose(at::batch_norm_elemt(gpu, gw, gb, all_mean, all_invstd, 1e-5).cpu(), y.detach(), 1e-4, 1e-5));
+  CHECK(at::allclose(gpu_mean.cpu(), mean, 1e-4, 1e-5));
+  CHECK(at::allclose(gpu_variance.cpu(), variance, 1e-4, 1e-5));
+  const auto [sum, sum_x, dw, db] =
+      at::batch_norm_backward_reduce(gpu_dy, gpu, all_mean, all_invstd, gw, true, true, true);
+  CHECK(at::allclose(dw.cpu(), expected[1], 1e-4, 1e-4));
+  CHECK(at::allclose(db.cpu(), expected[2], 1e-4, 1e-4));
+  const Tensor dx = at::batch_norm_backward_elemt(gpu_dy, gpu, all_mean, all_invstd, gw, sum, sum_x,
+                                                  at::tensor({8, 16}, at::TensorOptions(kGpu).dtype(at::kInt)));
+  CHECK(at::allclose(dx.cpu(), expected[0], 1e-4, 1e-5));
+}
+
+TEST_CASE("random numbers follow the generator's state, and fill what they should", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1));
+  at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(0);
+  generator.set_current_seed(5);
+  const auto dropout = [] { return std::get<1>(at::native_dropout(at::ones({200}, kGpu), 0.5, true)).cpu(); };
+  const Tensor first = dropout(), state = generator.get_state(), second = dropout();
+  generator.set_state(state);
+  CHECK_FALSE(at::equal(first, second));
+  CHECK(at::equal(dropout(), second));
+  const at::TensorOptions doubles = at::TensorOptions(kGpu).dtype(at::kDouble);
+  const auto mean = [](const Tensor& value) { return value.to(at::kDouble).mean().item<double>(); };
+  const Tensor normal = at::randn({20000}, doubles), uniform = at::rand({20000}, doubles),
+               integers = at::randint(3, 10, {20000}, kGpu);
+  CHECK(std::abs(mean(normal)) < 0.03);
+  CHECK(std::abs(mean(normal.square()) - 1) < 0.05);
+  CHECK(std::abs(mean(uniform) - 0.5) < 0.01);
+  CHECK(uniform.min().item<double>() >= 0);
+  CHECK(uniform.max().item<double>() < 1);
+  CHECK(integers.min().item<int64_t>() == 3);
+  CHECK(integers.max().item<int64_t>() == 9);
+  CHECK(std::abs(mean(at::bernoulli(at::full({20000}, 0.3, kGpu))) - 0.3) < 0.02);
+  CHECK(at::equal(std::get<0>(at::randperm(50, kGpu).sort()).cpu(), at::arange(50)));
+}
+
+TEST_CASE("a captured graph computes again at each launch, and draws other numbers in each", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const Tensor input = at::ones({64}, kGpu);
+  Tensor output, mask;
+  at::cuda::CUDAGraph graph;
+  {
+    const c10::cuda::CUDAStreamGuard side(c10::cuda::getStreamFromPool());
+    c10::cuda::device_synchronize();
+    graph.capture_begin();
+    output = input * 3 + 1;
+    mask = std::get<1>(at::native_dropout(input, 0.5, true));
+    graph.capture_end();
+  }
+  Tensors masks;
+  for (const double value : {2., 5., 7.}) {
+    input.fill_(value);
+    graph.replay();
+    CHECK(at::equal(output.cpu(), at::full({64}, 3 * value + 1, at::kFloat)));
+    masks.push_back(mask.clone());
+  }
+  CHECK_FALSE(at::equal(masks[0].cpu(), masks[1].cpu()));
+  CHECK_FALSE(at::equal(masks[1].cpu(), masks[2].cpu()));
+}
+
+TEST_CASE("a wait, an event or a record_stream that is missing gives wrong numbers when work is late", "[gpu]") {
+  const Schedule schedule(1);
+  const auto side_sum = [](bool waits, bool records, bool side_first) {
+    c10::cuda::device_synchronize();
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    const auto side = c10::cuda::getStreamFromPool();
+    Tensor source = at::full({1 << 18}, 1.F, kGpu), sum;
+    if (waits) {
+      at::cuda::CUDAEvent event;
+      event.record();
+      event.block(side);
+    }
+    {
+      const c10::cuda::CUDAStreamGuard on_side(side);
+      sum = source.sum();
+    }
+    if (records) source.record_stream(side);
+    source.reset();
+    const Tensor next = at::full({1 << 18}, 2.F, kGpu);  // takes the block, unless it is held
+    if (side_first)
+      side.synchronize();
+    else
+      c10::cuda::getCurrentCUDAStream().synchronize();
+    c10::cuda::device_synchronize();
+    return sum.item<float>() / (1 << 18);
+  };
+  CHECK(side_sum(true, true, false) == 1);
+  CHECK(side_sum(true, true, true) == 1);
+  CHECK(side_sum(true, false, false) == 2);
+  CHECK(side_sum(false, true, true) != 1);
+}
+
+TEST_CASE("operations without a twin are refused, not computed wrongly", "[gpu]") {
+  const Tensor a = at::ones({16, 16}, at::TensorOptions(kGpu).dtype(at::kHalf));
+  CHECK_THROWS_AS(at::mm(a, a, at::kFloat), c10::NotImplementedError);
+}
+
+TEST_CASE("steps without reads of the host wait for nothing", "[gpu]") {
+  const Tensor w = at::ones({8, 4}, kGpu).requires_grad_(true), x = at::ones({16, 8}, kGpu);
+  at::mm(x, w).relu().sum().backward();
+  c10::cuda::device_synchronize();
+  simulated_cuda_reset_counts();
+  const Tensor loss = at::mm(x, w).relu().sum();
+  loss.backward();
+  CHECK(simulated_cuda_host_waits() == 0);
+  CHECK(loss.item<float>() == 16 * 4 * 8);
+  CHECK(simulated_cuda_host_waits() == 1);
+  SimulatedCudaCounts counts{};
+  simulated_cuda_counts(&counts);
+  CHECK(counts.launches > 4);
+  CHECK(counts.library_launches == 2);
+}

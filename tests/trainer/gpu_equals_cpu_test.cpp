@@ -1,0 +1,235 @@
+// What a run on a GPU gives is what it gives on the CPU: weights, logged values, predictions, checkpoints; for each way
+// to train.
+#include <ATen/ops/allclose.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <cmath>
+#include <limits>
+
+#include "boring.h"
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "support/gpu.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+
+namespace {
+
+struct Planned : BoringModule {
+  OptimizerPlan configure_optimizers() override {
+    AdamW::Options options;
+    options.lr = 0.02;
+    StepLR::Options steps;
+    steps.step_size = 3;
+    steps.gamma = 0.5;
+    return {std::make_shared<AdamW>(options),
+            SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
+  }
+};
+
+// One loss that is not a number.
+struct Faulty : Planned {
+  int64_t batches = 0;
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    StepOutput output = Planned::training_step(batch, index);
+    if (++batches == 9) output.loss = output.loss * std::numeric_limits<double>::quiet_NaN();
+    return output;
+  }
+};
+
+struct Outcome {
+  std::map<std::string, Tensor> weights;
+  std::vector<MemoryLogger::Row> rows;
+  Tensor predictions;
+  std::optional<double> test_loss;
+  FitReport report;
+  std::string error;
+};
+
+using Change = std::function<void(TrainerOptions&)>;
+
+std::shared_ptr<DataModule> data_of(int64_t workers, bool pinned) {
+  TensorDataModule::Sets sets;
+  sets.train = regression(46, 1);
+  sets.val = sets.test = sets.predict = regression(13, 2);
+  TensorDataOptions options{.batch_size = 4, .eval_batch_size = 5, .shuffle = true};
+  options.loading.num_workers = workers;
+  options.loading.pin_memory = pinned;
+  return std::make_shared<TensorDataModule>(std::move(sets), options);
+}
+
+template <class M>
+Outcome train(const std::string& accelerator, const TemporaryFolder& folder, const Change& change, int64_t workers = 0,
+              const CheckpointChoice& from = {}) {
+  Outcome outcome;
+  at::manual_seed(21);
+  const auto module = std::make_shared<M>();
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 3;
+  options.log_every_n_steps = 3;
+  options.num_sanity_val_steps = 1;
+  options.accelerator = accelerator;
+  if (change) change(options);
+  const auto logger = std::make_shared<MemoryLogger>();
+  Parts parts;
+  parts.seed = 5;
+  parts.loggers = {logger};
+  Trainer trainer(options, parts);
+  try {
+    outcome.report = trainer.fit(module, data_of(workers, accelerator == "cuda"), from);
+    outcome.test_loss = trainer.test(module, data_of(0, false)).loaders.at(0).at(0).second;
+    outcome.predictions = trainer.predict(module, data_of(0, false)).loaders.at(0)["y"].cpu();
+  } catch (const Error& error) {
+    outcome.error = error.what();
+  }
+  for (auto& [name, value] : weights(*module)) outcome.weights[name] = value.cpu();
+  outcome.rows = logger->rows;
+  return outcome;
+}
+
+void check_close(const Outcome& cpu, const Outcome& gpu, double tolerance) {
+  CHECK(cpu.error.empty() == gpu.error.empty());
+  CHECK(cpu.report.global_step == gpu.report.global_step);
+  for (const auto& [name, value] : cpu.weights) {
+    CAPTURE(name);
+    CHECK(at::allclose(value.to(at::kDouble), gpu.weights.at(name).to(at::kDouble), tolerance, tolerance));
+  }
+  REQUIRE(cpu.rows.size() == gpu.rows.size());
+  for (size_t i = 0; i < cpu.rows.size(); ++i) {
+    CHECK(cpu.rows[i].step == gpu.rows[i].step);
+    REQUIRE(cpu.rows[i].metrics.size() == gpu.rows[i].metrics.size());
+    for (size_t m = 0; m < cpu.rows[i].metrics.size(); ++m) {
+      CAPTURE(cpu.rows[i].step, cpu.rows[i].metrics[m].first);
+      CHECK(cpu.rows[i].metrics[m].first == gpu.rows[i].metrics[m].first);
+      const double a = cpu.rows[i].metrics[m].second, b = gpu.rows[i].metrics[m].second;
+      CHECK(((std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= tolerance * (1 + std::abs(a))));
+    }
+  }
+  REQUIRE(cpu.predictions.defined() == gpu.predictions.defined());
+  if (cpu.predictions.defined())
+    CHECK(at::allclose(cpu.predictions.to(at::kDouble), gpu.predictions.to(at::kDouble), tolerance, tolerance));
+  CHECK(cpu.test_loss.has_value() == gpu.test_loss.has_value());
+  if (cpu.test_loss) CHECK(std::abs(*cpu.test_loss - *gpu.test_loss) <= tolerance);
+}
+
+template <class M = Planned>
+void check_equal(const Change& change, double tolerance = 1e-5, int64_t workers = 0) {
+  const TemporaryFolder on_cpu, on_gpu;
+  check_close(train<M>("cpu", on_cpu, change), train<M>("cuda", on_gpu, change, workers), tolerance);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "on a GPU, fit, validate, test and predict give what the CPU gives: as it is, clipped, accumulated, with workers "
+    "and pinned memory",
+    "[gpu]") {
+  require_gpus(1);
+  check_equal({});
+  check_equal([](TrainerOptions& o) {
+    o.gradient_clip_val = 0.3;
+    o.log_grad_norm = true;
+  });
+  check_equal([](TrainerOptions& o) {
+    o.gradient_clip_val = 0.05;
+    o.gradient_clip_algorithm = "value";
+    o.val_check_interval = 4;
+  });
+  check_equal([](TrainerOptions& o) { o.accumulate_grad_batches = 3; }, 1e-5, 2);
+  check_equal([](TrainerOptions& o) { o.log_every_n_steps = 1; }, 1e-5, 3);
+  check_equal([](TrainerOptions& o) { o.cuda_graph = o.accelerator == "cuda"; }, 1e-5, 2);
+}
+
+TEST_CASE("on a GPU, each precision trains as on the CPU, within what the format holds", "[gpu]") {
+  require_gpus(1);
+  const auto in = [](const char* precision, double tolerance) {
+    CAPTURE(precision);
+    check_equal([precision](TrainerOptions& o) { o.precision = Spec<Precision>(precision); }, tolerance);
+  };
+  in("64-true", 1e-12);
+  in("bf16-true", 0.1);
+  in("bf16-mixed", 0.1);
+}
+
+TEST_CASE("on a GPU, each policy for losses that are not finite ends as on the CPU", "[gpu]") {
+  require_gpus(1);
+  for (const char* policy : {"raise", "skip", "stop", "rollback", "off"}) {
+    CAPTURE(policy);
+    const Change change = [policy](TrainerOptions& o) {
+      o.on_nonfinite = policy;
+      o.gradient_clip_val = 0.5;
+    };
+    const TemporaryFolder on_cpu, on_gpu;
+    const Outcome cpu = train<Faulty>("cpu", on_cpu, change), gpu = train<Faulty>("cuda", on_gpu, change);
+    CHECK(cpu.error.empty() == gpu.error.empty());
+    // A device's losses are read where rows are written: which steps were made until then may differ for the policies
+    // that end or go back.
+    if (std::string(policy) != "skip") continue;
+    for (const auto& [name, value] : cpu.weights) CHECK(at::allclose(value, gpu.weights.at(name), 1e-5, 1e-6));
+  }
+}
+
+TEST_CASE("on a GPU, a run that was stopped and goes on from its checkpoint ends with the bits of one that was not",
+          "[gpu]") {
+  require_gpus(1);
+  const bool captures = GENERATE(false, true);
+  const int64_t stop = GENERATE(5, 12, 20);
+  CAPTURE(captures, stop);
+  const auto steps = [&](int64_t most) {
+    return [captures, most](TrainerOptions& o) {
+      o.max_steps = most;
+      o.cuda_graph = captures;
+      o.val_check_interval = 4;
+    };
+  };
+  const TemporaryFolder whole_folder, folder;
+  const Outcome whole = train<Planned>("cuda", whole_folder, steps(-1), 2);
+  train<Planned>("cuda", folder, steps(stop), 2);
+  const Outcome rest = train<Planned>("cuda", folder, steps(-1), 2, "last");
+  CHECK(whole.report.global_step == rest.report.global_step);
+  CHECK(same_weights(whole.weights, rest.weights));
+}
+
+TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds the weights of its step", "[gpu]") {
+  require_gpus(1);
+  // Saved after each step, in the background; any of them continues to the same end.
+  const TemporaryFolder folder;
+  const Outcome whole = train<Planned>("cuda", folder, {});
+  const TemporaryFolder saving;
+  at::manual_seed(21);
+  TrainerOptions options = quiet(saving);
+  options.max_epochs = 3;
+  options.log_every_n_steps = 3;
+  options.num_sanity_val_steps = 1;
+  options.accelerator = "cuda";
+  Parts parts;
+  parts.seed = 5;
+  ModelCheckpoint::Options every;
+  every.every_n_train_steps = 2;
+  every.save_top_k = -1;
+  parts.add(std::make_shared<ModelCheckpoint>(every));
+  const auto module = std::make_shared<Planned>();
+  Trainer(options, parts).fit(module, data_of(2, true));
+  std::map<std::string, Tensor> ends;
+  for (auto& [name, value] : weights(*module)) ends[name] = value.cpu();
+  CHECK(same_weights(whole.weights, ends));
+  size_t looked_at = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(saving.path())) {
+    if (!entry.is_directory() || entry.is_symlink() || entry.path().extension() != ".ckpt") continue;
+    CAPTURE(entry.path());
+    at::manual_seed(3);
+    const auto resumed = std::make_shared<Planned>();
+    Parts again;
+    again.seed = 5;
+    const TemporaryFolder elsewhere;
+    TrainerOptions rest = options;
+    rest.default_root_dir = elsewhere.path();
+    Trainer(rest, again).fit(resumed, data_of(0, true), CheckpointChoice(entry.path().string()));
+    ends.clear();
+    for (auto& [name, value] : weights(*resumed)) ends[name] = value.cpu();
+    CHECK(same_weights(whole.weights, ends));
+    ++looked_at;
+  }
+  CHECK(looked_at >= 15);
+}

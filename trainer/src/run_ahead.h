@@ -1,0 +1,30 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace fulgur::detail {
+
+/// Keeps the host at most `kSteps` training steps ahead of a GPU. Without it, a host that is faster than the device
+/// fills the driver's queue with steps whose batches all stay in memory, and a signal or a checkpoint waits for the
+/// whole queue. On other devices it does nothing.
+class RunAhead {
+ public:
+  static constexpr int64_t kSteps = 4;
+  explicit RunAhead(at::Device device) : device_(device) {}
+  /// Before the work of a step: waits until the device has done the step `kSteps` before it.
+  void begin_step();
+  /// After the work of a step was launched.
+  void end_step();
+
+ private:
+  at::Device device_;
+  std::array<std::optional<c10::Event>, kSteps> done_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace fulgur::detail
