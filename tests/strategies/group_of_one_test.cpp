@@ -6,10 +6,7 @@
 #include <catch2/matchers/catch_matchers_all.hpp>
 
 #include "fulgur/strategies/process_group.h"
-<<<<<<< HEAD
-=======
 #include "process_group_impl.h"
->>>>>>> h1
 #include "support/gpu.h"
 
 using namespace fulgur;

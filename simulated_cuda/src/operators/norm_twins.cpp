@@ -86,6 +86,19 @@ void backward_elemt(const TwinCall& call) {
   call.arguments = {(centred * spread(factor, x)).to(call.tensor(1).scalar_type())};
 }
 
+// (input, weight?, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd). In evaluation
+// the CPU's last two are empty; CUDA's have a value for each channel, of which nothing is read but invstd.
+void native(const TwinCall& call) {
+  auto [y, mean, invstd] =
+      at::native_batch_norm(call.tensor(0), call.optional(1), call.optional(2), call.optional(3), call.optional(4),
+                            call.arguments[5].toBool(), call.number(6), call.number(7));
+  if (!call.arguments[5].toBool()) {
+    mean = wide(call.tensor(3));
+    invstd = (wide(call.tensor(4)) + call.number(7)).rsqrt();
+  }
+  call.arguments = {y, mean, invstd};
+}
+
 // (input, weight, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd, reserve)
 void cudnn(const TwinCall& call) {
   auto [y, mean, invstd] =
@@ -125,6 +138,7 @@ void add_norm_twins(HandWrittenTwins& twins) {
   twins["aten::batch_norm_gather_stats"] = {Mode::beside, gather_with_count};
   twins["aten::batch_norm_backward_reduce"] = {Mode::beside, backward_reduce};
   twins["aten::batch_norm_backward_elemt"] = {Mode::beside, backward_elemt};
+  twins["aten::native_batch_norm"] = {Mode::beside, native};
   twins["aten::cudnn_batch_norm"] = {Mode::instead, cudnn};
   twins["aten::cudnn_batch_norm_backward"] = {Mode::instead, cudnn_backward};
   twins["aten::_fused_rms_norm_backward"] = {Mode::beside, rms_norm_backward};
