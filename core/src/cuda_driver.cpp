@@ -14,7 +14,7 @@ bool kernel_has_driver() {
   return access("/proc/driver/nvidia/version", F_OK) == 0 || access("/dev/nvidiactl", F_OK) == 0;
 }
 
-// WSL2 has neither: Windows' driver is behind this device, and its library is there where it is NVIDIA's.
+// WSL2 has neither, but this device of Windows' driver; libcuda.so.1 is there if that is NVIDIA's.
 bool is_wsl() { return access("/dev/dxg", F_OK) == 0; }
 
 std::string describe(void* library, int code) {
@@ -36,9 +36,11 @@ CudaDriver find_cuda_driver() {
   }
   const int code = init(0);
   if (code == kSuccess) return {CudaDriver::State::ready, {}};
-  if (code == kNoDevice) return {CudaDriver::State::no_device, "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)"};
+  if (code == kNoDevice)
+    return {CudaDriver::State::no_device, "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)"};
   // The library alone, on a machine without the driver, fails in many ways.
-  if (!kernel_has_driver() && !is_wsl()) return {CudaDriver::State::none, "this machine has no NVIDIA driver: " + describe(library, code)};
+  if (!kernel_has_driver() && !is_wsl())
+    return {CudaDriver::State::none, "this machine has no NVIDIA driver: " + describe(library, code)};
   return {CudaDriver::State::broken, describe(library, code)};
 }
 

@@ -1,6 +1,6 @@
-// LibTorch asks for its hooks of CUDA once and keeps what it gets: stand-ins, if CUDA is not loaded by then, with which no
-// device can be used any more. The first question comes early: seeding a generator is one. So it loads CUDA, if the driver has
-// a device; a program that asks for nothing stays without.
+// LibTorch asks for its hooks of CUDA once and keeps what it gets: stand-ins, if CUDA is not loaded by then, with which
+// no device can be used any more. The first question comes early: seeding a generator is one. So it loads CUDA, if the
+// driver has a device; a program that asks for nothing stays without.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <memory>

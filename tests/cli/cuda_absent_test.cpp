@@ -10,24 +10,38 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// `trainer` with a driver whose cuInit returns `code`; `cuda` false: with a libfulgur.so that has no libfulgur_cuda.so beside it.
+/// `trainer` with a driver whose cuInit returns `code`; `cuda` false: with a libfulgur.so that has no libfulgur_cuda.so
+/// beside it.
 Finished with_driver(const std::string& code, const std::string& accelerator, bool cuda = false) {
   const TemporaryFolder folder;
   const fs::path library = FULGUR_LIBRARY;
   fs::create_directory(folder / "lib");
   if (!cuda) fs::copy_file(library, folder / "lib" / library.filename());
-  const std::vector<std::string> fit{"fit", "--model", "MlpClassifier", "--data", "SyntheticDataModule", "--optimizer", "SGD", "--optimizer.lr", "0.1",
-                                     "--trainer.fast_dev_run", "true", "--trainer.accelerator", accelerator};
+  const std::vector<std::string> fit{"fit",
+                                     "--model",
+                                     "MlpClassifier",
+                                     "--data",
+                                     "SyntheticDataModule",
+                                     "--optimizer",
+                                     "SGD",
+                                     "--optimizer.lr",
+                                     "0.1",
+                                     "--trainer.fast_dev_run",
+                                     "true",
+                                     "--trainer.accelerator",
+                                     accelerator};
   const std::string libraries = (folder / "lib").string() + ":" FULGUR_FAKE_DRIVER;
-  return trainer(fit, {.folder = folder.path(), .environment = {"LD_LIBRARY_PATH=" + libraries, "FULGUR_FAKE_CUINIT=" + code}});
+  return trainer(
+      fit, {.folder = folder.path(), .environment = {"LD_LIBRARY_PATH=" + libraries, "FULGUR_FAKE_CUINIT=" + code}});
 }
 
 }  // namespace
 
-TEST_CASE("accelerator auto does not train on the CPU without a word where there is a GPU") {
+TEST_CASE("accelerator auto does not train on the CPU silently if there is a GPU") {
   const Finished run = with_driver("0", "auto");
   INFO(run.err << run.out);
-  CHECK(says(run.err, "has an NVIDIA driver, but the program cannot use its GPUs: libfulgur_cuda.so could not be loaded"));
+  CHECK(says(run.err,
+             "has an NVIDIA driver, but the program cannot use its GPUs: libfulgur_cuda.so could not be loaded"));
   CHECK(says(run.err, "FULGUR_LIBTORCH=cuda scripts/setup.sh"));
   if (fulgur::built_for_cpu()) {
     CHECK(run.exit_code == 0);

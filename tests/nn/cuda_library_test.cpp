@@ -50,7 +50,8 @@ TEST_CASE("FULGUR_REQUIRE_GPU makes a missing GPU a failure") {
 #ifdef FULGUR_WITH_CUDA
 // Run once more with a made-up driver, so that it does not skip everywhere.
 TEST_CASE("a program that seeds before a run asks for CUDA gets LibTorch's CUDA, not stand-ins", "[driver]") {
-  if (fulgur::detail::find_cuda_driver().state != fulgur::detail::CudaDriver::State::ready) SKIP("no NVIDIA driver with a device");
+  if (fulgur::detail::find_cuda_driver().state != fulgur::detail::CudaDriver::State::ready)
+    SKIP("no NVIDIA driver with a device");
   at::manual_seed(1);
   find_accelerator("cuda");
   const std::string reason = why_no_cuda();
