@@ -98,7 +98,7 @@ struct NotANumberOnce : Captured {
 };
 
 struct MakesNotANumber : Callback {
-  void on_train_batch_start(RunContext& run, Batch&, int64_t batch_idx) override {
+  void on_train_batch_start(RunContext& run, const Batch&, int64_t batch_idx) override {
     const bool now = run.progress().epoch == 1 && batch_idx == 7 && !std::exchange(done, true);
     dynamic_cast<NotANumberOnce&>(run.module()).factor_.fill_(now ? std::numeric_limits<double>::quiet_NaN() : 1.0);
   }
@@ -127,7 +127,7 @@ int64_t reserved_by_fit(bool captures) {
   options.log_every_n_steps = 4;
   TensorDataModule::Sets sets;
   sets.train = Batch{{"x", at::full({8 * 1024, 512}, 0.25)}, {"y", at::full({8 * 1024, 2}, 0.0)}};
-  const auto data = std::make_shared<TensorDataModule>(
+  const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(
       std::move(sets), TensorDataOptions{.batch_size = 1024, .eval_batch_size = {}, .shuffle = false});
   reset_peak_memory(at::Device(at::kCUDA, 0));
   Trainer(options).fit(std::make_shared<Activations>(), data);
