@@ -105,7 +105,7 @@ struct MakesNotANumber : Callback {
   bool done = false;
 };
 
-// Little but activations: 2 MiB of each of sixteen operations.
+// Little but activations: 16 MiB of each of sixteen operations, far more than what the allocator rounds up to.
 struct Activations : BoringModule {
   Activations() : scale(register_parameter("scale", at::full({8}, 0.5))) {}
   StepOutput training_step(const Batch& batch, int64_t) override {
@@ -120,15 +120,17 @@ struct Activations : BoringModule {
 };
 
 int64_t reserved_by_fit(bool captures) {
+  // Three steps before the recording, and one after it.
+  constexpr int64_t kSamples = 8192;
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accelerator = "cuda";
   options.cuda_graph = captures;
   options.log_every_n_steps = 4;
   TensorDataModule::Sets sets;
-  sets.train = Batch{{"x", at::full({8 * 1024, 512}, 0.25)}, {"y", at::full({8 * 1024, 2}, 0.0)}};
+  sets.train = Batch{{"x", at::full({5 * kSamples, 512}, 0.25)}, {"y", at::full({5 * kSamples, 2}, 0.0)}};
   const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(
-      std::move(sets), TensorDataOptions{.batch_size = 1024, .eval_batch_size = {}, .shuffle = false});
+      std::move(sets), TensorDataOptions{.batch_size = kSamples, .eval_batch_size = {}, .shuffle = false});
   reset_peak_memory(at::Device(at::kCUDA, 0));
   Trainer(options).fit(std::make_shared<Activations>(), data);
   return device_memory(at::Device(at::kCUDA, 0))->peak_reserved;
