@@ -48,6 +48,19 @@ struct Thawing : Captured {
   void on_train_epoch_start() override { second->weight.set_requires_grad(run().progress().epoch > 0); }
 };
 
+// A parameter that batches of another size leave without a gradient: their eager step makes the optimizer's lists, with
+// their rates, again.
+struct UsedByWholeBatches : Captured {
+  Tensor extra = register_parameter("extra", at::full({2}, 0.5));
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    Tensor y = forward(batch[0]);
+    if (batch[0].size(0) == 4) y = y + extra;
+    const Tensor loss = at::mse_loss(y, batch[1]);
+    log("train_loss", loss);
+    return loss;
+  }
+};
+
 // In the middle of an epoch.
 struct Switching : Captured {
   int on_train_batch_start(const Batch&, int64_t batch_idx) override {
@@ -172,6 +185,13 @@ TEST_CASE("on a GPU, a layer that changes its mode inside an epoch is seen at on
   const TemporaryFolder folder;
   const auto switched = check_equal<Switching>(on_cuda(folder));
   CHECK_THAT(switched.told, ContainsSubstring("steps were made by the captured one"));
+}
+
+TEST_CASE("on a GPU, a captured step follows the schedule after an eager step with other parameters", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const auto captured = check_equal<UsedByWholeBatches>(on_cuda(folder));
+  CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
 }
 
 TEST_CASE("on a GPU, a recording that is broken off leaves no trace: in this step, in later ones, in the next fit",
