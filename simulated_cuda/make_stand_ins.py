@@ -83,7 +83,7 @@ BODIES = {
     "cuDevicePrimaryCtxRelease_v2": "return 0;",
     "cuCtxGetCurrent": "*(void**)a0 = object; return 0;",
     "cuCtxSetCurrent": "return 0;",
-    "cuGetErrorString": '*(const char**)a1 = "stand-in of the CUDA driver"; return 0;',
+    "cuGetErrorString": '*(const char**)a1 = "operation not supported by the stand-in of the CUDA driver"; return 0;',
     "cuPointerGetAttribute": "if ((int)a1 == 1) *(void**)a0 = object; else *(long*)a0 = 0; return 0;",
     "cuModuleLoadData": "*(void**)a0 = object; return 0;",
     "cuModuleLoadDataEx": "*(void**)a0 = object; return 0;",
@@ -109,6 +109,12 @@ def imported(folder):
             name, _, version = line.split()[-1].partition("@")
             found.setdefault(name, version)
     return found
+
+
+def driver_functions(folder):
+    """What LibTorch looks up in the driver when it first uses a part of it: as its own header lists them."""
+    with open(os.path.join(folder, "..", "include", "c10", "cuda", "driver_api.h"), encoding="utf-8") as header:
+        return set(re.findall(r"\b_\((cu\w+)", header.read()))
 
 
 def body(library, name):
@@ -151,6 +157,8 @@ def main():
         if prefix:
             names |= {n for n, v in wanted.items() if not v and re.match(prefix, n)}
         names |= set(LOOKED_UP.get(library, []))
+        if library == "libcuda.so.1":
+            names |= driver_functions(torch_folder)
         names = sorted(n for n in names if re.fullmatch(r"[A-Za-z_]\w*", n))
         if not names and library != "libcurand.so.10":  # loaded, and none of its functions is called
             sys.exit(f"make_stand_ins.py: LibTorch in {torch_folder} imports nothing of {library}; is it the version that this project names?")

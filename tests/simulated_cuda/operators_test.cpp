@@ -11,7 +11,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "fulgur/simulated_cuda/simulated_cuda.h"
 
@@ -277,6 +279,24 @@ TEST_CASE("a wait, an event or a record_stream that is missing gives wrong numbe
   CHECK(side_sum(true, true, true) == 1);
   CHECK(side_sum(true, false, false) == 2);
   CHECK(side_sum(false, true, true) != 1);
+}
+
+TEST_CASE("an operation waits for work before it that waits for others, in every schedule", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  // Convolutions are computed by their twin alone, products beside the kernel's host code.
+  Tensor image = at::zeros({1, 2, 4, 4}, kGpu);
+  const Tensor weight = at::ones({3, 2, 3, 3}, kGpu), matrix = at::ones({4, 4}, kGpu);
+  c10::cuda::device_synchronize();
+  simulated_cuda_enqueue(
+      c10::cuda::getCurrentCUDAStream().stream(),
+      [](void* memory) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        std::fill_n(static_cast<float*>(memory), 32, 2.F);
+      },
+      image.mutable_data_ptr(), nullptr, "as another rank would", SIMULATED_CUDA_MAY_WAIT);
+  const Tensor y = at::conv2d(image, weight), z = at::mm(image.view({8, 4}), matrix);
+  CHECK(at::equal(y.cpu(), at::full({1, 3, 2, 2}, 36.F)));
+  CHECK(at::equal(z.cpu(), at::full({8, 4}, 8.F)));
 }
 
 TEST_CASE("operations without a twin are refused, not computed wrongly", "[gpu]") {

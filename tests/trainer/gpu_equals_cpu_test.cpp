@@ -1,9 +1,12 @@
 // What a run on a GPU gives is what it gives on the CPU: weights, logged values, predictions, checkpoints; for each way
 // to train.
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_exception.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <limits>
 
@@ -232,4 +235,22 @@ TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds t
     ++looked_at;
   }
   CHECK(looked_at >= 15);
+}
+
+TEST_CASE("on a GPU, a step that needs more memory than there is ends the run with the reason, and the next run trains",
+          "[gpu]") {
+  require_gpus(1);
+  struct TooLarge : Planned {
+    StepOutput training_step(const Batch& batch, int64_t index) override {
+      if (index == 3) (void)at::empty({int64_t{1} << 50}, batch[0].options());
+      return Planned::training_step(batch, index);
+    }
+  };
+  const TemporaryFolder folder, after, before;
+  TrainerOptions options = quiet(folder);
+  options.accelerator = "cuda";
+  const Outcome first = train<Planned>("cuda", before, {});
+  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<TooLarge>(), data_of(2, true)),
+                    Catch::Matchers::ContainsSubstring("out of memory"));
+  CHECK(same_weights(first.weights, train<Planned>("cuda", after, {}).weights));
 }

@@ -65,9 +65,7 @@ void enqueue(std::function<void()> work, const std::string& name, unsigned flags
       argument, [](void* f) { delete static_cast<std::function<void()>*>(f); }, name.c_str(), flags);
 }
 
-bool runs_later() {
-  return simulated_cuda_is_late() != 0 || simulated_cuda_is_capturing(c10::cuda::getCurrentCUDAStream().stream()) != 0;
-}
+bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDAStream().stream()) != 0; }
 
 }  // namespace
 

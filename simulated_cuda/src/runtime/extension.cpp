@@ -52,9 +52,10 @@ SIMULATED_API int simulated_cuda_is_capturing(cudaStream_t handle) {
   return stream && stream->capture ? 1 : 0;
 }
 
-SIMULATED_API int simulated_cuda_is_late() {
+SIMULATED_API int simulated_cuda_runs_later(cudaStream_t handle) {
   const Lock lock(state().mutex);
-  return state().schedule != 0 ? 1 : 0;
+  const Stream* stream = find_stream(handle);
+  return state().schedule != 0 || (stream && (stream->capture || stream->completed < stream->enqueued)) ? 1 : 0;
 }
 
 SIMULATED_API void simulated_cuda_set_schedule(uint64_t schedule) {

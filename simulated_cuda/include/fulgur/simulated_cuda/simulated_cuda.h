@@ -48,8 +48,8 @@ uint64_t simulated_cuda_host_waits(void);
 int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*),
                            const char* name, unsigned flags);
 int simulated_cuda_is_capturing(cudaStream_t stream);
-/// True while work is put off: the schedule is not `immediate`.
-int simulated_cuda_is_late(void);
+/// True where work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has work that waits.
+int simulated_cuda_runs_later(cudaStream_t stream);
 /// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere
 /// between, by the seed N. Waits for all devices first. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it
 /// at the start.
