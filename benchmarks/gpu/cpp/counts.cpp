@@ -176,7 +176,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   parts.add(counting);
   if (work.is("progress_bar"))
     parts.add(std::make_shared<fulgur::ProgressBar>(
-        fulgur::ProgressBar::Options{.refresh = {1, fulgur::Interval::Unit::steps}}));
+        fulgur::ProgressBar::Options{.refresh = {1e-9, fulgur::Interval::Unit::seconds}}));
   if (work.values.contains("save_every")) {
     fulgur::ModelCheckpoint::Options save;
     save.every_n_train_steps = work.number("save_every");

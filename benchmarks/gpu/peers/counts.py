@@ -89,9 +89,14 @@ def by_hand(case, device, counting):
     loop.loss = loss_function(case)
     if case.get("ranks", 1) > 1:
         loop.net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[torch.device(device).index])
-    if "clip" in case:
-        loop.update = lambda: (torch.nn.utils.clip_grad_norm_(net.parameters(), case["clip"]), loop.optimizer.step())
     schedule = make_schedule(case, loop.optimizer)
+
+    def update():
+        if "clip" in case:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), case["clip"])
+        loop.optimizer.step()
+
+    loop.update = update
     graph = static = output = None
     for number, batch in enumerate(make_loader(case)):
         if number == 0:
