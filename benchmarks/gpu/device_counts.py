@@ -74,7 +74,7 @@ def tables():
         ("resnet32", "G6: ResNet-50's shape, float32, SGD", resnet, False),
         ("resnet", "G6: ResNet-50's shape, bf16-mixed, SGD", resnet | {"precision": "bf16-mixed"}, False),
         # PyTorch's fused SGD computes with momentum that it never wrote where the first step overflows.
-        ("resnet16", "G6: ResNet-50's shape, 16-mixed, AdamW", resnet | {"precision": "16-mixed", "optimizer": "adamw"}, False),
+        ("resnet16", "G6: ResNet-50's shape, 16-mixed, AdamW", resnet | {"precision": "16-mixed", "optimizer": "adamw", "lr": 1e-5}, False),
         ("images", "G8: bytes of images through 2 workers, a small net, bf16-mixed, SGD", images, False),
         ("cnn", "Quickstart: configs/fashion_mnist_cnn.yaml", cnn, True),
     ]
