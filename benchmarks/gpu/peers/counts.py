@@ -97,6 +97,8 @@ def by_hand(case, device, counting):
         loop.optimizer.step()
 
     loop.update = update
+    # One stream for all warm-ups: cuBLAS takes a workspace for each.
+    side = torch.cuda.Stream() if graphed else torch.cuda.current_stream()
     graph = static = output = None
     for number, batch in enumerate(make_loader(case)):
         if number == 0:
@@ -113,7 +115,6 @@ def by_hand(case, device, counting):
             graph.replay()
             loss = output
         else:
-            side = torch.cuda.Stream() if graphed else torch.cuda.current_stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 loss = loop.eager(*(t.to(device, non_blocking=True, **formats(case, t)) for t in batch))
