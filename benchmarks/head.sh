@@ -26,3 +26,45 @@ build_release() {
   cmake --preset release
   cmake --build build/release --target "$@" --parallel "$jobs"
 }
+
+# A Python that the wheel supports and that can make environments.
+python_for_peers() {
+  local py
+  for py in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+    py="$(command -v "$py")" || continue
+    "$py" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null || continue
+    echo "$py"
+    return 0
+  done
+  return 1
+}
+
+# Once per content of requirements.txt; a half-made environment has no stamp.
+make_environment() {
+  local dir="$1" py
+  mkdir -p "$(dirname "$dir")"
+  exec 9>"$dir.lock"
+  if command -v flock >/dev/null; then flock 9; fi
+  if ! cmp -s benchmarks/requirements.txt "$dir/.requirements"; then
+    say "Python packages of the peers into $dir"
+    rm -rf "$dir"
+    if command -v uv >/dev/null; then
+      uv venv --quiet --python '>=3.10,<3.15' "$dir" && uv pip install --quiet --python "$dir/bin/python" -r benchmarks/requirements.txt
+    else
+      py="$(python_for_peers)" || die 2 "Python 3.10 to 3.14 with venv is needed for the peers, and none was found"
+      "$py" -m venv "$dir" &&
+        "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 -r benchmarks/requirements.txt
+    fi || die 2 "benchmarks/requirements.txt could not be installed; see the messages above"
+    cp benchmarks/requirements.txt "$dir/.requirements"
+  fi
+  exec 9>&-
+}
+
+# The Python of the peers becomes `python`: the one that FULGUR_BENCHMARK_PYTHON names, or that of an environment in the cache folder.
+find_python_for_peers() {
+  python="${FULGUR_BENCHMARK_PYTHON:-}"
+  [ -z "$python" ] || return 0
+  local environment="${XDG_CACHE_HOME:-$HOME/.cache}/fulgur/benchmarks-python"
+  make_environment "$environment"
+  python="$environment/bin/python"
+}

@@ -21,6 +21,7 @@ json run_case(const Case& work) {
     if (kind == "training") return run_training(work);
     if (kind == "optimizer") return run_optimizer(work);
     if (kind == "input") return run_input(work);
+    if (kind == "counts") return run_counts(work);
     throw std::runtime_error("there is no kind '" + kind + "'");
   } catch (const NotMeasured& reason) {
     return {{"not_measured", reason.what()}};

@@ -65,5 +65,6 @@ std::vector<fulgur::Batch> make_batches(const Case& work);
 json run_training(const Case& work);
 json run_optimizer(const Case& work);
 json run_input(const Case& work);
+json run_counts(const Case& work);
 
 }  // namespace gpu_bench

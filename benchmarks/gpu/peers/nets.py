@@ -83,6 +83,22 @@ class ResNet(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+class Cnn(nn.Module):
+    """fulgur::CnnClassifier."""
+
+    def __init__(self, case):
+        super().__init__()
+        self.dropout = case["dropout"]
+        self.conv0, self.norm0 = nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32)
+        self.conv1, self.norm1 = nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)
+        self.layer0, self.layer1 = nn.Linear(64 * 7 * 7, 128), nn.Linear(128, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.norm0(self.conv0(x)), 2).relu_()
+        x = F.max_pool2d(self.norm1(self.conv1(x)), 2).relu_().flatten(1)
+        return self.layer1(F.dropout(self.layer0(x).relu_(), self.dropout, self.training))
+
+
 class GptBlock(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -120,7 +136,7 @@ class Gpt(nn.Module):
 
 
 def make_net(case, device):
-    kind = {"mlp": Mlp, "airbench": Airbench, "resnet": ResNet, "gpt": Gpt}[case["model"]]
+    kind = {"mlp": Mlp, "airbench": Airbench, "resnet": ResNet, "gpt": Gpt, "cnn": Cnn}[case["model"]]
     with torch.device(device):
         return kind(case)
 

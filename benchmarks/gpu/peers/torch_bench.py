@@ -15,12 +15,13 @@ try:
 except ImportError as error:
     sys.exit(f"torch is not there: {error}")
 
+from counts import run_counts
 from input_pipeline import run_input
 from optimizer import run_optimizer
 from training import run_training
 from work import NotMeasured
 
-KINDS = {"training": run_training, "optimizer": run_optimizer, "input": run_input}
+KINDS = {"training": run_training, "optimizer": run_optimizer, "input": run_input, "counts": run_counts}
 
 
 def main():
