@@ -2,7 +2,7 @@
 # Runs COMMAND with CUDA simulated on the CPU (docs/simulated_gpu.md): LibTorch in it, of C++ or Python, sees GPUs and computes the right
 # numbers.
 #
-#   scripts/simulated_gpu.sh build/release/bin/trainer fit --config configs/mlp.yaml --trainer.accelerator cuda
+#   scripts/simulated_gpu.sh build/release/bin/trainer fit --config configs/fashion_mnist_mlp.yaml --trainer.accelerator cuda
 #   SIMULATED_CUDA_DEVICES=2 scripts/simulated_gpu.sh my_program
 #
 # FULGUR_SIMULATED_CUDA_DIR   the folder of the libraries (default: build/release/simulated_cuda)

@@ -43,6 +43,12 @@ say "building the release preset with $jobs jobs"
 cmake --preset release
 cmake --build build/release --parallel "$jobs"
 
+# Simulated CUDA needs headers of CUDA and LibTorch's CUDA library.
+if [ ! -e build/release/simulated_cuda/libcudart.so.13 ]; then
+  [ -z "${FULGUR_REQUIRE_SIMULATED_GPU:-}" ] || die 1 "test.sh: simulated CUDA was not built, and FULGUR_REQUIRE_SIMULATED_GPU is set; cmake said why above"
+  say "simulated CUDA was not built (cmake said why above): tests for GPUs skip"
+fi
+
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
 export OMP_NUM_THREADS=1
 log="$(mktemp)"
@@ -55,5 +61,6 @@ count() { grep -E "^ *[0-9]+/[0-9]+ Test +#" "$log" | grep -E "$1" | grep -cE "$
 for launcher in "trainer itself=distributed: (launch:|F[0-9]+, launched|F21|two nodes)" "torchrun=distributed: torchrun" "mpirun=distributed: mpirun" "srun=distributed: srun"; do
   say "launcher ${launcher%%=*}: $(count "${launcher#*=}" ' Passed ') tests passed, $(count "${launcher#*=}" 'Skipped') skipped, $(count "${launcher#*=}" 'Failed|Timeout|Exception') failed"
 done
+say "simulated GPUs: $(count '\(simulated GPU, |simulated_cuda: ' ' Passed ') tests passed, $(count '\(simulated GPU, |simulated_cuda: ' 'Skipped') skipped, $(count '\(simulated GPU, |simulated_cuda: ' 'Failed|Timeout|Exception') failed"
 sed -n '/^[0-9]*% tests passed/,$p' "$log"
 exit "$status"

@@ -3,15 +3,28 @@
 set(FULGUR_SIMULATED_SCHEDULES immediate late 2 3 CACHE STRING "Schedules of simulated CUDA in which tests for GPUs run")
 set(_simulated_devices 8)
 
+# simulated_gpu_tests(target variables… -- arguments of catch_discover_tests): with these environment variables, and the simulator's libraries
+# first. PROPERTIES of catch_discover_tests take one variable only, so the tests run through `cmake -E env`.
+function(simulated_gpu_tests target)
+  set(variables LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD} SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1)
+  set(rest ${ARGN})
+  list(FIND rest "--" end)
+  list(SUBLIST rest 0 ${end} more)
+  math(EXPR begin "${end} + 1")
+  list(SUBLIST rest ${begin} -1 rest)
+  add_dependencies(${target} simulated_cuda)
+  set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${CMAKE_COMMAND};-E;env;${variables};${more}")
+  catch_discover_tests(${target} DISCOVERY_MODE PRE_TEST ${rest} PROPERTIES SKIP_RETURN_CODE 4 LABELS simulated-gpu)
+  set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "")
+endfunction()
+
 function(fulgur_on_simulated_gpus target prefix)
   if(NOT TARGET simulated_cuda)
     return()
   endif()
-  add_dependencies(${target} simulated_cuda)
   foreach(schedule ${FULGUR_SIMULATED_SCHEDULES})
     # The name tells the sets of tests of one program apart, for CMake.
-    catch_discover_tests(${target} TEST_SPEC "[gpu]" EXTRA_ARGS --name ${schedule} TEST_PREFIX "${prefix} (simulated GPU, ${schedule}): " DISCOVERY_MODE PRE_TEST
-      PROPERTIES SKIP_RETURN_CODE 4 LABELS simulated-gpu
-      ENVIRONMENT "LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD};SIMULATED_CUDA_SCHEDULE=${schedule};SIMULATED_CUDA_DEVICES=${_simulated_devices};FULGUR_REQUIRE_GPU=${_simulated_devices};OMP_NUM_THREADS=1")
+    simulated_gpu_tests(${target} SIMULATED_CUDA_SCHEDULE=${schedule} SIMULATED_CUDA_DEVICES=${_simulated_devices} FULGUR_REQUIRE_GPU=${_simulated_devices}
+      -- TEST_SPEC "[gpu]" EXTRA_ARGS --name ${schedule} TEST_PREFIX "${prefix} (simulated GPU, ${schedule}): ")
   endforeach()
 endfunction()

@@ -34,6 +34,13 @@ struct Reading : Scheduled {
   double last = 0;
 };
 
+struct Talking : Scheduled {
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    for (const char* name : {"a", "b", "c", "d", "e"}) log(name, b[0].mean());
+    return Scheduled::training_step(b, i);
+  }
+};
+
 // The steps between hooks are whole ones: what is behind step kFrom and before the end of step kTo.
 struct Counting : Callback {
   void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t) override {
@@ -50,9 +57,9 @@ struct Counting : Callback {
 };
 
 template <class M>
-int64_t waits_of(TrainerOptions options) {
+int64_t waits_of(TrainerOptions options, int64_t log_every_n_steps = 1000) {
   options.accelerator = "cuda";
-  options.log_every_n_steps = 1000;
+  options.log_every_n_steps = log_every_n_steps;
   const auto counting = std::make_shared<Counting>();
   Parts parts;
   parts.add(counting);
@@ -100,4 +107,10 @@ TEST_CASE(
     }
   // That the counter sees what waits: a module that reads its loss in each step.
   CHECK(waits_of<Reading>(quiet(folder)) >= kTo - kFrom);
+}
+
+TEST_CASE("on a GPU, a row of many values is read by one wait, and one for the losses", "[gpu]") {
+  require_gpus(1);
+  TemporaryFolder folder;
+  CHECK(waits_of<Talking>(quiet(folder), 1) <= 2 * (kTo - kFrom));
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -20,9 +21,12 @@ namespace {
 
 double start_value(Reduce reduce) {
   switch (reduce) {
-    case Reduce::min: return std::numeric_limits<double>::infinity();
-    case Reduce::max: return -std::numeric_limits<double>::infinity();
-    default: return 0;
+    case Reduce::min:
+      return std::numeric_limits<double>::infinity();
+    case Reduce::max:
+      return -std::numeric_limits<double>::infinity();
+    default:
+      return 0;
   }
 }
 
@@ -53,11 +57,13 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stag
   const auto found = index_.find(Key{name, scope, stage});
   if (found != index_.end()) {
     if (!same_options(found->second->options, options))
-      throw Error(cat("[module.log] '", name, "' was logged before with other options in the same hook. Use one set of options per name."));
+      throw Error(cat("[module.log] '", name,
+                      "' was logged before with other options in the same hook. Use one set of options per name."));
     return *found->second;
   }
   if (scope == LogScope::forbidden)
-    throw Error(cat("[module.log] '", name, "' cannot be logged from this hook. Log from a step, a batch hook, or an epoch hook."));
+    throw Error(cat("[module.log] '", name,
+                    "' cannot be logged from this hook. Log from a step, a batch hook, or an epoch hook."));
   if (name.empty()) throw Error("[module.log] a metric needs a name.");
   auto made = std::make_unique<Slot>();
   made->name = name;
@@ -68,9 +74,11 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stag
   made->on_step = options.on_step.value_or(step_scope);
   made->on_epoch = options.on_epoch.value_or(!step_scope);
   if (made->on_step && (scope == LogScope::train_epoch || scope == LogScope::evaluation_epoch))
-    throw Error(cat("[module.log] '", name, "' is logged from an epoch hook, where on_step is impossible. Leave on_step out."));
+    throw Error(
+        cat("[module.log] '", name, "' is logged from an epoch hook, where on_step is impossible. Leave on_step out."));
   if (!made->on_step && !made->on_epoch)
-    throw Error(cat("[module.log] '", name, "' is logged with on_step and on_epoch both false, so it would never appear."));
+    throw Error(
+        cat("[module.log] '", name, "' is logged with on_step and on_epoch both false, so it would never appear."));
   made->step.value = made->epoch.value = start_value(options.reduce_fx);
   Slot& made_slot = *made;
   slots_.push_back(std::move(made));
@@ -80,12 +88,22 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stag
 
 void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) {
   switch (reduce) {
-    case Reduce::mean: to.value += value * weight; break;
-    case Reduce::sum: to.value += value; break;
+    case Reduce::mean:
+      to.value += value * weight;
+      break;
+    case Reduce::sum:
+      to.value += value;
+      break;
     // NaN must stay visible: std::min would drop it.
-    case Reduce::min: to.value = value < to.value || value != value ? value : to.value; break;
-    case Reduce::max: to.value = value > to.value || value != value ? value : to.value; break;
-    case Reduce::last: to.value = value; break;
+    case Reduce::min:
+      to.value = value < to.value || value != value ? value : to.value;
+      break;
+    case Reduce::max:
+      to.value = value > to.value || value != value ? value : to.value;
+      break;
+    case Reduce::last:
+      to.value = value;
+      break;
   }
   to.weight += weight;
   ++to.count;
@@ -104,7 +122,8 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
   const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
   if (recording_on_) {
     // Memory of the recording is not the store's.
-    if (!to.device.defined() && !scalar.is_cpu()) throw Error("[module.log] a metric was logged that the steps before did not log.");
+    if (!to.device.defined() && !scalar.is_cpu())
+      throw Error("[module.log] a metric was logged that the steps before did not log.");
     recorded_.push_back({&to, weight, reduce});
   }
   make_device(to, scalar.device(), reduce);
@@ -113,11 +132,21 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
     to.device_used = true;
   }
   switch (reduce) {
-    case Reduce::mean: to.device.add_(scalar, weight); break;
-    case Reduce::sum: to.device.add_(scalar); break;
-    case Reduce::min: at::minimum_out(to.device, to.device, scalar.to(at::kDouble)); break;
-    case Reduce::max: at::maximum_out(to.device, to.device, scalar.to(at::kDouble)); break;
-    case Reduce::last: to.device.copy_(scalar, /*non_blocking=*/true); break;
+    case Reduce::mean:
+      to.device.add_(scalar, weight);
+      break;
+    case Reduce::sum:
+      to.device.add_(scalar);
+      break;
+    case Reduce::min:
+      at::minimum_out(to.device, to.device, scalar.to(at::kDouble));
+      break;
+    case Reduce::max:
+      at::maximum_out(to.device, to.device, scalar.to(at::kDouble));
+      break;
+    case Reduce::last:
+      to.device.copy_(scalar, /*non_blocking=*/true);
+      break;
   }
   if (recording_on_) return;
   to.device_weight += weight;
@@ -146,17 +175,40 @@ void LogStore::after_replay(const std::vector<Addition>& additions) {
 }
 
 void LogStore::fold_device(Accumulator& a, Reduce reduce) {
-  if (!a.device_used) return;
-  const double value = a.device.item<double>();
+  if (a.device_used) fold(a, reduce, a.device.item<double>());
+}
+
+void LogStore::fold_devices(const std::vector<std::pair<Accumulator*, Reduce>>& accumulators) {
+  std::map<std::string, std::vector<std::pair<Accumulator*, Reduce>>> by_device;
+  for (const auto& pair : accumulators)
+    if (pair.first->device_used) by_device[pair.first->device.device().str()].push_back(pair);
+  for (const auto& [device, those] : by_device) {
+    std::vector<Tensor> scalars;
+    for (const auto& [accumulator, reduce] : those) scalars.push_back(accumulator->device);
+    const Tensor values = at::stack(scalars).cpu();
+    for (size_t i = 0; i < those.size(); ++i)
+      fold(*those[i].first, those[i].second, values.const_data_ptr<double>()[i]);
+  }
+}
+
+void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
   a.device_used = false;
   const double weight = a.device_weight;
   a.device_weight = 0;
   switch (reduce) {
     case Reduce::mean:
-    case Reduce::sum: a.value += value; break;
-    case Reduce::min: a.value = value < a.value || value != value ? value : a.value; break;
-    case Reduce::max: a.value = value > a.value || value != value ? value : a.value; break;
-    case Reduce::last: a.value = value; break;
+    case Reduce::sum:
+      a.value += value;
+      break;
+    case Reduce::min:
+      a.value = value < a.value || value != value ? value : a.value;
+      break;
+    case Reduce::max:
+      a.value = value > a.value || value != value ? value : a.value;
+      break;
+    case Reduce::last:
+      a.value = value;
+      break;
   }
   a.weight += weight;
 }
@@ -166,16 +218,20 @@ double LogStore::finish(Accumulator& a, Reduce reduce) {
   return reduce == Reduce::mean ? a.value / a.weight : a.value;
 }
 
-void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options) {
-  if (recording_on_) throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
+void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight,
+                   const LogOptions& options) {
+  if (recording_on_)
+    throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
   Slot& s = slot(name, scope, stage, options);
   if (s.on_step) add(s.step, value, weight, options.reduce_fx);
   if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
 }
 
-void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options) {
+void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
+                   const LogOptions& options) {
   check_scalar(name, value);
-  if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu())) return log(name, scope, stage, read_cpu(value), weight, options);
+  if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu()))
+    return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
   if (s.on_step) add_device(s.step, value, weight, options.reduce_fx);
   if (s.on_epoch) add_device(s.epoch, value, weight, options.reduce_fx);
@@ -183,7 +239,8 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Ten
 
 void LogStore::publish(const std::string& name, double value, Stage stage) {
   stages_.insert_or_assign(name, stage);
-  const auto found = std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
+  const auto found =
+      std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
   if (found == published_.end())
     published_.emplace_back(name, value);
   else
@@ -192,6 +249,7 @@ void LogStore::publish(const std::string& name, double value, Stage stage) {
 
 Metrics LogStore::take_step_values(Stage stage) {
   Metrics values;
+  read_running(stage, /*epoch=*/false);
   for (auto& s : slots_) {
     if (s->stage != stage || !s->on_step || s->step.count == 0) continue;
     const double value = finish(s->step, s->options.reduce_fx);
@@ -206,6 +264,7 @@ Metrics LogStore::take_step_values(Stage stage) {
 
 Metrics LogStore::take_epoch_values(Stage stage) {
   Metrics values;
+  read_running(stage, /*epoch=*/true);
   for (auto& s : slots_) {
     if (s->stage != stage || !s->on_epoch || s->epoch.count == 0) continue;
     const double value = finish(s->epoch, s->options.reduce_fx);
@@ -218,8 +277,19 @@ Metrics LogStore::take_epoch_values(Stage stage) {
   return values;
 }
 
+void LogStore::read_running(Stage stage, bool epoch) {
+  std::vector<std::pair<Accumulator*, Reduce>> wanted;
+  for (auto& s : slots_) {
+    Accumulator& a = epoch ? s->epoch : s->step;
+    if (s->stage == stage && (epoch ? s->on_epoch : s->on_step) && a.count > 0)
+      wanted.emplace_back(&a, s->options.reduce_fx);
+  }
+  fold_devices(wanted);
+}
+
 bool LogStore::has_step_values(Stage stage) const {
-  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& s) { return s->stage == stage && s->on_step && s->step.count > 0; });
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [&](const auto& s) { return s->stage == stage && s->on_step && s->step.count > 0; });
 }
 
 void LogStore::reset(Stage stage) {
@@ -283,7 +353,9 @@ StateTree options_state(const LogOptions& options) {
 }
 
 LogOptions options_from(const StateTree& state) {
-  const auto optional_bool = [](const StateTree& value) { return value.is_null() ? std::nullopt : std::optional(value.as_bool()); };
+  const auto optional_bool = [](const StateTree& value) {
+    return value.is_null() ? std::nullopt : std::optional(value.as_bool());
+  };
   LogOptions options;
   options.prog_bar = state.at("prog_bar").as_bool();
   options.logger = state.at("logger").as_bool();
@@ -307,9 +379,15 @@ void LogStore::combine(Accumulator& to, const Accumulator& from, Reduce reduce) 
   if (from.count == 0) return;
   switch (reduce) {
     case Reduce::mean:
-    case Reduce::sum: to.value += from.value; break;
-    case Reduce::min: to.value = from.value < to.value || from.value != from.value ? from.value : to.value; break;
-    case Reduce::max: to.value = from.value > to.value || from.value != from.value ? from.value : to.value; break;
+    case Reduce::sum:
+      to.value += from.value;
+      break;
+    case Reduce::min:
+      to.value = from.value < to.value || from.value != from.value ? from.value : to.value;
+      break;
+    case Reduce::max:
+      to.value = from.value > to.value || from.value != from.value ? from.value : to.value;
+      break;
     case Reduce::last:
       if (to.count == 0) to.value = from.value;
       break;
@@ -322,18 +400,25 @@ void LogStore::merge(Stage stage, bool epoch, Collectives& collectives) {
   if (collectives.world_size() == 1) return;
   const auto running = [epoch](Slot& s) -> Accumulator& { return epoch ? s.epoch : s.step; };
   StateTree::List own;
+  read_running(stage, epoch);
   for (auto& s : slots_) {
     Accumulator& a = running(*s);
     if (s->stage != stage || !(epoch ? s->on_epoch : s->on_step) || a.count == 0) continue;
     fold_device(a, s->options.reduce_fx);
-    own.push_back(StateTree::map({{"name", s->name}, {"scope", static_cast<int64_t>(s->scope)}, {"options", options_state(s->options)}, {"value", a.value}, {"weight", a.weight}, {"count", a.count}}));
+    own.push_back(StateTree::map({{"name", s->name},
+                                  {"scope", static_cast<int64_t>(s->scope)},
+                                  {"options", options_state(s->options)},
+                                  {"value", a.value},
+                                  {"weight", a.weight},
+                                  {"count", a.count}}));
     start_anew(a, s->options.reduce_fx);
   }
   // In the order of ranks on each of them, so that the last bits agree.
   for (const std::string& text : collectives.gather_text(pack_state(own))) {
     const StateTree rank = unpack_state(text);
     for (const StateTree& item : rank.as_list()) {
-      Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage, options_from(item.at("options")));
+      Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage,
+                     options_from(item.at("options")));
       Accumulator& a = running(s);
       if (a.count > 0 && !epoch && !s.options.sync_dist) continue;
       Accumulator from;
@@ -361,6 +446,11 @@ void LogStore::forget_running() {
 }
 
 StateTree LogStore::state() {
+  std::vector<std::pair<Accumulator*, Reduce>> all;
+  for (auto& s : slots_)
+    if (s->stage == Stage::train)
+      all.insert(all.end(), {{&s->step, s->options.reduce_fx}, {&s->epoch, s->options.reduce_fx}});
+  fold_devices(all);
   const auto accumulator = [](Accumulator& a, Reduce reduce) {
     fold_device(a, reduce);
     return StateTree::map({{"value", a.value}, {"weight", a.weight}, {"count", a.count}});
@@ -377,7 +467,8 @@ StateTree LogStore::state() {
   }
   StateTree::List values;
   for (const auto& [name, value] : published_)
-    values.push_back(StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
+    values.push_back(
+        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
   return StateTree::map({{"slots", std::move(slots)}, {"values", std::move(values)}});
 }
 
@@ -392,7 +483,8 @@ void LogStore::load_state(const StateTree& state) {
     a.count = s.at("count").as_int();
   };
   for (const StateTree& item : state.at("slots").as_list()) {
-    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train, options_from(item));
+    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train,
+                   options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fulgur/core/collectives.h"
@@ -19,26 +20,27 @@ namespace fulgur::detail {
 /// Kind of the hook that logs: it decides the defaults of on_step and on_epoch and what is allowed.
 enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
 
-/// Everything that was logged and not yet given to loggers and callbacks. One slot per (name, scope, stage). A value on the CPU
-/// is added on the host into a double; a value on a device is added there and read when the slot is.
+/// Everything that was logged and not yet given to loggers and callbacks. One slot per (name, scope, stage). A value on
+/// the CPU is added on the host into a double; a value on a device is added there and read when the slot is.
 class LogStore {
  public:
   /// Adds a scalar. `weight` is the number of samples it stands for (counts in means only).
-  void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight, const LogOptions& options);
+  void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
+           const LogOptions& options);
   void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
 
   /// One addition of a recorded step.
   struct Addition;
-  /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that the recorded
-  /// step is launched. A number on the host is an error: it would be added again and again as it is now.
+  /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that
+  /// the recorded step is launched. A number on the host is an error: it would be added again and again as it is now.
   void start_recording(at::Device device) { recording_on_ = device; }
   std::vector<Addition> take_recording();
   /// Before and behind each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
 
-  /// Makes the running step values of `stage` the same on all ranks, before they are taken: with sync_dist of all ranks,
-  /// else rank 0's. All ranks must call it. Nothing in a world of one.
+  /// Makes the running step values of `stage` the same on all ranks, before they are taken: with sync_dist of all
+  /// ranks, else rank 0's. All ranks must call it. Nothing in a world of one.
   void merge_step_values(Stage stage, Collectives& collectives) { merge(stage, false, collectives); }
   /// The same for epoch values, which are always of all ranks.
   void merge_epoch_values(Stage stage, Collectives& collectives) { merge(stage, true, collectives); }
@@ -52,7 +54,8 @@ class LogStore {
   /// Forgets running epochs of `stage` (sanity check).
   void reset(Stage stage);
 
-  /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads devices.
+  /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads
+  /// devices.
   std::optional<double> newest(std::string_view final_name);
   /// The last value that was taken.
   std::optional<double> written(std::string_view final_name) const;
@@ -72,10 +75,10 @@ class LogStore {
 
  private:
   struct Accumulator {
-    double value = 0;       // sum of value · weight, plain sum, minimum or maximum
+    double value = 0;  // sum of value · weight, plain sum, minimum or maximum
     double weight = 0;
     int64_t count = 0;
-    Tensor device;          // the same, of values on a device; float64 scalar, so that sums over an epoch are exact
+    Tensor device;  // the same, of values on a device; float64 scalar, so that sums over an epoch are exact
     bool device_used = false;
     double device_weight = 0;
   };
@@ -95,12 +98,15 @@ class LogStore {
   struct Hash {
     using is_transparent = void;
     size_t operator()(const Key& key) const {
-      return std::hash<std::string_view>{}(key.name) * 31 + static_cast<size_t>(key.scope) * 7 + static_cast<size_t>(key.stage);
+      return std::hash<std::string_view>{}(key.name) * 31 + static_cast<size_t>(key.scope) * 7 +
+             static_cast<size_t>(key.stage);
     }
   };
   struct Equal {
     using is_transparent = void;
-    bool operator()(const Key& a, const Key& b) const { return a.scope == b.scope && a.stage == b.stage && a.name == b.name; }
+    bool operator()(const Key& a, const Key& b) const {
+      return a.scope == b.scope && a.stage == b.stage && a.name == b.name;
+    }
   };
 
   void add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
@@ -108,6 +114,10 @@ class LogStore {
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
   static void make_device(Accumulator& to, at::Device device, Reduce reduce);
   static void fold_device(Accumulator& a, Reduce reduce);
+  /// Reads all of them by one copy from each device, so that the host waits once.
+  static void fold_devices(const std::vector<std::pair<Accumulator*, Reduce>>& accumulators);
+  static void fold(Accumulator& a, Reduce reduce, double value);
+  void read_running(Stage stage, bool epoch);
   static void combine(Accumulator& to, const Accumulator& from, Reduce reduce);
   static void start_anew(Accumulator& a, Reduce reduce);
   void merge(Stage stage, bool epoch, Collectives& collectives);
@@ -116,8 +126,8 @@ class LogStore {
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
-  std::vector<std::unique_ptr<Slot>> slots_;                              // in the order of their first use
-  std::unordered_map<Key, Slot*, Hash, Equal> index_;                      // keys point into the slots' names
+  std::vector<std::unique_ptr<Slot>> slots_;           // in the order of their first use
+  std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
   std::map<std::string, Stage, std::less<>> stages_;
 };
