@@ -6,17 +6,27 @@
 
 #include <mutex>
 
-#include "fulgur/core/errors.h"
-
 namespace fulgur {
 namespace {
 
-// Kernels of a recording draw at the offset that the graph is launched with, plus one that counts within it. The
-// generator tells the second with each draw, also with one of no numbers; it has no function that sets it.
-uint64_t advance(c10::Device device, uint64_t by) {
+// LibTorch's generator has no function that reads or sets its place in a recording; the state that counts it is public,
+// the generator's pointer to it private. An explicit instantiation may name private members.
+c10::intrusive_ptr<at::CUDAGeneratorState> state_of(const at::CUDAGeneratorImpl& generator);
+template <auto kMember>
+struct Access {
+  friend c10::intrusive_ptr<at::CUDAGeneratorState> state_of(const at::CUDAGeneratorImpl& generator) {
+    return generator.*kMember;
+  }
+};
+template struct Access<&at::CUDAGeneratorImpl::state_>;
+
+// Kernels of a recording draw at the offset that the graph is launched with, plus one that counts within it: this one.
+// Calls `use` under the generator's lock.
+template <class Use>
+void with_place(c10::Device device, const Use& use) {
   at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
   const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get<at::CUDAGeneratorImpl>()->philox_cuda_state(by).offset_intragraph_;
+  use(state_of(*generator.get<at::CUDAGeneratorImpl>())->offset_intragraph_);
 }
 
 class CudaRecordedRandom final : public RecordedRandom {
@@ -24,14 +34,13 @@ class CudaRecordedRandom final : public RecordedRandom {
   std::optional<uint64_t> position(c10::Device device) const override {
     const c10::cuda::CUDAGuard guard(device);
     if (at::cuda::currentStreamCaptureStatusMayInitCtx() == at::cuda::CaptureStatus::None) return std::nullopt;
-    return advance(device, 0);
+    uint64_t position = 0;
+    with_place(device, [&](const uint64_t& place) { position = place; });
+    return position;
   }
 
   void set_position(c10::Device device, uint64_t position) const override {
-    const c10::cuda::CUDAGuard guard(device);
-    // Back by a difference modulo 2^64, as the offset is counted.
-    advance(device, position - advance(device, 0));
-    if (advance(device, 0) != position) throw Error("[cuda.RecordedRandom] LibTorch's generator cannot be set back");
+    with_place(device, [&](uint64_t& place) { place = position; });
   }
 };
 

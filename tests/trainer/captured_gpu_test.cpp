@@ -294,12 +294,13 @@ TEST_CASE("on a GPU, a captured step with dropout inside a checkpointed call equ
 TEST_CASE("on a GPU, a GPT with activation checkpointing and dropout is captured", "[gpu]") {
   require_gpus(1);
   std::string told, ignored;
-  const auto plain = weights_of_gpt("none", false, ignored);
-  const auto captured = weights_of_gpt("all", true, told);
+  // Both captured: the keys' biases have no gradient but rounding, of which Adam makes whole steps.
+  const auto plain = weights_of_gpt("none", true, ignored);
+  const auto checkpointed = weights_of_gpt("all", true, told);
   CHECK_THAT(told, ContainsSubstring("13 steps were made by the captured one"));
   for (const auto& [name, value] : plain) {
     CAPTURE(name);
-    CHECK(at::allclose(value, captured.at(name), 1e-5, 1e-6));
+    CHECK(value.equal(checkpointed.at(name)));
   }
 }
 
