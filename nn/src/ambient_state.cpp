@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "fulgur/core/recorded_random.h"
+
 namespace fulgur::nn {
 namespace autocast = at::autocast;
 
@@ -41,6 +43,8 @@ AutocastState::Guard::~Guard() {
 }
 
 GeneratorStates::Of GeneratorStates::now(at::Generator generator) {
+  if (const RecordedRandom* const recorded = recorded_random(generator.device().type()))
+    if (const auto position = recorded->position(generator.device())) return {generator, {}, position};
   std::lock_guard<std::mutex> lock(generator.mutex());
   Tensor state = generator.get_state();
   return {generator, std::move(state)};
@@ -49,6 +53,10 @@ GeneratorStates::Of GeneratorStates::now(at::Generator generator) {
 void GeneratorStates::put(const std::vector<Of>& generators) {
   for (const Of& of : generators) {
     at::Generator generator = of.generator;
+    if (of.position) {
+      recorded_random(generator.device().type())->set_position(generator.device(), *of.position);
+      continue;
+    }
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(of.state);
   }
@@ -61,7 +69,11 @@ GeneratorStates::GeneratorStates(const std::vector<at::Device>& devices) {
 }
 
 void GeneratorStates::keep_moved() {
-  std::erase_if(generators_, [](const Of& of) { return at::equal(of.state, now(of.generator).state); });
+  std::erase_if(generators_, [](const Of& of) {
+    const Of current = now(of.generator);
+    if (of.position || current.position) return of.position == current.position;
+    return at::equal(of.state, current.state);
+  });
 }
 
 GeneratorStates::Guard::Guard(const GeneratorStates& states) {

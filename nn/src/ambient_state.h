@@ -4,6 +4,8 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "fulgur/core/tensor.h"
@@ -41,11 +43,12 @@ class AutocastState {
 };
 
 /// States of the default generators of the CPU and of `devices`. They are the process's: other threads that draw at the
-/// same time are not kept apart.
+/// same time are not kept apart. While a device's work is recorded, its generator's place in the recording.
 class GeneratorStates {
   struct Of {
     at::Generator generator;
     Tensor state;
+    std::optional<uint64_t> position = {};  ///< in a recording, in the place of `state`
   };
 
  public:

@@ -1,9 +1,14 @@
 #include "fulgur/nn/replica_tensors.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 
@@ -81,6 +86,95 @@ int64_t bytes_of(const Tensor& tensor) {
   return static_cast<int64_t>(tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes() : tensor.nbytes());
 }
 
+// The most that is copied in one piece: it is memory beside the tensors.
+constexpr size_t kFlatBytes = size_t{64} << 20;
+
+bool fits_in_flat(const Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense() && tensor.nbytes() <= kFlatBytes;
+}
+
+// `tensors` one after another in the memory of `flat`.
+std::vector<Tensor> views_in(const Tensor& flat, const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> views;
+  views.reserve(tensors.size());
+  int64_t offset = 0;
+  for (const Tensor& tensor : tensors) {
+    views.push_back(flat.as_strided(tensor.sizes(), tensor.strides(), offset));
+    offset += tensor.numel();
+  }
+  return views;
+}
+
+Tensor flattened(const std::vector<Tensor>& tensors) {
+  int64_t numel = 0;
+  for (const Tensor& tensor : tensors) numel += tensor.numel();
+  Tensor flat = at::empty({numel}, tensors.front().options().requires_grad(false));
+  at::_foreach_copy_(views_in(flat, tensors), tensors);
+  return flat;
+}
+
+// Calls `work` with the places of tensors that make one flat, of one device and dtype, or of a single tensor.
+template <class Work>
+void for_each_flat(const std::vector<Tensor>& tensors, const Work& work) {
+  struct Flat {
+    std::vector<size_t> places;
+    size_t bytes = 0;
+  };
+  std::map<std::pair<at::Device, at::ScalarType>, Flat, decltype([](const auto& a, const auto& b) {
+             return std::tuple(a.first.type(), a.first.index(), a.second) <
+                    std::tuple(b.first.type(), b.first.index(), b.second);
+           })>
+      open;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    if (!fits_in_flat(tensor)) {
+      work(std::vector<size_t>{i});
+      continue;
+    }
+    Flat& flat = open[{tensor.device(), tensor.scalar_type()}];
+    if (flat.bytes + tensor.nbytes() > kFlatBytes) {
+      work(flat.places);
+      flat = {};
+    }
+    flat.places.push_back(i);
+    flat.bytes += tensor.nbytes();
+  }
+  for (const auto& [kind, flat] : open) work(flat.places);
+}
+
+template <class T>
+std::vector<T> at_places(const std::vector<T>& all, const std::vector<size_t>& places) {
+  std::vector<T> some;
+  some.reserve(places.size());
+  for (const size_t place : places) some.push_back(all[place]);
+  return some;
+}
+
+// Into the CPU's memory a copy that is not waited for would be read too early.
+Tensor moved(const Tensor& tensor, at::Device device) { return tensor.to(device, /*non_blocking=*/!device.is_cpu()); }
+
+// Gives each of the lists `copies` the values of `sources`: a copy for each device instead of one for each tensor.
+void copy_lists(const std::vector<Tensor>& sources, const std::vector<std::vector<Tensor>>& copies) {
+  for_each_flat(sources, [&](const std::vector<size_t>& places) {
+    const std::vector<Tensor> from = at_places(sources, places);
+    Tensor flat;
+    for (const std::vector<Tensor>& list : copies) {
+      const std::vector<Tensor> to = at_places(list, places);
+      const at::Device device = to.front().device();
+      const bool together =
+          std::all_of(to.begin(), to.end(), [&](const Tensor& one) { return one.device() == device; });
+      if (from.size() == 1 || !together) {
+        for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i], /*non_blocking=*/!to[i].is_cpu());
+      } else if (device == from.front().device()) {
+        at::_foreach_copy_(to, from);
+      } else {
+        if (!flat.defined()) flat = flattened(from);
+        at::_foreach_copy_(to, views_in(moved(flat, device), from));
+      }
+    }
+  });
+}
+
 }  // namespace
 
 ReplicaTensors::ReplicaTensors(const torch::nn::Module& source, const Replicas& replicas) : replicas_(replicas) {
@@ -113,21 +207,39 @@ int64_t ReplicaTensors::copy_values(bool all) {
   const bool trained = std::exchange(trained_, std::any_of(layers_.begin(), layers_.end(), [](const FollowedLayer& layer) { return layer.source->is_training(); }));
   int64_t bytes = 0;
   const auto copy_list = [&](std::vector<Followed>& list, bool versions_lie) {
-    for (Followed& followed : list) {
-      const Tensor& source = followed.source;
-      const bool same = !all && !(versions_lie && source.is_floating_point()) && followed.version >= 0 && version_of(source) == followed.version &&
-                        source.const_data_ptr() == followed.data;
-      for (size_t i = 0; i < followed.copies.size(); ++i) {
-        Tensor& copy = followed.copies[i];
+    // By what they lack, so that replicas that lack the same get it from one flat.
+    std::map<std::vector<size_t>, std::vector<size_t>> replicas_by_places;
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      std::vector<size_t> places;
+      for (size_t j = 0; j < list.size(); ++j) {
+        const Followed& followed = list[j];
+        const Tensor& source = followed.source;
+        const bool same = !all && !(versions_lie && source.is_floating_point()) && followed.version >= 0 &&
+                          version_of(source) == followed.version && source.const_data_ptr() == followed.data;
         // A forward of its own may have changed a buffer.
-        if (same && version_of(copy) == followed.copy_versions[i]) continue;
-        // Into the CPU's memory a copy that is not waited for would be read too early.
-        copy.copy_(source.detach(), /*non_blocking=*/!copy.is_cpu());
-        if (copy.device() != source.device()) bytes += bytes_of(source);
-        followed.copy_versions[i] = version_of(copy);
+        if (!same || version_of(followed.copies[i]) != followed.copy_versions[i]) places.push_back(j);
       }
-      followed.version = version_of(source);
-      followed.data = source.const_data_ptr();
+      replicas_by_places[std::move(places)].push_back(i);
+    }
+    for (const auto& [places, replicas] : replicas_by_places) {
+      if (places.empty()) continue;
+      std::vector<Tensor> sources;
+      std::vector<std::vector<Tensor>> copies(replicas.size());
+      for (const size_t place : places) {
+        sources.push_back(list[place].source.detach());
+        for (size_t i = 0; i < replicas.size(); ++i) {
+          const Tensor& copy = copies[i].emplace_back(list[place].copies[replicas[i]]);
+          if (copy.device() != sources.back().device()) bytes += bytes_of(sources.back());
+        }
+      }
+      copy_lists(sources, copies);
+      for (const size_t place : places)
+        for (const size_t replica : replicas)
+          list[place].copy_versions[replica] = version_of(list[place].copies[replica]);
+    }
+    for (Followed& followed : list) {
+      followed.version = version_of(followed.source);
+      followed.data = followed.source.const_data_ptr();
     }
   };
   copy_list(parameters_, false);
@@ -145,20 +257,39 @@ int64_t ReplicaTensors::copy_values(bool all) {
 int64_t ReplicaTensors::reduce_gradients() {
   const at::NoGradGuard no_grad;
   int64_t bytes = 0;
-  for (Followed& followed : parameters_) {
-    const at::Device device = followed.source.device();
-    for (Tensor& copy : followed.copies) {
+  for (size_t i = 0; i < replicas_.size(); ++i) {
+    // Of the parameters that have a gradient to add to, and their replica's.
+    std::vector<Tensor> sums, gradients;
+    for (Followed& followed : parameters_) {
+      Tensor& copy = followed.copies[i];
       if (!copy.grad().defined()) continue;
       Tensor gradient = copy.grad().detach();
       copy.mutable_grad().reset();
-      if (gradient.device() != device) {
-        bytes += bytes_of(gradient);
-        gradient = gradient.to(device, /*non_blocking=*/!device.is_cpu());
-      }
+      const at::Device device = followed.source.device();
+      if (gradient.device() != device) bytes += bytes_of(gradient);
       Tensor& sum = followed.source.mutable_grad();
-      if (sum.defined()) sum.add_(gradient);
-      else sum = gradient;
+      if (!sum.defined()) {
+        sum = moved(gradient, device);
+      } else if (!sum.is_sparse() && fits_in_flat(gradient)) {
+        sums.push_back(sum);
+        gradients.push_back(std::move(gradient));
+      } else {
+        sum.add_(moved(gradient, device));
+      }
     }
+    for_each_flat(gradients, [&](const std::vector<size_t>& places) {
+      const std::vector<Tensor> from = at_places(gradients, places), to = at_places(sums, places);
+      const at::Device device = to.front().device();
+      const bool together =
+          std::all_of(to.begin(), to.end(), [&](const Tensor& one) { return one.device() == device; });
+      if (from.size() == 1 || !together) {
+        for (size_t j = 0; j < to.size(); ++j) to[j].add_(moved(from[j], to[j].device()));
+      } else if (device == from.front().device()) {
+        at::_foreach_add_(to, from);
+      } else {
+        at::_foreach_add_(to, views_in(moved(flattened(from), device), from));
+      }
+    });
   }
   return bytes;
 }

@@ -1,7 +1,11 @@
 #include "fulgur/optim/adam.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_neg.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/pow.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
@@ -30,24 +34,56 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
   return names;
 }
 
+// The kernel takes the first beta β from the host, and a captured step would keep it. It gets a constant one, β₀, and
+// the rest comes before it. For the average m, with c = β/β₀: cm + (1−c)g, of which the kernel makes βm + (1−β)g. For
+// the rate: the other bias correction, by the one count t of the bucket. Decay apart from the gradient wants the rate
+// as it was; the kernel's own is then 0.
+Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf, bool decay_apart) const {
+  constexpr double kBeta = 0.9;
+  const double decay = *weight_decay(*b.group);
+  Moved moved{options_.maximize ? at::_foreach_neg(b.grads) : b.grads, {}, kBeta};
+  if (decay != 0 && decay_apart) subtract(b.params, b.params, 0, b.lr * decay, found_inf);
+  if (decay != 0 && !decay_apart) moved.gradients = at::_foreach_add(moved.gradients, b.params, decay);
+  const Tensor updates = b.steps.front().to(at::kDouble);
+  moved.lr = (b.lr * (1 - at::pow(kBeta, updates)) / (1 - at::pow(b.momentum, updates))).to(at::kFloat);
+  subtract(b.state[0], moved.gradients, /*own=*/-1, b.momentum / kBeta - 1, found_inf);
+  return moved;
+}
+
 void Adam::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  const auto step = [&](const auto& lr) {
-    at::_fused_adam_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, lr, options_.betas[0], options_.betas[1], *weight_decay(*b.group), options_.eps,
-                    options_.amsgrad, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
+  const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, double beta, double decay,
+                        bool maximize) {
+    at::_fused_adam_(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
+                     options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
   };
-  if (b.lr.defined()) step(b.lr);
-  else step(b.group->lr);
+  const double decay = *weight_decay(*b.group);
+  if (b.momentum.defined()) {
+    const Moved moved = move_beta(b, found_inf, /*decay_apart=*/false);
+    step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
+  } else if (b.lr.defined()) {
+    step(b.grads, b.lr, options_.betas[0], decay, options_.maximize);
+  } else {
+    step(b.grads, b.group->lr, options_.betas[0], decay, options_.maximize);
+  }
 }
 
 void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const at::TensorList maximum = options_.amsgrad ? at::TensorList(b.state[2]) : at::TensorList();
-  const auto step = [&](const auto& lr) {
-    at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], maximum, b.steps, lr, options_.betas[0], options_.betas[1], *weight_decay(*b.group), options_.eps,
-                     options_.amsgrad, options_.maximize, /*grad_scale=*/std::nullopt, found_inf);
+  const auto step = [&](const std::vector<Tensor>& gradients, const auto& lr, double beta, double decay,
+                        bool maximize) {
+    at::_fused_adamw_(b.params, gradients, b.state[0], b.state[1], maximum, b.steps, lr, beta, options_.betas[1], decay,
+                      options_.eps, options_.amsgrad, maximize, /*grad_scale=*/std::nullopt, found_inf);
   };
-  if (b.lr.defined()) step(b.lr);
-  else step(b.group->lr);
+  const double decay = *weight_decay(*b.group);
+  if (b.momentum.defined()) {
+    const Moved moved = move_beta(b, found_inf, /*decay_apart=*/true);
+    step(moved.gradients, moved.lr, moved.beta, /*decay=*/0, /*maximize=*/false);
+  } else if (b.lr.defined()) {
+    step(b.grads, b.lr, options_.betas[0], decay, options_.maximize);
+  } else {
+    step(b.grads, b.group->lr, options_.betas[0], decay, options_.maximize);
+  }
 }
 
 [[maybe_unused]] static const bool registered_adam = Registry<Optimizer>::add<Adam>("Adam", "Adam on ATen's fused kernel (Kingma and Ba 2015).");

@@ -2,13 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/where.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "fulgur/core/errors.h"
@@ -80,9 +84,13 @@ void FusedOptimizer::rebuild() {
         places_.push_back(kNowhere);
         continue;
       }
+      State& state = state_of(parameter);
+      // Waits for the device, once for each layout: never in a step that is recorded.
+      const float updates = momentum_on_device_ && state.step.defined() ? state.step.item<float>() : 0;
       size_t b = first;
-      while (b < buckets_.size() && (buckets_[b].params[0].device() != parameter.device() ||
-                                     buckets_[b].params[0].scalar_type() != parameter.scalar_type()))
+      while (b < buckets_.size() &&
+             (buckets_[b].params[0].device() != parameter.device() ||
+              buckets_[b].params[0].scalar_type() != parameter.scalar_type() || buckets_[b].count != updates))
         ++b;
       if (b == buckets_.size()) {
         buckets_.emplace_back();
@@ -90,6 +98,11 @@ void FusedOptimizer::rebuild() {
         buckets_[b].uploaded_lr = group.lr;
         if (rates_on_device_)
           buckets_[b].lr = at::full({}, group.lr, parameter.options().dtype(at::kFloat).requires_grad(false));
+        buckets_[b].count = updates;
+        if (momentum_on_device_) {
+          buckets_[b].uploaded_momentum = *momentum();
+          buckets_[b].momentum = at::full({}, *momentum(), parameter.options().dtype(at::kDouble).requires_grad(false));
+        }
         buckets_[b].state.resize(state_count);
       }
       if (!parameter.is_non_overlapping_and_dense())
@@ -97,7 +110,6 @@ void FusedOptimizer::rebuild() {
             cat("[optim.", name(), "] '", group.names[i],
                 "' is a view with gaps or overlaps in memory, which the kernels cannot step. Make it contiguous."));
       places_.push_back(b);
-      State& state = state_of(parameter);
       buckets_[b].params.push_back(parameter);
       if (state.step.defined()) buckets_[b].steps.push_back(state.step);
       buckets_[b].names.push_back(&group.names[i]);
@@ -141,7 +153,7 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     // Parameters may lie on several devices; each needs the answer beside it.
     const auto found =
         found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
-    if (found && !takes_found_inf())
+    if (found && !takes_found_inf(bucket.params.front()))
       update_unless(bucket, *found);
     else
       update(bucket, found);
@@ -165,20 +177,45 @@ bool FusedOptimizer::keep_rates_on_device() {
   return true;
 }
 
+bool FusedOptimizer::keep_momentum_on_device() {
+  if (!rates_on_device_ || !takes_device_momentum() || !momentum()) return false;
+  momentum_on_device_ = true;
+  ++layout_;
+  places_.clear();
+  buckets_.clear();
+  return true;
+}
+
 void FusedOptimizer::upload_rates() {
-  for (Bucket& bucket : buckets_)
+  for (Bucket& bucket : buckets_) {
     if (bucket.lr.defined() && std::exchange(bucket.uploaded_lr, bucket.group->lr) != bucket.group->lr)
       bucket.lr.fill_(bucket.group->lr);
+    if (bucket.momentum.defined() && std::exchange(bucket.uploaded_momentum, *momentum()) != *momentum())
+      bucket.momentum.fill_(*momentum());
+  }
+}
+
+// SGD's kernel: the foreach operations take no scalar of the device, or one of the tensors' dtype.
+void FusedOptimizer::subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
+                              const std::optional<Tensor>& found_inf) {
+  at::_fused_sgd_(values, others, /*momentum_buffer_list=*/{}, /*weight_decay=*/own, /*momentum=*/0,
+                  /*lr=*/factor.to(at::kFloat), /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
+                  /*is_first_step=*/false, /*grad_scale=*/std::nullopt, found_inf);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
   std::vector<Tensor> all = bucket.params;
   for (const auto& list : bucket.state) all.insert(all.end(), list.begin(), list.end());
   std::vector<Tensor> before;
-  for (const Tensor& tensor : all) before.push_back(tensor.clone());
+  before.reserve(all.size());
+  for (const Tensor& tensor : all) before.push_back(at::empty_like(tensor));
+  at::_foreach_copy_(before, all);
   update(bucket, std::nullopt);
-  const Tensor keep = found_inf.ne(0);
-  for (size_t i = 0; i < all.size(); ++i) all[i].copy_(at::where(keep, before[i], all[i]));
+  // What `before` has goes back where found_inf is not 0. Arithmetic would keep a NaN, and `where` takes one tensor at
+  // a time; SGD's kernel copies gradients to the buffers in its first step, unless the flag that it is given is 1.
+  at::_fused_sgd_(/*self=*/before, /*grads=*/before, /*momentum_buffer_list=*/all, /*weight_decay=*/0, /*momentum=*/1,
+                  /*lr=*/0, /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/true,
+                  /*grad_scale=*/std::nullopt, /*found_inf=*/found_inf.eq(0).to(at::kFloat));
 }
 
 StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {
@@ -205,6 +242,20 @@ void FusedOptimizer::check_parameter_state(const std::string& parameter, const T
       throw CheckpointError(cat("shape of ", key, " of '", parameter, "': checkpoint ", shape_text(saved.sizes()),
                                 ", parameter ", shape_text(value.sizes())));
   }
+}
+
+void FusedOptimizer::load_state(const StateTree& state) {
+  Optimizer::load_state(state);
+  if (!momentum_on_device_) return;
+  // A bucket has one count of updates; what was loaded may have several.
+  const bool parted = std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
+    if (bucket.steps.empty()) return false;
+    const Tensor steps = at::stack(bucket.steps).cpu();
+    return !at::equal(steps, steps[0].expand_as(steps));
+  });
+  if (!parted) return;
+  ++layout_;
+  places_.clear();
 }
 
 void FusedOptimizer::load_parameter_state(const Tensor& parameter, const StateTree& state) {

@@ -1,5 +1,8 @@
 #include "fulgur/optim/sgd.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_neg.h>
 #include <ATen/ops/_fused_sgd.h>
 
 #include "fulgur/core/errors.h"
@@ -42,6 +45,7 @@ bool Sgd::counts_steps(const Tensor&) const { return is_dampened_; }
 
 void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (is_dampened_) return update_dampened(b);
+  if (b.momentum.defined()) return update_moved(b, found_inf);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
   const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();
   const auto step = [&](const auto& lr) {
@@ -50,6 +54,21 @@ void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   };
   if (b.lr.defined()) step(b.lr);
   else step(b.group->lr);
+}
+
+// The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are multiplied by
+// it first, and the kernel's own is 1. Nesterov's step, lr·(g + μb), is that of the velocity and that of the gradient.
+void Sgd::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
+  std::vector<Tensor> gradients = b.grads;
+  if (options_.maximize) gradients = at::_foreach_neg(gradients);
+  if (const double decay = *weight_decay(*b.group); decay != 0)
+    gradients = at::_foreach_add(gradients, b.params, decay);
+  subtract(b.state[0], b.state[0], 0, 1 - b.momentum, found_inf);
+  const Tensor lr = options_.nesterov ? (b.lr * b.momentum).to(at::kFloat) : b.lr;
+  at::_fused_sgd_(b.params, gradients, b.state[0], /*weight_decay=*/0, /*momentum=*/1, lr, /*dampening=*/0,
+                  /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
+                  found_inf);
+  if (options_.nesterov) subtract(b.params, gradients, 0, b.lr, found_inf);
 }
 
 // Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.

@@ -1,6 +1,9 @@
 #include "fulgur/strategies/dp.h"
 
-#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <vector>
 
 #include "fulgur/core/text.h"
 #include "fulgur/nn/parallel_apply.h"
@@ -45,9 +48,13 @@ std::vector<StepPart> DpStrategy::split(LightningModule& module, const Batch& ba
 }
 
 void DpStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+  // A thread's current streams are its own; weights and batch were copied on the caller's.
+  std::vector<c10::Stream> streams;
+  for (size_t i = 0; i < parts; ++i)
+    streams.push_back(c10::impl::VirtualGuardImpl(devices_[i].type()).getStream(devices_[i]));
   nn::parallel_apply(parts, [&](size_t index) {
-    // For tensors that a module makes on "the" device.
-    const c10::DeviceGuard guard(devices_[index]);
+    // The device, too: for tensors that a module makes on "the" one.
+    const c10::StreamGuard current(streams[index]);
     work(index);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty_like.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -9,6 +10,7 @@
 namespace fulgur {
 
 void MasterWeights::adopt(Optimizer& optimizer) {
+  lists_.erase(&optimizer);
   optimizer.step_copies([&](const std::string& name, const Tensor& parameter) {
     if (!at::isReducedFloatingType(parameter.scalar_type())) return parameter;
     // In the parameter's memory format, so that gradients have the copy's strides.
@@ -18,29 +20,44 @@ void MasterWeights::adopt(Optimizer& optimizer) {
   });
 }
 
+const MasterWeights::Lists& MasterWeights::lists_of(const Optimizer& optimizer) {
+  const auto [place, is_new] = lists_.try_emplace(&optimizer);
+  Lists& lists = place->second;
+  if (!is_new) return lists;
+  for (const ParamGroup& group : optimizer.groups()) {
+    for (size_t i = 0; i < group.module_params.size(); ++i) {
+      if (group.params[i].is_same(group.module_params[i])) continue;
+      lists.copies.push_back(group.params[i]);
+      lists.of_module.push_back(group.module_params[i]);
+    }
+  }
+  return lists;
+}
+
 void MasterWeights::take_gradients(Optimizer& optimizer) {
   if (!taken_.insert(&optimizer).second) return;
   at::NoGradGuard no_grad;
-  for (ParamGroup& group : optimizer.groups()) {
-    for (size_t i = 0; i < group.module_params.size(); ++i) {
-      if (group.params[i].is_same(group.module_params[i])) continue;
-      const Tensor& gradient = group.module_params[i].grad();
-      group.params[i].mutable_grad() = gradient.defined() ? gradient.to(at::kFloat) : Tensor();
+  const Lists& lists = lists_of(optimizer);
+  // Allocated in each step: memory that is kept would be missing for activations.
+  std::vector<Tensor> from, to;
+  for (size_t i = 0; i < lists.copies.size(); ++i) {
+    const Tensor& gradient = lists.of_module[i].grad();
+    Tensor& wide = lists.copies[i].mutable_grad();
+    if (!gradient.defined() || gradient.layout() != at::kStrided) {
+      wide = gradient.defined() ? gradient.to(at::kFloat) : Tensor();
+      continue;
     }
+    wide = at::empty_like(gradient, gradient.options().dtype(at::kFloat));
+    from.push_back(gradient);
+    to.push_back(wide);
   }
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
-void MasterWeights::write_back(Optimizer& optimizer) const {
+void MasterWeights::write_back(Optimizer& optimizer) {
   at::NoGradGuard no_grad;
-  for (ParamGroup& group : optimizer.groups()) {
-    std::vector<Tensor> to, from;
-    for (size_t i = 0; i < group.module_params.size(); ++i) {
-      if (group.params[i].is_same(group.module_params[i])) continue;
-      to.push_back(group.module_params[i]);
-      from.push_back(group.params[i]);
-    }
-    if (!to.empty()) at::_foreach_copy_(to, from);
-  }
+  const Lists& lists = lists_of(optimizer);
+  if (!lists.copies.empty()) at::_foreach_copy_(lists.of_module, lists.copies);
 }
 
 int64_t MasterWeights::bytes() const {

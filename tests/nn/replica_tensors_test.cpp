@@ -1,8 +1,10 @@
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -14,9 +16,12 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/module.h"
+#include "fulgur/core/text.h"
 #include "fulgur/nn/batch_norm.h"
 #include "fulgur/nn/replica_tensors.h"
+#include "support/device_counts.h"
 #include "support/expect_error.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
@@ -260,6 +265,49 @@ TEST_CASE("ReplicaTensors: a tied parameter is one, and its gradient comes once"
   const uint32_t version = group.copies[0]->shared._version();
   group.tensors.copy_values();
   CHECK(group.copies[0]->shared._version() == version);
+}
+
+TEST_CASE("on GPUs, ReplicaTensors copies as many pieces as there are dtypes, however many tensors", "[gpu]") {
+  test::require_gpus(3);
+  struct Many : torch::nn::Module {
+    explicit Many(int64_t layers) {
+      for (int64_t i = 0; i < layers; ++i) {
+        register_module(cat("linear", i), torch::nn::Linear(3, 5));
+        register_module(cat("norm", i), torch::nn::BatchNorm1d(5));
+      }
+    }
+  };
+  const auto copies_of = [](int64_t layers) {
+    Group<Many> group(layers);
+    group.source->to(at::Device(at::kCUDA, 0));
+    for (size_t i = 0; i < 2; ++i) group.copies[i]->to(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(i + 1)));
+    const auto between = [] {
+      const auto counts = test::device_counts();
+      return counts ? counts->copies_between_devices : 0;
+    };
+    const int64_t before = between();
+    CHECK(group.tensors.copy_values() > 0);
+    for (const auto& copy : group.copies)
+      for (const auto& item : group.source->named_parameters())
+        CHECK((copy->named_parameters()[item.key()].cpu().equal(item.value().cpu())));
+    const int64_t values = between() - before;
+    std::vector<Tensor> sums;
+    int64_t number = 0;
+    for (Many* module : {group.source.get(), group.copies[0].get(), group.copies[1].get()})
+      for (const Tensor& parameter : module->parameters())
+        parameter.mutable_grad() = at::full_like(parameter.detach(), 0.1 * static_cast<double>(++number));
+    for (size_t i = 0; i < group.source->parameters().size(); ++i)
+      sums.push_back(group.source->parameters()[i].grad().cpu() + group.copies[0]->parameters()[i].grad().cpu() +
+                     group.copies[1]->parameters()[i].grad().cpu());
+    const int64_t middle = between();
+    group.tensors.reduce_gradients();
+    for (size_t i = 0; i < sums.size(); ++i) CHECK((group.source->parameters()[i].grad().cpu().equal(sums[i])));
+    return std::pair(values, between() - middle);
+  };
+  const auto few = copies_of(1), many = copies_of(8);
+  CHECK(few == many);
+  // Parameters, floating buffers, counts of batches, for each of two replicas.
+  if (test::device_counts()) CHECK((many == std::pair<int64_t, int64_t>(6, 2)));
 }
 
 TEST_CASE("ReplicaTensors names what a replica has otherwise") {

@@ -2,6 +2,7 @@ set(TEST_SOURCES
   cluster_environment_test.cpp
   cluster_shards_test.cpp
   ddp_baseline_test.cpp
+  device_work_test.cpp
   grad_scaler_test.cpp
   group_of_one_test.cpp
   hostlist_test.cpp

@@ -13,6 +13,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -115,6 +116,19 @@ TEST_CASE("F30 an input that is NaN is named, and so is a gradient where gradien
   // Clipping has the norm, which costs nothing more.
   const auto clipped = [](TrainerOptions& o, Failing&) { o.gradient_clip_val = 1.0; };
   CHECK_THAT(fit(folder, Fault::gradient, "raise", clipped).error, ContainsSubstring("the gradient of 'first.weight'"));
+}
+
+TEST_CASE("on a GPU, F30 raise: a gradient that is infinite ends the run at the next row, if clipping has the norm",
+          "[gpu]") {
+  require_gpus(1);
+  TemporaryFolder folder;
+  const Result run = fit(folder, Fault::gradient, "raise", [](TrainerOptions& o, Failing& module) {
+    o.accelerator = "cuda";
+    o.gradient_clip_val = 1.0;
+    module.at = 20;  // the last step: no later loss shows it
+  });
+  CHECK_THAT(run.error, ContainsSubstring("the norm of the gradients is not finite"));
+  check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 18);
 }
 
 TEST_CASE("F30 skip: the step is left out, the weights stay, the skipped are counted and training goes on") {

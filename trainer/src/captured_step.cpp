@@ -91,12 +91,12 @@ std::optional<std::string> cannot_capture(const Run& run) {
       if (of_callbacks && callback->overridden().has(hook))
         return cat(callback->state_key(), " overrides ", name, ", which lies inside the captured step");
   }
-  if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0))
-    return "the schedule moves the momentum, which a captured step keeps";
-  if (!dynamic_cast<const RecordableStep*>(planned.optimizer.get()))
-    return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
+  auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
+  if (!recordable) return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
   if (!planned.optimizer->keep_rates_on_device())
     return cat(planned.optimizer->name(), " takes its learning rate from the host");
+  if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
+    return cat("the schedule moves the momentum, which ", planned.optimizer->name(), " takes from the host");
   return std::nullopt;
 }
 

@@ -49,11 +49,15 @@ bool NonFiniteGuard::saw_loss(const Tensor& loss) {
     if (run_.world_size() > 1 && policy_ != Policy::raise) return true;
     return act("the loss");
   }
-  at::NoGradGuard no_grad;
-  if (!sum_.defined()) sum_ = at::zeros({}, loss.options().dtype(at::kFloat).requires_grad(false));
-  sum_.add_(loss.dim() == 0 ? loss : loss.reshape({}));
-  summed_ = true;
+  sum(loss, 1);
   return true;
+}
+
+void NonFiniteGuard::sum(const Tensor& value, double factor) {
+  at::NoGradGuard no_grad;
+  if (!sum_.defined()) sum_ = at::zeros({}, value.options().dtype(at::kFloat).requires_grad(false));
+  sum_.add_((value.dim() == 0 ? value : value.reshape({})).to(sum_.device(), /*non_blocking=*/true), factor);
+  summed_ = true;
 }
 
 bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
@@ -75,9 +79,13 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
       if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
       steps = false;
     }
-  } else if (norm.defined()) {
+  } else if (norm.defined() && policy_ == Policy::skip) {
     found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
-    if (policy_ == Policy::skip) count_skips(*found_inf_);
+    count_skips(*found_inf_);
+  } else if (norm.defined()) {
+    // The run will not go on with these weights, so the step need not be left out. It is found with the losses: 0 times
+    // a norm that is not finite is NaN.
+    sum(norm, 0);
   }
   if (policy_ != Policy::skip) return steps;
   if (!steps) ++skipped_;
@@ -129,7 +137,7 @@ void NonFiniteGuard::check_window() {
   if (summed_) sum_.zero_();
   summed_ = false;
   // With skip, a bad loss has left no trace in the weights.
-  if (!good && policy_ != Policy::skip) act("a loss");
+  if (!good && policy_ != Policy::skip) act("a loss or the norm of the gradients");
   first_batch_ = -1;
 }
 

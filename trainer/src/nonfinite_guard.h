@@ -40,6 +40,7 @@ class NonFiniteGuard {
 
  private:
   bool saw_scaled_gradients();
+  void sum(const Tensor& value, double factor);
   void count_skips(const Tensor& found_inf);
   void log_skips();
   enum class Policy { off, raise, skip, stop, rollback };
@@ -52,7 +53,7 @@ class NonFiniteGuard {
 
   Run& run_;
   Policy policy_ = Policy::off;
-  Tensor sum_;                       // of losses on a device
+  Tensor sum_;  // of losses on a device; NaN after a norm that is not finite, too
   bool summed_ = false;
   int64_t first_batch_ = -1;         // of those that a finding may come from
   std::optional<Tensor> found_inf_;

@@ -16,6 +16,10 @@ class FULGUR_API RecordableStep {
   virtual int64_t layout() const = 0;
   /// While true, a step throws an Error instead of making state: recorded, that would be made again by each launch.
   virtual void set_recording(bool recording) = 0;
+  /// From now on each step reads the momentum (the first beta) from the parameters' device, where
+  /// `Optimizer::upload_rates` puts it, so that a schedule can move it between launches. Called after
+  /// `Optimizer::keep_rates_on_device`. False if the optimizer cannot.
+  virtual bool keep_momentum_on_device() { return false; }
 };
 
 }  // namespace fulgur

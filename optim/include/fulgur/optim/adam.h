@@ -29,6 +29,14 @@ class FULGUR_API Adam : public FusedOptimizer {
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
   bool takes_device_rates() const override { return true; }
+  bool takes_device_momentum() const override { return true; }
+  /// What the kernel gets in the place of its arguments with a beta on the device; weight decay is done.
+  struct Moved {
+    std::vector<Tensor> gradients;
+    Tensor lr;
+    double beta;
+  };
+  Moved move_beta(Bucket& bucket, const std::optional<Tensor>& found_inf, bool decay_apart) const;
   Options options_;
 };
 

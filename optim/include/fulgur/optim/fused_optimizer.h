@@ -16,9 +16,11 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
   std::optional<int64_t> full_state_bytes() const override;
   bool keep_rates_on_device() override;
+  bool keep_momentum_on_device() override;
   void upload_rates() override;
   int64_t layout() const override { return layout_; }
   void set_recording(bool recording) override { recording_ = recording; }
+  void load_state(const StateTree& state) override;
 
  protected:
   FusedOptimizer() = default;
@@ -29,6 +31,9 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
     const ParamGroup* group = nullptr;
     Tensor lr;               ///< the group's rate on the parameters' device, where it is kept there; else undefined
     double uploaded_lr = 0;  ///< that `lr` has
+    Tensor momentum;         ///< a float64 scalar on the device, if it is kept there; else undefined
+    double uploaded_momentum = 0;
+    float count = 0;  ///< with `momentum`, the updates that each parameter had when the lists were made
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
     std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
@@ -42,10 +47,17 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   virtual bool counts_steps(const Tensor& parameter) const;
   /// The value that new state tensors are filled with.
   virtual double initial_state() const { return 0; }
-  /// False where `update` cannot leave things as they are by `found_inf`; this class then does it, with a copy.
-  virtual bool takes_found_inf() const { return true; }
+  /// False if `update` cannot leave such parameters as they are by `found_inf`; this class then does it, with a copy.
+  virtual bool takes_found_inf(const Tensor& /*parameter*/) const { return true; }
   /// True where `update` uses `lr` of the bucket where it is defined.
   virtual bool takes_device_rates() const { return false; }
+  /// True if `update` uses `momentum` of the bucket if it is defined. A bucket's parameters then have one count of
+  /// updates.
+  virtual bool takes_device_momentum() const { return false; }
+  /// values −= factor · (others + own · values), by one kernel for all; `factor` is a scalar on the device. With
+  /// `found_inf`, everything is left if it is 1.
+  static void subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
+                       const std::optional<Tensor>& found_inf);
   /// One call of the kernels. With `found_inf`, everything is left where it is not 0.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 
@@ -66,7 +78,7 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   void update_unless(Bucket& bucket, const Tensor& found_inf);
 
   ParameterRules rules_;
-  bool rates_on_device_ = false;
+  bool rates_on_device_ = false, momentum_on_device_ = false;
   bool recording_ = false;
   int64_t layout_ = 0;
   std::unordered_map<const void*, State> states_;

@@ -29,11 +29,13 @@ class FULGUR_API Sgd final : public FusedOptimizer {
  protected:
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   bool counts_steps(const Tensor& parameter) const override;
-  bool takes_found_inf() const override { return !is_dampened_; }
+  bool takes_found_inf(const Tensor&) const override { return !is_dampened_; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
   bool takes_device_rates() const override { return !is_dampened_; }
+  bool takes_device_momentum() const override { return has_momentum_ && !is_dampened_; }
 
  private:
+  void update_moved(Bucket& bucket, const std::optional<Tensor>& found_inf);
   void update_dampened(Bucket& bucket);
   Options options_;
   bool has_momentum_, is_dampened_;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -21,7 +22,7 @@ class FULGUR_API MasterWeights : public Stateful {
   void take_gradients(Optimizer& optimizer);
   void end_step() { taken_.clear(); }
   /// Gives the module's parameters the values of their copies.
-  void write_back(Optimizer& optimizer) const;
+  void write_back(Optimizer& optimizer);
   int64_t bytes() const;
 
   /// By parameter name.
@@ -30,7 +31,13 @@ class FULGUR_API MasterWeights : public Stateful {
   void load_state(const StateTree& state) override;
 
  private:
+  // The parameters of an optimizer that are copies, and the module's.
+  struct Lists {
+    std::vector<Tensor> copies, of_module;
+  };
+  const Lists& lists_of(const Optimizer& optimizer);
   std::map<std::string, Tensor> copies_;
+  std::unordered_map<const Optimizer*, Lists> lists_;
   std::unordered_set<const Optimizer*> taken_;
 };
 
