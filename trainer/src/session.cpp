@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <fstream>
@@ -37,10 +38,16 @@ void Session::choose_hardware() {
   check_allocator(run.options.allocator);
   devices_ = choose_devices(run.options, run.strategy->device_use());
   set_allocator(run.options.allocator, devices_.accelerator->name());
-  run.strategy->configure({.devices = devices_.devices, .devices_are_auto = devices_.is_auto, .num_nodes = run.options.num_nodes,
-                           .sync_batchnorm = run.options.sync_batchnorm, .precision = std::move(precision)});
+  run.strategy->configure({.devices = devices_.devices,
+                           .devices_are_auto = devices_.is_auto,
+                           .num_nodes = run.options.num_nodes,
+                           .sync_batchnorm = run.options.sync_batchnorm,
+                           .precision = std::move(precision)});
   // `at::kCUDA` without an index means this device from here on, as in Lightning.
-  if (const at::Device device = run.strategy->device(); !device.is_cpu()) current_device_.emplace(device);
+  // Some kinds of device have no current one (a strategy's own stand-ins).
+  if (const at::Device device = run.strategy->device();
+      !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
+    current_device_.emplace(device);
   if (verb_ == Verb::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // Each rank draws numbers of its own; weights are rank 0's.
@@ -65,11 +72,15 @@ void Session::make_callbacks() {
     return std::any_of(list.begin(), list.end(), [&](const auto& c) { return c->phase() == phase; });
   };
   if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
-    throw ConfigError("[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the two.");
+    throw ConfigError(
+        "[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the "
+        "two.");
   const auto add_default = [&](const char* name) {
-    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; })) list.push_back(Spec<Callback>(name).create());
+    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; }))
+      list.push_back(Spec<Callback>(name).create());
   };
-  const bool checkpoints = std::any_of(list.begin(), list.end(), [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
+  const bool checkpoints = std::any_of(list.begin(), list.end(),
+                                       [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
   if (verb_ == Verb::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
   if (verb_ == Verb::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
@@ -101,7 +112,9 @@ void Session::take_folder() {
     const auto other = logger->run_name();
     const auto other_version = logger->run_version();
     if ((other && *other != name) || (other_version && other_version != version))
-      throw ConfigError("[trainer.logger] loggers name different run folders; name and version of the first count. Set them in one logger only.");
+      throw ConfigError(
+          "[trainer.logger] loggers name different run folders; name and version of the first count. Set them in one "
+          "logger only.");
   }
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return;
@@ -146,7 +159,8 @@ void Session::set_limits() {
     o.log_every_n_steps = 1;
   }
   if (o.barebones) {
-    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug = o.log_grad_norm = false;
+    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug =
+        o.log_grad_norm = false;
     o.num_sanity_val_steps = 0;
   }
   if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
@@ -158,7 +172,8 @@ void Session::set_limits() {
   if (verb_ != Verb::fit) return;
   if (!o.max_epochs && o.max_steps < 0 && !o.max_time) {
     log::warn("trainer.no_limit",
-              "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them (max_epochs: -1 for no limit)");
+              "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them "
+              "(max_epochs: -1 for no limit)");
     run.epoch_limit = 1000;
   }
   if (run.epoch_limit && *run.epoch_limit < 0) run.epoch_limit.reset();
@@ -171,39 +186,57 @@ void Session::check_options() const {
   if (o.max_time && o.max_time->unit != Interval::Unit::seconds)
     throw ConfigError(cat("[trainer.max_time] the limit is a time, in s, min or h; got ", o.max_time->text(), "."));
   if (o.min_epochs && run.epoch_limit && *o.min_epochs > *run.epoch_limit)
-    throw ConfigError(cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
+    throw ConfigError(
+        cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
   if (o.min_steps && run.step_limit >= 0 && *o.min_steps > run.step_limit)
-    throw ConfigError(cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
+    throw ConfigError(
+        cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
   if (o.scale_lr != "none" && !o.base_batch_size)
-    throw ConfigError(cat("[trainer.scale_lr] ", o.scale_lr, " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
+    throw ConfigError(cat(
+        "[trainer.scale_lr] ", o.scale_lr,
+        " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
   if (o.scale_lr == "none" && o.base_batch_size)
-    throw ConfigError("[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
+    throw ConfigError(
+        "[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
   if (verb_ != Verb::fit || run.model->automatic_optimization()) return;
   if (o.accumulate_grad_batches != 1)
-    throw ConfigError(cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot accumulate; got ",
-                          o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
+    throw ConfigError(
+        cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so "
+            "the Trainer cannot accumulate; got ",
+            o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
   if (o.log_grad_norm)
-    throw ConfigError("[trainer.log_grad_norm] the module optimizes by itself (automatic_optimization() is false), so the Trainer does not know whose norm. Leave it out, "
-                      "and log what clip_gradients(optimizer, value) returns.");
+    throw ConfigError(
+        "[trainer.log_grad_norm] the module optimizes by itself (automatic_optimization() is false), so the Trainer "
+        "does not know whose norm. Leave it out, "
+        "and log what clip_gradients(optimizer, value) returns.");
   if (o.gradient_clip_val)
-    throw ConfigError("[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the Trainer cannot clip. Leave it out, and call "
-                      "clip_gradients(optimizer, value) in training_step.");
+    throw ConfigError(
+        "[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the "
+        "Trainer cannot clip. Leave it out, and call "
+        "clip_gradients(optimizer, value) in training_step.");
 }
 
 namespace {
 
 Loaders own_dataloaders(LightningModule& module, Stage stage) {
   switch (stage) {
-    case Stage::train: return module.train_dataloader();
-    case Stage::validate: return module.val_dataloader();
-    case Stage::test: return module.test_dataloader();
-    case Stage::predict: return module.predict_dataloader();
+    case Stage::train:
+      return module.train_dataloader();
+    case Stage::validate:
+      return module.val_dataloader();
+    case Stage::test:
+      return module.test_dataloader();
+    case Stage::predict:
+      return module.predict_dataloader();
   }
   return {};
 }
 
 const char* dataloader_hook(Stage stage) {
-  return stage == Stage::train ? "train_dataloader" : stage == Stage::validate ? "val_dataloader" : stage == Stage::test ? "test_dataloader" : "predict_dataloader";
+  return stage == Stage::train      ? "train_dataloader"
+         : stage == Stage::validate ? "val_dataloader"
+         : stage == Stage::test     ? "test_dataloader"
+                                    : "predict_dataloader";
 }
 
 }  // namespace
@@ -211,11 +244,15 @@ const char* dataloader_hook(Stage stage) {
 // A batch may go to the device before its turn only where nobody wants to see it before, or moves it.
 bool Session::reads_ahead() const {
   const Run& run = *run_;
-  const auto moves = [](const HookMask& mask) { return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device); };
-  return !run.device().is_cpu() && !moves(run.model->overridden()) && (!run.data.module || !moves(run.data.module->overridden()));
+  const auto moves = [](const HookMask& mask) {
+    return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
+  };
+  return !run.device().is_cpu() && !moves(run.model->overridden()) &&
+         (!run.data.module || !moves(run.data.module->overridden()));
 }
 
-// Ranks that train step by step together need the same number of batches: the fewest of any, or unknown where one does not know.
+// Ranks that train step by step together need the same number of batches: the fewest of any, or unknown where one does
+// not know.
 std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_t> batches) {
   Collectives& collectives = run_->collectives();
   if (stage != Stage::train || collectives.world_size() == 1) return batches;
@@ -227,16 +264,22 @@ std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_
 namespace {
 
 UnevenShares uneven_shares(const TrainerOptions& options) {
-  return options.uneven_shares == "drop" ? UnevenShares::drop : options.uneven_shares == "error" ? UnevenShares::error : UnevenShares::pad;
+  return options.uneven_shares == "drop"    ? UnevenShares::drop
+         : options.uneven_shares == "error" ? UnevenShares::error
+                                            : UnevenShares::pad;
 }
 
 }  // namespace
 
 void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
-  const Loaders& given = stage == Stage::train ? run.data.train : stage == Stage::validate ? run.data.validation
-                         : stage == Stage::test ? run.data.test : run.data.predict;
-  Loaders loaders = run.data.module ? run.data.module->loaders(stage) : !given.empty() ? given : own_dataloaders(*run.model, stage);
+  const Loaders& given = stage == Stage::train      ? run.data.train
+                         : stage == Stage::validate ? run.data.validation
+                         : stage == Stage::test     ? run.data.test
+                                                    : run.data.predict;
+  Loaders loaders = run.data.module  ? run.data.module->loaders(stage)
+                    : !given.empty() ? given
+                                     : own_dataloaders(*run.model, stage);
   std::erase(loaders, nullptr);
   if (stage == Stage::train && loaders.size() > 1) {
     std::vector<CombinedLoader::Named> named;
@@ -250,13 +293,16 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
     loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
     if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
       if (!loader->keep_order())
-        throw ConfigError("[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the batches would differ from epoch to "
-                          "epoch. Use a loader without shuffling.");
+        throw ConfigError(
+            "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the "
+            "batches would differ from epoch to "
+            "epoch. Use a loader without shuffling.");
       log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
     }
     target.batches.push_back(agreed_batches(stage, limit.resolve(loader->size(), option)));
     if (stage != Stage::train && loader->shuffles())
-      log::warn("data.evaluation_shuffled", cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+      log::warn("data.evaluation_shuffled",
+                cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
     if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
   }
@@ -266,22 +312,31 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
 void Session::set_up_data() {
   Run& run = *run_;
   const TrainerOptions& o = run.options;
-  const Stage first_stage = verb_ == Verb::fit ? Stage::train : verb_ == Verb::validate ? Stage::validate : verb_ == Verb::test ? Stage::test : Stage::predict;
-  const bool loaders_given = !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
+  const Stage first_stage = verb_ == Verb::fit        ? Stage::train
+                            : verb_ == Verb::validate ? Stage::validate
+                            : verb_ == Verb::test     ? Stage::test
+                                                      : Stage::predict;
+  const bool loaders_given =
+      !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
   if (run.data.module && loaders_given)
     throw ConfigError("[trainer.data] both a data module and loaders are given. Use one of the two.");
   if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
-    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders", " and the module's own ", dataloader_hook(first_stage),
-                          "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage), "()."));
+    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
+                          " and the module's own ", dataloader_hook(first_stage),
+                          "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage),
+                          "()."));
   run.reload_loaders = [this](Stage stage) {
-    if (stage == Stage::train) set_up_stage(stage, run_->options.limit_train_batches, "limit_train_batches");
-    else set_up_stage(stage, run_->options.limit_val_batches, "limit_val_batches");
+    if (stage == Stage::train)
+      set_up_stage(stage, run_->options.limit_train_batches, "limit_train_batches");
+    else
+      set_up_stage(stage, run_->options.limit_val_batches, "limit_val_batches");
   };
   switch (verb_) {
     case Verb::fit:
       set_up_stage(Stage::train, o.limit_train_batches, "limit_train_batches");
       if (run.stages[Stage::train].loaders.empty())
-        throw ConfigError("[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
+        throw ConfigError(
+            "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
       if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
       run.validation_runs = !run.stages[Stage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
@@ -289,16 +344,25 @@ void Session::set_up_data() {
         run.validation_runs = false;
       }
       if (run.stages[Stage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
-        throw DataError("[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with drop_last?");
+        throw DataError(
+            "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
+            "drop_last?");
       // Throws now, not after an epoch, where the interval cannot be.
       if (run.validation_runs) validation_interval(o, run.stages[Stage::train].batches.front());
       break;
-    case Verb::validate: set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches"); break;
-    case Verb::test: set_up_stage(Stage::test, o.limit_test_batches, "limit_test_batches"); break;
-    case Verb::predict: set_up_stage(Stage::predict, o.limit_predict_batches, "limit_predict_batches"); break;
+    case Verb::validate:
+      set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
+      break;
+    case Verb::test:
+      set_up_stage(Stage::test, o.limit_test_batches, "limit_test_batches");
+      break;
+    case Verb::predict:
+      set_up_stage(Stage::predict, o.limit_predict_batches, "limit_predict_batches");
+      break;
   }
   if (verb_ != Verb::fit && run.stages.begin()->second.loaders.empty())
-    throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_), " data. Does the data module have such a loader?"));
+    throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_),
+                          " data. Does the data module have such a loader?"));
 }
 
 void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
@@ -330,7 +394,8 @@ void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remember
       run.print("resume: there is no checkpoint to go on from; the run starts anew");
     }
   } else {
-    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts), run.parts.config_folder);
+    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts),
+                                  run.parts.config_folder);
   }
   // A link is followed once, so that the report names the checkpoint itself.
   std::error_code error;
@@ -340,11 +405,13 @@ void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remember
   }
 }
 
-void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice, const Remembered& remembered) {
+void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
+                      const Remembered& remembered) {
   Run& run = *run_;
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
   if (module->in_run())
-    throw Error("[trainer] the module is in a run already. Give each run a module of its own, or wait for the first to end.");
+    throw Error(
+        "[trainer] the module is in a run already. Give each run a module of its own, or wait for the first to end.");
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
@@ -355,12 +422,16 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, remembered);
-  const auto its_run = checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
+  const auto its_run =
+      checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
   // Before it is read: a run at work there may remove it.
   if (its_run && !lock_ && run.is_global_zero()) lock_.emplace(*its_run);
   if (checkpoint_ && !content_)
-    content_ = read_checkpoint(*checkpoint_, verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
-                               run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
+    content_ =
+        read_checkpoint(*checkpoint_,
+                        verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all
+                                                                               : CheckpointParts::weights_and_state,
+                        run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
   // Imported weights begin a run, wherever they lie.
   if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
   if (run.parts.load.loads_loops()) goes_on_in_ = its_run;
@@ -419,8 +490,11 @@ void Session::make_replicas() {
   const size_t count = run.strategy->replicas_wanted();
   if (count == 0) return;
   if (!run.model->factory())
-    throw ConfigError(cat("[trainer.strategy] ", run.strategy->name(), " needs a copy of the module on each device, and nobody has said how another is made: it was given as an object. "
-                          "Name it in the config (model:), or let the Trainer make it: trainer.fit<MyModule>(options, data), or make_component<LightningModule, MyModule>(options)."));
+    throw ConfigError(cat("[trainer.strategy] ", run.strategy->name(),
+                          " needs a copy of the module on each device, and nobody has said how another is made: it was "
+                          "given as an object. "
+                          "Name it in the config (model:), or let the Trainer make it: trainer.fit<MyModule>(options, "
+                          "data), or make_component<LightningModule, MyModule>(options)."));
   // Their first weights are nobody's: they do not move the numbers of the run.
   const RngGuard rng(run.strategy->devices());
   std::vector<std::shared_ptr<LightningModule>> replicas;
@@ -446,24 +520,31 @@ void Session::load_weights(const CheckpointContent& content) {
     });
   };
   const auto parameters = unique_parameters(*run_->model);
-  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype)) run_->strategy->precision().convert_module(*run_->model);
-  const LoadReport report = load_module_state(*run_->model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype))
+    run_->strategy->precision().convert_module(*run_->model);
+  const LoadReport report =
+      load_module_state(*run_->model, content.module,
+                        {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
-    run_->print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ", report.converted.front()));
+    run_->print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
+                    report.converted.front()));
   if (!report.differences.empty())
-    log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(), " weights were loaded; the rest does not fit:\n", report.differences));
+    log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(),
+                                              " weights were loaded; the rest does not fit:\n", report.differences));
 }
 
 void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
   const CheckpointLoading& load = run.parts.load;
   const bool of_a_run = content.state.contains("rng");
-  const StateTree state = of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
+  const StateTree state =
+      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
   if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
-    throw CheckpointError("[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
-                          "--load.weights_only true begins a new run with these weights.");
+    throw CheckpointError(
+        "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
+        "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
   if (load.loads_loops()) restore_loops(content, state);
   if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
@@ -474,17 +555,22 @@ void Session::restore(const CheckpointContent& content) {
 void Session::restore_loops(const CheckpointContent& content, const StateTree& state) {
   Run& run = *run_;
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
-  for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i) run.handles[i]->set_steps(optimizer_steps[i].as_int());
+  for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
+    run.handles[i]->set_steps(optimizer_steps[i].as_int());
   for (const auto& callback : run.callbacks)
-    if (state.at("callbacks").contains(callback->state_key())) callback->load_state(state.at("callbacks").at(callback->state_key()));
+    if (state.at("callbacks").contains(callback->state_key()))
+      callback->load_state(state.at("callbacks").at(callback->state_key()));
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
   run.finite.load_state(state.at("nonfinite"));
   run.checkpoints.resumed_from(*checkpoint_, content);
   const StateTree& loop = state.at("loop");
   // What a callback made of the option goes on; an option that was changed counts from the next window on.
-  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches) run.accumulation_ = loop.at("accumulation").as_int();
-  else log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(), ", the run goes on with ", run.accumulation_));
+  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
+    run.accumulation_ = loop.at("accumulation").as_int();
+  else
+    log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
+                  ", the run goes on with ", run.accumulation_));
   run.window_length = loop.at("window_length").as_int();
   run.window_done = loop.at("window_done").as_int();
   run.window_losses = loop.at("window_losses").as_int();
@@ -501,7 +587,8 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
       const int64_t before = loader_states[i].at("batches").as_int(), after = now.at("batches").as_int();
       if (before == after || run.progress_.batches.completed != before) continue;
       run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-      log::info(cat("batch size: the epoch goes on at batch ", after, " (", now.at("samples").as_int(), " samples), where it was at batch ", before));
+      log::info(cat("batch size: the epoch goes on at batch ", after, " (", now.at("samples").as_int(),
+                    " samples), where it was at batch ", before));
     }
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;
@@ -523,7 +610,9 @@ void Session::tell_origin(const CheckpointOrigin& origin) const {
   compare("processes", origin.world_size, now.world_size);
   compare("threads", origin.threads, now.threads);
   compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
-  if (!differences.empty()) run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "), ". Results may differ in the last bits"));
+  if (!differences.empty())
+    run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
+                    ". Results may differ in the last bits"));
 }
 
 ConfigNode options_node(TrainerOptions options) {
@@ -552,8 +641,9 @@ void Session::save_config() {
 
 void Session::print_start() {
   Run& run = *run_;
-  run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(), " · precision: ", run.strategy->precision().name(),
-                " · threads: ", threads_, " · seed: ", run.parts.seed ? std::to_string(*run.parts.seed) : "none"));
+  run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(),
+                " · precision: ", run.strategy->precision().name(), " · threads: ", threads_,
+                " · seed: ", run.parts.seed ? std::to_string(*run.parts.seed) : "none"));
   if (const std::string text = run.strategy->text(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> parts;
   for (const auto& [stage, loaders] : run.stages) {
@@ -565,10 +655,13 @@ void Session::print_start() {
     }
     if (loaders.loaders.empty()) continue;
     const auto batches = loaders.total();
-    parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ", batches ? std::to_string(*batches) : "?", " batches"));
+    parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
+                        batches ? std::to_string(*batches) : "?", " batches"));
   }
   run.print(cat("data: ", join(parts, " · ")));
-  run.print(run.run_dir.empty() ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)" : cat("run folder: ", run.run_dir));
+  run.print(run.run_dir.empty()
+                ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)"
+                : cat("run folder: ", run.run_dir));
 }
 
 namespace {
@@ -593,7 +686,8 @@ void Session::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
-  if (in_loops && !dynamic_cast<const Interrupted*>(&error)) quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
+  if (in_loops && !dynamic_cast<const Interrupted*>(&error))
+    quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
   if (set_up_) {
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
