@@ -81,12 +81,6 @@ SIMULATED_API void simulated_cuda_library_launch(cudaStream_t handle, const char
   submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name, .run = {}, .recording = {}}, name);
 }
 
-SIMULATED_API void simulated_cuda_lint(const char* what) {
-  const Lock lock(state().mutex);
-  ++state().counts.lints;
-  say(1, "%s", what);
-}
-
 SIMULATED_API int simulated_cuda_unsupported(const char* function) {
   const Lock lock(state().mutex);
   return fail(cudaErrorNotSupported, function, "not simulated");

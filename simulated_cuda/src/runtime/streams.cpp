@@ -5,6 +5,17 @@
 
 using namespace simulated_cuda;
 
+namespace {
+
+// For calls that a stream that captures cannot take, whatever the mode.
+cudaError_t refuse_capturing(Stream& stream, const char* function) {
+  if (!stream.capture) return cudaSuccess;
+  invalidate(*stream.capture, function);
+  return fail(cudaErrorStreamCaptureUnsupported, function);
+}
+
+}  // namespace
+
 SIMULATED_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int priority) {
   ENTER();
   Stream& stream = *state().streams.emplace_back(std::make_unique<Stream>());
@@ -67,10 +78,7 @@ SIMULATED_API cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long lon
 SIMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   ENTER();
   FIND_STREAM(stream, handle);
-  if (stream->capture) {
-    invalidate(*stream->capture, __func__);
-    return fail(cudaErrorStreamCaptureUnsupported, __func__);
-  }
+  if (const cudaError_t error = refuse_capturing(*stream, __func__)) return error;
   NOT_IN_CAPTURE();
   if (settings().break_sync) return cudaSuccess;
   count_wait(state().counts.waits_stream, __func__, stream);
@@ -81,10 +89,7 @@ SIMULATED_API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 SIMULATED_API cudaError_t cudaStreamQuery(cudaStream_t handle) {
   ENTER();
   FIND_STREAM(stream, handle);
-  if (stream->capture) {
-    invalidate(*stream->capture, __func__);
-    return fail(cudaErrorStreamCaptureUnsupported, __func__);
-  }
+  if (const cudaError_t error = refuse_capturing(*stream, __func__)) return error;
   NOT_IN_CAPTURE();
   const bool idle = stream->completed == stream->enqueued;
   if (!idle) run_a_little(lock, *stream);
@@ -151,10 +156,7 @@ SIMULATED_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamC
                                                 unsigned) {
   ENTER();
   FIND_STREAM(stream, handle);
-  if (stream->capture) {
-    invalidate(*stream->capture, __func__);
-    return fail(cudaErrorStreamCaptureUnsupported, __func__);
-  }
+  if (const cudaError_t error = refuse_capturing(*stream, __func__)) return error;
   ++state().counts.host_functions;
   return submit(lock, *stream,
                 Work{.kind = Work::Kind::host_function,

@@ -27,7 +27,7 @@ struct SimulatedCudaCounts {
   uint64_t idle_waits;                                ///< calls that wait where there was nothing to wait for
   uint64_t mallocs, frees, host_mallocs, host_frees;  ///< of the runtime; LibTorch's allocators keep what they got
   uint64_t event_records, stream_waits;
-  uint64_t errors;  ///< calls that returned an error (cudaErrorNotReady is none)
+  uint64_t errors;  ///< calls that returned an error (cudaErrorNotReady does not count)
   uint64_t lints;  ///< calls that CUDA accepts and that do nothing, such as a wait for an event that was never recorded
   uint64_t device_bytes_live, device_bytes_peak, streams_live, events_live, graphs_live;
 };
@@ -48,7 +48,8 @@ uint64_t simulated_cuda_host_waits(void);
 int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*),
                            const char* name, unsigned flags);
 int simulated_cuda_is_capturing(cudaStream_t stream);
-/// True where work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has work that waits.
+/// True where work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has
+/// work that waits.
 int simulated_cuda_runs_later(cudaStream_t stream);
 /// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere
 /// between, by the seed N. Waits for all devices first. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it
@@ -59,8 +60,6 @@ void simulated_cuda_set_schedule(uint64_t schedule);
 void simulated_cuda_fail_device(const char* why);
 /// A kernel of a library (by the stand-ins of cuBLAS and others): computes nothing, is counted.
 void simulated_cuda_library_launch(cudaStream_t stream, const char* name);
-/// Reports a call that is legal and useless.
-void simulated_cuda_lint(const char* what);
 /// A function of the runtime or the driver that is not simulated: says so, returns cudaErrorNotSupported.
 int simulated_cuda_unsupported(const char* function);
 
