@@ -5,6 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include "fulgur/callbacks/progress_bar.h"
 #include "support/gpu.h"
 #include "support/host_waits.h"
 
@@ -36,7 +37,7 @@ struct Reading : Scheduled {
 
 struct Talking : Scheduled {
   StepOutput training_step(const Batch& b, int64_t i) override {
-    for (const char* name : {"a", "b", "c", "d", "e"}) log(name, b[0].mean());
+    for (const char* name : {"a", "b", "c", "d", "e"}) log(name, b[0].mean(), {.prog_bar = true});
     return Scheduled::training_step(b, i);
   }
 };
@@ -57,12 +58,15 @@ struct Counting : Callback {
 };
 
 template <class M>
-int64_t waits_of(TrainerOptions options, int64_t log_every_n_steps = 1000) {
+int64_t waits_of(TrainerOptions options, int64_t log_every_n_steps = 1000, bool draws_bar = false) {
   options.accelerator = "cuda";
   options.log_every_n_steps = log_every_n_steps;
   const auto counting = std::make_shared<Counting>();
   Parts parts;
   parts.add(counting);
+  if (draws_bar)
+    parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {1e-9, Interval::Unit::seconds},
+                                                                 .line_every = {1e-9, Interval::Unit::seconds}}));
   parts.loggers = {std::make_shared<MemoryLogger>()};
   const FitReport report =
       Trainer(std::move(options), parts).fit(std::make_shared<M>(), regression_data(kSteps * 4, 0));
@@ -109,8 +113,18 @@ TEST_CASE(
   CHECK(waits_of<Reading>(quiet(folder)) >= kTo - kFrom);
 }
 
-TEST_CASE("on a GPU, a row of many values is read by one wait, and one for the losses", "[gpu]") {
+TEST_CASE("on a GPU, steps that write rows and draw the progress bar wait for nothing", "[gpu]") {
   require_gpus(1);
   TemporaryFolder folder;
-  CHECK(waits_of<Talking>(quiet(folder), 1) <= 2 * (kTo - kFrom));
+  for (const char* precision : {"32-true", "16-mixed"})
+    for (const bool cuda_graph : {false, true}) {
+      CAPTURE(precision, cuda_graph);
+      TrainerOptions options = quiet(folder);
+      options.precision = Spec<Precision>(precision);
+      options.cuda_graph = cuda_graph;
+      options.gradient_clip_val = 0.5;
+      options.log_grad_norm = true;
+      CHECK(waits_of<Talking>(options, 1, /*draws_bar=*/true) == 0);
+      CHECK(waits_of<Talking>(options, 7, /*draws_bar=*/true) == 0);
+    }
 }

@@ -16,15 +16,29 @@ using fulgur::detail::LogScope;
 using fulgur::detail::LogStore;
 using Catch::Matchers::ContainsSubstring;
 
+namespace {
+
+Metrics step_values(LogStore& store) {
+  SingleProcessCollectives one;
+  return store.take(store.close_step_window(Stage::train), &one);
+}
+
+Metrics epoch_values(LogStore& store, Stage stage) {
+  SingleProcessCollectives one;
+  return store.take(store.close_epoch(stage), &one);
+}
+
+}  // namespace
+
 TEST_CASE("step values are means of their window, weighted by samples") {
   LogStore store;
   store.log("loss", LogScope::train_step, Stage::train, 1.0, 3, {});
   store.log("loss", LogScope::train_step, Stage::train, 5.0, 1, {});
   CHECK(store.newest("loss") == 2.0);
-  CHECK(store.take_step_values(Stage::train) == Metrics{{"loss", 2.0}});
+  CHECK(step_values(store) == Metrics{{"loss", 2.0}});
   CHECK_FALSE(store.has_step_values(Stage::train));
   store.log("loss", LogScope::train_step, Stage::train, 7.0, 1, {});
-  CHECK(store.take_step_values(Stage::train) == Metrics{{"loss", 7.0}});
+  CHECK(step_values(store) == Metrics{{"loss", 7.0}});
 }
 
 TEST_CASE("both on_step and on_epoch fork the name") {
@@ -32,9 +46,9 @@ TEST_CASE("both on_step and on_epoch fork the name") {
   const LogOptions options{.on_epoch = true};
   for (const double v : {1.0, 3.0}) {
     store.log("loss", LogScope::train_step, Stage::train, v, 1, options);
-    (void)store.take_step_values(Stage::train);
+    (void)step_values(store);
   }
-  CHECK(store.take_epoch_values(Stage::train) == Metrics{{"loss_epoch", 2.0}});
+  CHECK(epoch_values(store, Stage::train) == Metrics{{"loss_epoch", 2.0}});
   CHECK(store.newest("loss_step") == 3.0);
   CHECK(store.newest("loss") == 2.0);
 }
@@ -46,9 +60,9 @@ TEST_CASE("sums, minima and maxima, and NaN is never dropped") {
     store.log("min", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::min});
     store.log("max", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::max});
   }
-  CHECK(store.take_epoch_values(Stage::validate) == Metrics{{"sum", 5.0}, {"min", -1.0}, {"max", 4.0}});
+  CHECK(epoch_values(store, Stage::validate) == Metrics{{"sum", 5.0}, {"min", -1.0}, {"max", 4.0}});
   for (const double v : std::vector<double>{1.0, std::nan(""), 0.5}) store.log("bad", LogScope::evaluation_step, Stage::validate, v, 1, {.reduce_fx = Reduce::min});
-  CHECK(std::isnan(store.newest("max").value() * store.take_epoch_values(Stage::validate)[0].second));
+  CHECK(std::isnan(store.newest("max").value() * epoch_values(store, Stage::validate)[0].second));
 }
 
 TEST_CASE("what cannot be logged is an error that says why") {
@@ -72,7 +86,7 @@ TEST_CASE("a tensor's graph is not kept, and the window goes on from the store's
   other.load_state(store.state());
   store.log("loss", LogScope::train_step, Stage::train, 4.0, 2, {});
   other.log("loss", LogScope::train_step, Stage::train, 4.0, 2, {});
-  CHECK(store.take_step_values(Stage::train) == other.take_step_values(Stage::train));
+  CHECK(step_values(store) == step_values(other));
 }
 
 TEST_CASE("log() of a run: defaults by hook, rows every n steps, the rest of a window at the end") {

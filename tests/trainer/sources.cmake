@@ -9,6 +9,7 @@ set(TEST_SOURCES
   gpu_equals_cpu_test.cpp
   hooks_declared_test.cpp
   host_waits_test.cpp
+  step_rows_gpu_test.cpp
   hooks_test.cpp
   late_devices_test.cpp
   learning_rates_test.cpp

@@ -24,6 +24,7 @@ class CheckpointStore {
 
   /// Remembers a wish; `act` fulfils it. Returns its ticket.
   uint64_t request(CheckpointRequest request);
+  bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
   /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.

@@ -219,9 +219,7 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   run.strategy->before_evaluation(module);
   report.samples = sum_over_ranks(run, run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
   run.flush_step_metrics(stage, true);
-  run.logs.merge_epoch_values(stage, run.collectives());
-  const Metrics values = run.logs.take_epoch_values(stage);
-  run.collectives().check();
+  const Metrics values = run.logs.take(run.logs.close_epoch(stage), &run.collectives());
   run.send_metrics(values);
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
   // Callbacks that stop or write checkpoints act on the values of this epoch.

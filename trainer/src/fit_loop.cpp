@@ -61,6 +61,7 @@ class FitLoop {
       continue_epoch = false;
       if (stopped_in_epoch_) break;
     }
+    run.rows.settle();
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     run.act_on_checkpoint_requests();
@@ -141,6 +142,7 @@ class FitLoop {
   }
 
   void validate() {
+    run_.rows.settle();
     run_.validation_pending = true;
     // Not inside an accumulation window, whose gradients are wanted.
     if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
@@ -244,16 +246,15 @@ class FitLoop {
     Run& run = run_;
     Progress& progress = run.progress_;
     progress.epochs.processed = progress.epoch + 1;
+    run.rows.settle();
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
-    run.finite.check_window();
-    run.logs.merge_epoch_values(Stage::train, run.collectives());
-    Metrics values = run.logs.take_epoch_values(Stage::train);
-    run.collectives().check();
-    run.send_metrics(std::move(values));
+    LogStore::Window window = run.logs.close_epoch(Stage::train);
+    run.finite.judge_running_window();
+    run.send_metrics(run.logs.take(std::move(window), &run.collectives()));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });

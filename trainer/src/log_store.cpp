@@ -1,11 +1,9 @@
 #include "log_store.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <limits>
@@ -13,22 +11,10 @@
 #include <utility>
 
 #include "fulgur/core/errors.h"
-#include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
 namespace {
-
-double start_value(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::min:
-      return std::numeric_limits<double>::infinity();
-    case Reduce::max:
-      return -std::numeric_limits<double>::infinity();
-    default:
-      return 0;
-  }
-}
 
 bool same_options(const LogOptions& a, const LogOptions& b) {
   return a.prog_bar == b.prog_bar && a.logger == b.logger && a.on_step == b.on_step && a.on_epoch == b.on_epoch &&
@@ -52,6 +38,17 @@ double read_cpu(const Tensor& value) {
 }
 
 }  // namespace
+
+double LogStore::start_value(Reduce reduce) {
+  switch (reduce) {
+    case Reduce::min:
+      return std::numeric_limits<double>::infinity();
+    case Reduce::max:
+      return -std::numeric_limits<double>::infinity();
+    default:
+      return 0;
+  }
+}
 
 LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options) {
   const auto found = index_.find(Key{name, scope, stage});
@@ -109,15 +106,16 @@ void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) 
   ++to.count;
 }
 
-void LogStore::make_device(Accumulator& to, at::Device device, Reduce reduce) {
-  if (to.device.defined() && to.device.device() == device) return;
-  fold_device(to, reduce);
-  // A tensor of inference mode could not be written to outside of it.
-  const c10::InferenceMode normal(false);
-  to.device = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device));
+// A sum is in one place at a time, so that its bits do not depend on whether somebody has read it, or a checkpoint lies
+// between two of its values.
+double LogStore::move_to_device(Accumulator& a, Reduce reduce) {
+  a.device_used = true;
+  a.device_factor = 1;
+  a.device_weight += std::exchange(a.weight, 0);
+  return std::exchange(a.value, start_value(reduce));
 }
 
-void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce) {
+void LogStore::add_device(Accumulator& to, DeviceScalars& of, const Tensor& value, double weight, Reduce reduce) {
   at::NoGradGuard no_grad;
   const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
   if (recording_on_) {
@@ -126,10 +124,20 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
       throw Error("[module.log] a metric was logged that the steps before did not log.");
     recorded_.push_back({&to, weight, reduce});
   }
-  make_device(to, scalar.device(), reduce);
-  if (!recording_on_ && !to.device_used) {
-    to.device.fill_(start_value(reduce));
-    to.device_used = true;
+  if (!to.device.defined() || to.device.device() != scalar.device()) {
+    if (to.device_used) fold(to, reduce, to.device.item<double>());
+    to.device = of.add(scalar.device(), to.place);
+  }
+  if (!recording_on_) {
+    to.device_weight += weight;
+    if (to.count++ == 0) {
+      to.device_used = true;
+      to.device.copy_(scalar, /*non_blocking=*/true);
+      to.device_factor = reduce == Reduce::mean ? weight : 1;
+      return;
+    }
+    if (!to.device_used) to.device.fill_(move_to_device(to, reduce));
+    if (const double factor = std::exchange(to.device_factor, 1); factor != 1) to.device.mul_(factor);
   }
   switch (reduce) {
     case Reduce::mean:
@@ -148,9 +156,39 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
       to.device.copy_(scalar, /*non_blocking=*/true);
       break;
   }
-  if (recording_on_) return;
-  to.device_weight += weight;
-  ++to.count;
+}
+
+void LogStore::remember(const Tensor& value, Accumulator& to) {
+  if (!value.has_storage() || !value.unsafeGetTensorImpl()->version_counter().enabled()) return;
+  const auto recorded = recording_on_ ? std::optional(recorded_.size() - 1) : std::nullopt;
+  logged_in_batch_.push_back({value.storage(), value.const_data_ptr(),
+                              value.unsafeGetTensorImpl()->version_counter().current_version(), &to, recorded});
+}
+
+void LogStore::watch(const Tensor& value) {
+  if (value.has_storage() && value.unsafeGetTensorImpl()->version_counter().enabled()) {
+    const uint32_t version = value.unsafeGetTensorImpl()->version_counter().current_version();
+    for (LoggedInBatch& logged : logged_in_batch_) {
+      if (logged.data != value.const_data_ptr() || logged.version != version) continue;
+      // The window's sum may hold nothing but such values: another that is not finite would be taken for one of them.
+      if (logged.recorded) {
+        recorded_[*logged.recorded].watched = true;
+        return;
+      }
+      if (logged.to->watched + 1 != logged.to->count) continue;
+      ++logged.to->watched;
+      return;
+    }
+  }
+  const Tensor here = watch_.device.defined() && watch_.device.device() != value.device()
+                          ? value.detach().to(watch_.device.device(), /*non_blocking=*/true)
+                          : value;
+  add_device(watch_, scalars(Stage::train, /*epoch=*/false), here, 0, Reduce::sum);
+}
+
+void LogStore::forget_watched() {
+  restart(watch_, Reduce::sum);
+  for (auto& s : slots_) s->step.watched = 0;
 }
 
 std::vector<LogStore::Addition> LogStore::take_recording() {
@@ -160,41 +198,32 @@ std::vector<LogStore::Addition> LogStore::take_recording() {
 
 void LogStore::before_replay(const std::vector<Addition>& additions) {
   at::NoGradGuard no_grad;
+  std::vector<Tensor> zero;
   for (const Addition& addition : additions) {
-    if (addition.to->device_used) continue;
-    addition.to->device.fill_(start_value(addition.reduce));
-    addition.to->device_used = true;
+    Accumulator& to = *addition.to;
+    if (to.device_used) {
+      if (const double factor = std::exchange(to.device_factor, 1); factor != 1) to.device.mul_(factor);
+    } else if (const double start = move_to_device(to, addition.reduce); start == 0) {
+      zero.push_back(to.device);
+    } else {
+      to.device.fill_(start);
+    }
   }
+  if (!zero.empty()) at::_foreach_zero_(zero);
 }
 
 void LogStore::after_replay(const std::vector<Addition>& additions) {
   for (const Addition& addition : additions) {
     addition.to->device_weight += addition.weight;
     ++addition.to->count;
-  }
-}
-
-void LogStore::fold_device(Accumulator& a, Reduce reduce) {
-  if (a.device_used) fold(a, reduce, a.device.item<double>());
-}
-
-void LogStore::fold_devices(const std::vector<std::pair<Accumulator*, Reduce>>& accumulators) {
-  std::map<std::string, std::vector<std::pair<Accumulator*, Reduce>>> by_device;
-  for (const auto& pair : accumulators)
-    if (pair.first->device_used) by_device[pair.first->device.device().str()].push_back(pair);
-  for (const auto& [device, those] : by_device) {
-    std::vector<Tensor> scalars;
-    for (const auto& [accumulator, reduce] : those) scalars.push_back(accumulator->device);
-    const Tensor values = at::stack(scalars).cpu();
-    for (size_t i = 0; i < those.size(); ++i)
-      fold(*those[i].first, those[i].second, values.const_data_ptr<double>()[i]);
+    if (addition.watched) ++addition.to->watched;
   }
 }
 
 void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
+  value *= std::exchange(a.device_factor, 1);
   a.device_used = false;
-  const double weight = a.device_weight;
-  a.device_weight = 0;
+  const double weight = std::exchange(a.device_weight, 0);
   switch (reduce) {
     case Reduce::mean:
     case Reduce::sum:
@@ -213,8 +242,11 @@ void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
   a.weight += weight;
 }
 
-double LogStore::finish(Accumulator& a, Reduce reduce) {
-  fold_device(a, reduce);
+void LogStore::fold(Accumulator& a, Reduce reduce, const DeviceScalars::Reading& reading) {
+  if (a.device_used) fold(a, reduce, reading.at(a.place));
+}
+
+double LogStore::finish(const Accumulator& a, Reduce reduce) {
   return reduce == Reduce::mean ? a.value / a.weight : a.value;
 }
 
@@ -223,7 +255,7 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, double va
   if (recording_on_)
     throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
   Slot& s = slot(name, scope, stage, options);
-  if (s.on_step) add(s.step, value, weight, options.reduce_fx);
+  if (s.on_step) add(s.step, value, weight, options.reduce_fx), s.has_steps = true;
   if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
 }
 
@@ -233,8 +265,13 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Ten
   if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu()))
     return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
-  if (s.on_step) add_device(s.step, value, weight, options.reduce_fx);
-  if (s.on_epoch) add_device(s.epoch, value, weight, options.reduce_fx);
+  if (s.on_step) {
+    s.has_steps = true;
+    add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
+    const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
+    if (sums && stage == Stage::train) remember(value, s.step);
+  }
+  if (s.on_epoch) add_device(s.epoch, scalars(stage, /*epoch=*/true), value, weight, options.reduce_fx);
 }
 
 void LogStore::publish(const std::string& name, double value, Stage stage) {
@@ -247,52 +284,13 @@ void LogStore::publish(const std::string& name, double value, Stage stage) {
     found->second = value;
 }
 
-Metrics LogStore::take_step_values(Stage stage) {
-  Metrics values;
-  read_running(stage, /*epoch=*/false);
-  for (auto& s : slots_) {
-    if (s->stage != stage || !s->on_step || s->step.count == 0) continue;
-    const double value = finish(s->step, s->options.reduce_fx);
-    start_anew(s->step, s->options.reduce_fx);
-    const std::string name = s->on_epoch ? s->name + "_step" : s->name;
-    publish(name, value, stage);
-    if (s->on_epoch) publish(s->name, value, stage);
-    if (s->options.logger) values.emplace_back(name, value);
-  }
-  return values;
-}
-
-Metrics LogStore::take_epoch_values(Stage stage) {
-  Metrics values;
-  read_running(stage, /*epoch=*/true);
-  for (auto& s : slots_) {
-    if (s->stage != stage || !s->on_epoch || s->epoch.count == 0) continue;
-    const double value = finish(s->epoch, s->options.reduce_fx);
-    start_anew(s->epoch, s->options.reduce_fx);
-    const std::string name = s->on_step ? s->name + "_epoch" : s->name;
-    publish(name, value, stage);
-    if (s->on_step) publish(s->name, value, stage);
-    if (s->options.logger) values.emplace_back(name, value);
-  }
-  return values;
-}
-
-void LogStore::read_running(Stage stage, bool epoch) {
-  std::vector<std::pair<Accumulator*, Reduce>> wanted;
-  for (auto& s : slots_) {
-    Accumulator& a = epoch ? s->epoch : s->step;
-    if (s->stage == stage && (epoch ? s->on_epoch : s->on_step) && a.count > 0)
-      wanted.emplace_back(&a, s->options.reduce_fx);
-  }
-  fold_devices(wanted);
-}
-
 bool LogStore::has_step_values(Stage stage) const {
   return std::any_of(slots_.begin(), slots_.end(),
                      [&](const auto& s) { return s->stage == stage && s->on_step && s->step.count > 0; });
 }
 
 void LogStore::reset(Stage stage) {
+  asked_.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });
   std::erase_if(slots_, [&](const auto& s) { return s->stage == stage; });
   std::erase_if(published_, [&](const auto& item) {
@@ -304,8 +302,10 @@ void LogStore::reset(Stage stage) {
 
 std::optional<double> LogStore::newest(std::string_view final_name) {
   for (auto& s : slots_) {
-    if (s->on_step && s->step.count > 0 && (s->name == final_name || (s->on_epoch && s->name + "_step" == final_name)))
-      return finish(s->step, s->options.reduce_fx);
+    if (!s->on_step || s->step.count == 0) continue;
+    if (s->name != final_name && !(s->on_epoch && s->name + "_step" == final_name)) continue;
+    if (s->step.device_used) read_running(s->stage);
+    return finish(s->step, s->options.reduce_fx);
   }
   return written(final_name);
 }
@@ -320,7 +320,7 @@ std::optional<Stage> LogStore::stage_of(std::string_view final_name) const {
   const auto found = stages_.find(final_name);
   if (found != stages_.end()) return found->second;
   for (const auto& s : slots_)
-    if (s->on_step && s->step.count > 0 && s->name == final_name) return s->stage;
+    if (s->has_steps && s->name == final_name) return s->stage;
   return std::nullopt;
 }
 
@@ -330,166 +330,6 @@ std::vector<std::string> LogStore::names() const {
   for (const auto& s : slots_)
     if (s->on_step && std::find(names.begin(), names.end(), s->name) == names.end()) names.push_back(s->name);
   return names;
-}
-
-Metrics LogStore::progress_values() {
-  Metrics values;
-  for (const auto& s : slots_) {
-    if (!s->options.prog_bar) continue;
-    if (const auto value = newest(s->name)) values.emplace_back(s->name, *value);
-  }
-  return values;
-}
-
-namespace {
-
-StateTree options_state(const LogOptions& options) {
-  return StateTree::map({{"prog_bar", options.prog_bar},
-                         {"logger", options.logger},
-                         {"on_step", options.on_step ? StateTree(*options.on_step) : StateTree(nullptr)},
-                         {"on_epoch", options.on_epoch ? StateTree(*options.on_epoch) : StateTree(nullptr)},
-                         {"reduce", static_cast<int64_t>(options.reduce_fx)},
-                         {"sync_dist", options.sync_dist}});
-}
-
-LogOptions options_from(const StateTree& state) {
-  const auto optional_bool = [](const StateTree& value) {
-    return value.is_null() ? std::nullopt : std::optional(value.as_bool());
-  };
-  LogOptions options;
-  options.prog_bar = state.at("prog_bar").as_bool();
-  options.logger = state.at("logger").as_bool();
-  options.on_step = optional_bool(state.at("on_step"));
-  options.on_epoch = optional_bool(state.at("on_epoch"));
-  options.reduce_fx = static_cast<Reduce>(state.at("reduce").as_int());
-  options.sync_dist = state.at("sync_dist").as_bool();
-  return options;
-}
-
-}  // namespace
-
-void LogStore::start_anew(Accumulator& a, Reduce reduce) {
-  a.value = start_value(reduce);
-  a.weight = a.device_weight = 0;
-  a.count = 0;
-  a.device_used = false;
-}
-
-void LogStore::combine(Accumulator& to, const Accumulator& from, Reduce reduce) {
-  if (from.count == 0) return;
-  switch (reduce) {
-    case Reduce::mean:
-    case Reduce::sum:
-      to.value += from.value;
-      break;
-    case Reduce::min:
-      to.value = from.value < to.value || from.value != from.value ? from.value : to.value;
-      break;
-    case Reduce::max:
-      to.value = from.value > to.value || from.value != from.value ? from.value : to.value;
-      break;
-    case Reduce::last:
-      if (to.count == 0) to.value = from.value;
-      break;
-  }
-  to.weight += from.weight;
-  to.count += from.count;
-}
-
-void LogStore::merge(Stage stage, bool epoch, Collectives& collectives) {
-  if (collectives.world_size() == 1) return;
-  const auto running = [epoch](Slot& s) -> Accumulator& { return epoch ? s.epoch : s.step; };
-  StateTree::List own;
-  read_running(stage, epoch);
-  for (auto& s : slots_) {
-    Accumulator& a = running(*s);
-    if (s->stage != stage || !(epoch ? s->on_epoch : s->on_step) || a.count == 0) continue;
-    fold_device(a, s->options.reduce_fx);
-    own.push_back(StateTree::map({{"name", s->name},
-                                  {"scope", static_cast<int64_t>(s->scope)},
-                                  {"options", options_state(s->options)},
-                                  {"value", a.value},
-                                  {"weight", a.weight},
-                                  {"count", a.count}}));
-    start_anew(a, s->options.reduce_fx);
-  }
-  // In the order of ranks on each of them, so that the last bits agree.
-  for (const std::string& text : collectives.gather_text(pack_state(own))) {
-    const StateTree rank = unpack_state(text);
-    for (const StateTree& item : rank.as_list()) {
-      Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage,
-                     options_from(item.at("options")));
-      Accumulator& a = running(s);
-      if (a.count > 0 && !epoch && !s.options.sync_dist) continue;
-      Accumulator from;
-      from.value = item.at("value").as_double();
-      from.weight = item.at("weight").as_double();
-      from.count = item.at("count").as_int();
-      combine(a, from, s.options.reduce_fx);
-    }
-  }
-}
-
-void LogStore::add_running(LogStore& other) {
-  for (auto& from : other.slots_) {
-    Slot& to = slot(from->name, from->scope, from->stage, from->options);
-    combine(to.step, from->step, from->options.reduce_fx);
-    combine(to.epoch, from->epoch, from->options.reduce_fx);
-  }
-}
-
-void LogStore::forget_running() {
-  for (auto& s : slots_) {
-    start_anew(s->step, s->options.reduce_fx);
-    start_anew(s->epoch, s->options.reduce_fx);
-  }
-}
-
-StateTree LogStore::state() {
-  std::vector<std::pair<Accumulator*, Reduce>> all;
-  for (auto& s : slots_)
-    if (s->stage == Stage::train)
-      all.insert(all.end(), {{&s->step, s->options.reduce_fx}, {&s->epoch, s->options.reduce_fx}});
-  fold_devices(all);
-  const auto accumulator = [](Accumulator& a, Reduce reduce) {
-    fold_device(a, reduce);
-    return StateTree::map({{"value", a.value}, {"weight", a.weight}, {"count", a.count}});
-  };
-  StateTree::List slots;
-  for (auto& s : slots_) {
-    if (s->stage != Stage::train) continue;  // evaluations are never interrupted by a checkpoint
-    StateTree slot = options_state(s->options);
-    slot["name"] = s->name;
-    slot["scope"] = static_cast<int64_t>(s->scope);
-    slot["step"] = accumulator(s->step, s->options.reduce_fx);
-    slot["epoch"] = accumulator(s->epoch, s->options.reduce_fx);
-    slots.push_back(std::move(slot));
-  }
-  StateTree::List values;
-  for (const auto& [name, value] : published_)
-    values.push_back(
-        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
-  return StateTree::map({{"slots", std::move(slots)}, {"values", std::move(values)}});
-}
-
-void LogStore::load_state(const StateTree& state) {
-  slots_.clear();
-  index_.clear();
-  published_.clear();
-  stages_.clear();
-  const auto accumulator = [](Accumulator& a, const StateTree& s) {
-    a.value = s.at("value").as_double();
-    a.weight = s.at("weight").as_double();
-    a.count = s.at("count").as_int();
-  };
-  for (const StateTree& item : state.at("slots").as_list()) {
-    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train,
-                   options_from(item));
-    accumulator(s.step, item.at("step"));
-    accumulator(s.epoch, item.at("epoch"));
-  }
-  for (const StateTree& item : state.at("values").as_list())
-    publish(item.at("name").as_string(), item.at("value").as_double(), static_cast<Stage>(item.at("stage").as_int()));
 }
 
 }  // namespace fulgur::detail

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "device_scalars.h"
 #include "fulgur/core/collectives.h"
 #include "fulgur/core/log_options.h"
 #include "fulgur/core/stage.h"
@@ -21,7 +22,7 @@ namespace fulgur::detail {
 enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
 
 /// Everything that was logged and not yet given to loggers and callbacks. One slot per (name, scope, stage). A value on
-/// the CPU is added on the host into a double; a value on a device is added there and read when the slot is.
+/// the CPU is added on the host into a double; a value on a device is added there and read when its window is closed.
 class LogStore {
  public:
   /// Adds a scalar. `weight` is the number of samples it stands for (counts in means only).
@@ -29,27 +30,39 @@ class LogStore {
            const LogOptions& options);
   void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
 
+  /// A batch of training begins.
+  void start_batch() { logged_in_batch_.clear(); }
+  /// `Window::finite` of the running step window of training tells whether this value, a scalar on a device, is finite.
+  /// Costs nothing if the same tensor was logged in this batch as a mean or a sum, whose window says as much.
+  void watch(const Tensor& value);
+  /// Of the running window; waits for the device.
+  bool watched_is_finite();
+  /// Forgets what the running window has watched.
+  void forget_watched();
+
   /// One addition of a recorded step.
   struct Addition;
   /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that
   /// the recorded step is launched. A number on the host is an error: it would be added again and again as it is now.
   void start_recording(at::Device device) { recording_on_ = device; }
   std::vector<Addition> take_recording();
-  /// Before and behind each launch.
+  /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
 
-  /// Makes the running step values of `stage` the same on all ranks, before they are taken: with sync_dist of all
-  /// ranks, else rank 0's. All ranks must call it. Nothing in a world of one.
-  void merge_step_values(Stage stage, Collectives& collectives) { merge(stage, false, collectives); }
-  /// The same for epoch values, which are always of all ranks.
-  void merge_epoch_values(Stage stage, Collectives& collectives) { merge(stage, true, collectives); }
-  /// Step values of `stage` since the last call, as window means (or sums, minima, maxima); their windows start anew.
-  /// Reads devices.
-  Metrics take_step_values(Stage stage);
-  /// Epoch values of `stage`; their epochs start anew. Reads devices.
-  Metrics take_epoch_values(Stage stage);
-  /// True where a step value waits.
+  /// A closed window of values, which may be on their way from a device.
+  class Window;
+  /// Closes the running windows of the step values of `stage`, and begins to read them. Their next windows begin. Does
+  /// not wait for a GPU.
+  Window close_step_window(Stage stage);
+  /// The same for epoch values.
+  Window close_epoch(Stage stage);
+  /// The values of a closed window, as means, sums, minima or maxima. Waits for them. With several ranks, which must
+  /// all call it, and which throws if an exchange on the device has failed: step values of all ranks with sync_dist,
+  /// else rank 0's; epoch values of all ranks. A rank that has failed alone has no `collectives`, and leaves out values
+  /// that it would have to exchange.
+  Metrics take(Window window, Collectives* collectives);
+  /// True if the step window of `stage` has a value.
   bool has_step_values(Stage stage) const;
   /// Forgets running epochs of `stage` (sanity check).
   void reset(Stage stage);
@@ -61,7 +74,8 @@ class LogStore {
   std::optional<double> written(std::string_view final_name) const;
   std::optional<Stage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
-  /// Newest values of what was logged with prog_bar. Reads devices.
+  /// Values of what was logged with prog_bar, the newest that the host has. Does not wait for a GPU: each call begins
+  /// to read it, and gives what an earlier call has begun.
   Metrics progress_values();
   /// Newest values of all.
   const std::vector<std::pair<std::string, double>>& published() const { return published_; }
@@ -70,7 +84,7 @@ class LogStore {
   void load_state(const StateTree& state);
   /// Adds the running values of another rank.
   void add_running(LogStore& other);
-  /// Windows and epochs start anew.
+  /// Restarts windows and epochs.
   void forget_running();
 
  private:
@@ -78,9 +92,13 @@ class LogStore {
     double value = 0;  // sum of value · weight, plain sum, minimum or maximum
     double weight = 0;
     int64_t count = 0;
-    Tensor device;  // the same, of values on a device; float64 scalar, so that sums over an epoch are exact
+    // The same, of values on a device, times `device_factor`; float64, so that sums over an epoch are exact. The first
+    // value of a window is copied to it, which costs no separate start: a mean's first weight waits as the factor.
+    Tensor device;
+    DeviceScalars::Place place;
     bool device_used = false;
-    double device_weight = 0;
+    double device_factor = 1, device_weight = 0;
+    int64_t watched = 0;  // of the additions since the window began, those that `watch` relies on
   };
   struct Slot {
     std::string name;
@@ -88,6 +106,7 @@ class LogStore {
     Stage stage;
     LogOptions options;
     bool on_step = false, on_epoch = false;
+    bool has_steps = false;  // a step value was logged
     Accumulator step, epoch;
   };
   struct Key {
@@ -109,20 +128,36 @@ class LogStore {
     }
   };
 
-  void add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
+  // A value on a device that was logged in this batch. Its memory is kept, so that it is no other value's meanwhile.
+  struct LoggedInBatch {
+    c10::Storage memory;
+    const void* data;
+    uint32_t version;
+    Accumulator* to;
+    std::optional<size_t> recorded;  // which of the recorded additions
+  };
+  using Running = std::pair<Slot*, Accumulator>;
+
+  void add_device(Accumulator& to, DeviceScalars& scalars, const Tensor& value, double weight, Reduce reduce);
+  void remember(const Tensor& value, Accumulator& to);
+  /// The value that the device's part begins with.
+  static double move_to_device(Accumulator& a, Reduce reduce);
   Slot& slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options);
+  DeviceScalars& scalars(Stage stage, bool epoch) { return device_scalars_[{stage, epoch}]; }
+  static bool finite(const Accumulator& a, const DeviceScalars::Reading& reading);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
-  static void make_device(Accumulator& to, at::Device device, Reduce reduce);
-  static void fold_device(Accumulator& a, Reduce reduce);
-  /// Reads all of them by one copy from each device, so that the host waits once.
-  static void fold_devices(const std::vector<std::pair<Accumulator*, Reduce>>& accumulators);
+  /// Brings what is on the device into `a.value`; `value` is what `a.device` had.
   static void fold(Accumulator& a, Reduce reduce, double value);
-  void read_running(Stage stage, bool epoch);
+  static void fold(Accumulator& a, Reduce reduce, const DeviceScalars::Reading& reading);
   static void combine(Accumulator& to, const Accumulator& from, Reduce reduce);
-  static void start_anew(Accumulator& a, Reduce reduce);
-  void merge(Stage stage, bool epoch, Collectives& collectives);
-  static double finish(Accumulator& a, Reduce reduce);
+  static double start_value(Reduce reduce);
+  static void restart(Accumulator& a, Reduce reduce);
+  static double finish(const Accumulator& a, Reduce reduce);
+  Window close(Stage stage, bool epoch);
+  void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, Stage stage);
+  /// The running windows of `stage`, read with a wait.
+  void read_running(Stage stage);
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
@@ -130,12 +165,44 @@ class LogStore {
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
   std::map<std::string, Stage, std::less<>> stages_;
+  std::map<std::pair<Stage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
+  std::vector<LoggedInBatch> logged_in_batch_;
+  Accumulator watch_;  // NaN or infinite after such a value
+  // What the progress bar has asked for, on its way.
+  struct Asked {
+    std::vector<Running> values;
+    DeviceScalars::Reading reading;
+  };
+  void receive_asked();
+  std::vector<Asked> asked_;  // of each stage
+  std::map<std::string, double, std::less<>> shown_;
 };
+
+class LogStore::Window {
+ public:
+  /// True if the values can be taken without a wait.
+  bool there() const { return reading_.there(); }
+  bool empty() const { return values_.empty(); }
+  /// Whether all that was watched is finite. Waits for the values.
+  bool finite() const;
+
+ private:
+  friend class LogStore;
+  Stage stage_{};
+  bool epoch_ = false;
+  std::vector<Running> values_;  // as they were when the window was closed
+  std::optional<Accumulator> watch_;
+  DeviceScalars::Reading reading_;
+};
+
+inline LogStore::Window LogStore::close_step_window(Stage stage) { return close(stage, /*epoch=*/false); }
+inline LogStore::Window LogStore::close_epoch(Stage stage) { return close(stage, /*epoch=*/true); }
 
 struct LogStore::Addition {
   Accumulator* to;
   double weight;
   Reduce reduce;
+  bool watched = false;
 };
 
 }  // namespace fulgur::detail

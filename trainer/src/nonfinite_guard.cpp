@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <fstream>
@@ -49,15 +48,8 @@ bool NonFiniteGuard::saw_loss(const Tensor& loss) {
     if (run_.world_size() > 1 && policy_ != Policy::raise) return true;
     return act("the loss");
   }
-  sum(loss, 1);
+  run_.logs.watch(loss);
   return true;
-}
-
-void NonFiniteGuard::sum(const Tensor& value, double factor) {
-  at::NoGradGuard no_grad;
-  if (!sum_.defined()) sum_ = at::zeros({}, value.options().dtype(at::kFloat).requires_grad(false));
-  sum_.add_((value.dim() == 0 ? value : value.reshape({})).to(sum_.device(), /*non_blocking=*/true), factor);
-  summed_ = true;
 }
 
 bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
@@ -83,14 +75,13 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
     found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
     count_skips(*found_inf_);
   } else if (norm.defined()) {
-    // The run will not go on with these weights, so the step need not be left out. It is found with the losses: 0 times
-    // a norm that is not finite is NaN.
-    sum(norm, 0);
+    // The run will not continue with these weights, so the step need not be left out.
+    run_.logs.watch(norm);
   }
   if (policy_ != Policy::skip) return steps;
   if (!steps) ++skipped_;
   skip_step_ = false;
-  log_skips();
+  counts_ = true;
   return steps;
 }
 
@@ -104,9 +95,7 @@ bool NonFiniteGuard::saw_scaled_gradients() {
   }
   if (found_inf_->is_cpu()) skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
   else count_skips(*found_inf_);
-  if (run_.options.barebones) return true;
-  log_skips();
-  run_.log("loss_scale", *run_.strategy->precision().loss_scale(), {.reduce_fx = Reduce::last});
+  counts_ = true;
   return true;
 }
 
@@ -115,29 +104,42 @@ void NonFiniteGuard::count_skips(const Tensor& found_inf) {
   skipped_on_device_.add_(found_inf);
 }
 
-void NonFiniteGuard::log_skips() {
+void NonFiniteGuard::log_counters() {
+  const int64_t step = run_.progress_.global_step;
+  if (!counts_ || run_.options.barebones || std::exchange(counters_logged_at_, step) == step) return;
+  Run::ScopeGuard scope(run_, LogScope::train_step);
   const LogOptions last{.reduce_fx = Reduce::last};
   if (skipped_on_device_.defined()) run_.log("skipped_steps", skipped_on_device_, last);
   else run_.log("skipped_steps", static_cast<double>(skipped_), last);
+  if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
 void NonFiniteGuard::saw_replayed_step() {
-  if (policy_ == Policy::off) return;
-  if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
-  summed_ = sum_.defined();
+  if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
 }
 
-void NonFiniteGuard::check_window() {
+std::pair<int64_t, int64_t> NonFiniteGuard::close_window() { return {std::exchange(first_batch_, -1), run_.batch_idx_}; }
+
+void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (policy_ == Policy::off) return;
-  bool good = !summed_ || std::isfinite(sum_.item<float>());
-  // A loss that is not finite may come of an exchange that failed.
-  run_.collectives().check();
   // Losses on a CPU were looked at one by one.
   if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
-  if (summed_) sum_.zero_();
-  summed_ = false;
   // With skip, a bad loss has left no trace in the weights.
-  if (!good && policy_ != Policy::skip) act("a loss or the norm of the gradients");
+  if (good || policy_ == Policy::skip) return;
+  const int64_t running = std::exchange(first_batch_, first_batch);
+  last_batch_ = last_batch;
+  act("a loss or the norm of the gradients");
+  first_batch_ = running;
+  last_batch_ = -1;
+}
+
+void NonFiniteGuard::judge_running_window() {
+  if (policy_ == Policy::off) return;
+  const bool good = run_.logs.watched_is_finite();
+  // A loss that is not finite may come of an exchange that failed.
+  run_.collectives().check();
+  if (!good) run_.logs.forget_watched();
+  judge(good, first_batch_, run_.batch_idx_);
   first_batch_ = -1;
 }
 
@@ -196,8 +198,8 @@ void NonFiniteGuard::roll_back(const std::string& what) {
   for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
   run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
-  if (summed_) sum_.zero_();
-  summed_ = false;
+  run_.logs.forget_watched();
+  run_.rows.forgive();
   log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ": weights, optimizers and schedules are those of ", *path, " again; training goes on behind this batch."));
 }
 
@@ -205,7 +207,7 @@ void NonFiniteGuard::note(const std::string& what) const {
   if (run_.run_dir.empty() || !run_.is_global_zero()) return;
   std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
   nlohmann::ordered_json line{{"epoch", run_.progress_.epoch}, {"global_step", run_.progress_.global_step},
-                              {"first_batch", first_batch_}, {"last_batch", run_.batch_idx_},
+                              {"first_batch", first_batch_}, {"last_batch", last_batch()},
                               {"what", what}, {"policy", run_.options.on_nonfinite}};
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
@@ -222,9 +224,11 @@ std::string NonFiniteGuard::find() const {
   return "";
 }
 
+int64_t NonFiniteGuard::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
+
 std::string NonFiniteGuard::batches() const {
-  if (first_batch_ < 0 || first_batch_ == run_.batch_idx_) return cat("batch ", run_.batch_idx_);
-  return cat("in batches ", first_batch_, " to ", run_.batch_idx_);
+  if (first_batch_ < 0 || first_batch_ == last_batch()) return cat("batch ", last_batch());
+  return cat("in batches ", first_batch_, " to ", last_batch());
 }
 
 StateTree NonFiniteGuard::state() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
@@ -13,7 +14,8 @@ namespace fulgur::detail {
 class Run;
 
 /// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. A loss on the CPU is read where it
-/// lies; one on a device is added up there, and read where metrics are written, before checkpoints and at each epoch's end.
+/// lies. One on a device is watched there (`LogStore::watch`), and judged with the row of metrics that covers it, before a
+/// validation, before checkpoints and at each epoch's end.
 class NonFiniteGuard {
  public:
   explicit NonFiniteGuard(Run& run) : run_(run) {}
@@ -24,12 +26,18 @@ class NonFiniteGuard {
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the optimizer is
   /// not to step.
   bool saw_gradients(Optimizer& optimizer, const Tensor& norm);
-  /// The loss of a step that was launched as recorded: the device has added it up.
+  /// The loss of a step that was launched as recorded: the device has watched it.
   void saw_replayed_step();
   /// What the optimizer gets for the step: on a device, whether to leave it out is decided there.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
-  /// Reads what was added up since the last call. Waits for the device.
-  void check_window();
+  /// Logs how many steps were left out, and the loss scale, if a step was made since the last call: a row is due.
+  void log_counters();
+  /// The window of watched losses is closed: the first and the last batch in it.
+  std::pair<int64_t, int64_t> close_window();
+  /// Acts by the policy if losses of the batches from `first_batch` to `last_batch` were not `finite` on any rank.
+  void judge(bool finite, int64_t first_batch, int64_t last_batch);
+  /// Judges the losses of the running window. Waits for the device.
+  void judge_running_window();
   /// The first parameter or buffer that is not finite; nothing with `off`. Waits for the device.
   std::optional<std::string> bad_weight() const;
   /// The policy `stop` has ended the run.
@@ -40,9 +48,7 @@ class NonFiniteGuard {
 
  private:
   bool saw_scaled_gradients();
-  void sum(const Tensor& value, double factor);
   void count_skips(const Tensor& found_inf);
-  void log_skips();
   enum class Policy { off, raise, skip, stop, rollback };
   /// By the policy. Returns false where the step is left out; throws for `raise`.
   bool act(const std::string& what);
@@ -50,16 +56,18 @@ class NonFiniteGuard {
   void note(const std::string& what) const;
   std::string find() const;
   std::string batches() const;
+  int64_t last_batch() const;
 
   Run& run_;
   Policy policy_ = Policy::off;
-  Tensor sum_;  // of losses on a device; NaN after a norm that is not finite, too
-  bool summed_ = false;
-  int64_t first_batch_ = -1;         // of those that a finding may come from
+  int64_t first_batch_ = -1;  // of those that a finding may come from
+  int64_t last_batch_ = -1;   // of a closed window that is judged; else the batch is the current one
   std::optional<Tensor> found_inf_;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
+  int64_t counters_logged_at_ = 0;
   bool skip_step_ = false, stopped_ = false;
+  bool counts_ = false;  // skipped steps are counted
 };
 
 }  // namespace fulgur::detail

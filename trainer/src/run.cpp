@@ -288,39 +288,48 @@ ReplicaContext& Run::replica_context(const LightningModule& replica) {
   return *found->second;
 }
 
-void Run::act_on_checkpoint_requests() { checkpoints.act(); }
+void Run::act_on_checkpoint_requests() {
+  // A checkpoint comes after the rows of the steps that it has, and not after losses that are not finite.
+  if (checkpoints.has_requests()) rows.settle();
+  checkpoints.act();
+}
 
-void Run::send_metrics(Metrics metrics) {
-  if (metrics.empty() || sanity_checking_) return;
-  // Behind an epoch's end the values still belong to the epoch before.
+std::optional<double> Run::metric(std::string_view name) {
+  if (world_size() > 1) return logs.written(name);
+  rows.settle(/*and_act=*/false);
+  return logs.newest(name);
+}
+
+RowPlace Run::row_place() const {
+  // After an epoch's end the values still belong to the epoch before.
   const bool between_epochs = stage_ == Stage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
+  return {.step = progress_.global_step, .epoch = progress_.epoch - (between_epochs ? 1 : 0)};
+}
+
+void Run::send_metrics(Metrics metrics, RowPlace place) {
+  if (metrics.empty() || sanity_checking_) return;
   // As in Lightning, a metric named "step" is the row's step, and "epoch" is always there.
-  int64_t step = progress_.global_step;
   std::erase_if(metrics, [&](const auto& metric) {
-    if (metric.first == "step") step = static_cast<int64_t>(metric.second);
+    if (metric.first == "step") place.step = static_cast<int64_t>(metric.second);
     return metric.first == "step" || metric.first == "epoch";
   });
-  metrics.emplace_back("epoch", static_cast<double>(progress_.epoch - (between_epochs ? 1 : 0)));
-  for (const auto& logger : active_loggers) logger->log_metrics(metrics, step);
+  metrics.emplace_back("epoch", static_cast<double>(place.epoch));
+  for (const auto& logger : active_loggers) logger->log_metrics(metrics, place.step);
 }
 
 void Run::flush_step_metrics(Stage stage, bool force) {
+  bool due = force;
   if (stage == Stage::train) {
-    if (!step_is_logged() && !force) return;
-    finite.check_window();
-    strategy->precision().check();
-    logged_step_ = progress_.global_step;
+    due |= step_is_logged();
+    if (due) finite.log_counters(), logged_step_ = progress_.global_step;
   } else {
-    const bool due = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;
-    if (!due && !force) return;
+    // Ranks may run different numbers of evaluation batches: they come together at the end only.
+    const bool at_this = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;
+    due |= at_this && world_size() == 1;
   }
-  // Ranks may run different numbers of evaluation batches: they come together at the end only.
-  if (world_size() > 1 && stage != Stage::train && !force) return;
-  logs.merge_step_values(stage, collectives());
-  if (!logs.has_step_values(stage)) return;
-  Metrics values = logs.take_step_values(stage);
-  collectives().check();
-  send_metrics(std::move(values));
+  rows.advance();
+  if (due) rows.begin(stage);
+  if (force) rows.settle();
 }
 
 void Run::check_exchanges() {

@@ -19,6 +19,7 @@
 #include "fulgur/trainer/trainer.h"
 #include "log_store.h"
 #include "nonfinite_guard.h"
+#include "step_rows.h"
 
 namespace fulgur::detail {
 
@@ -72,7 +73,7 @@ class Run final : public RunContext {
   int64_t master_weight_bytes() const override { return strategy->precision().extra_bytes(); }
   void set_manual_sync(bool on) override { manual_sync_ = on; }
   /// With several ranks only what was written, which is the same on all of them.
-  std::optional<double> metric(std::string_view name) override { return world_size() == 1 ? logs.newest(name) : logs.written(name); }
+  std::optional<double> metric(std::string_view name) override;
   std::optional<Stage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
   std::vector<std::string> metric_names() const override { return logs.names(); }
   Metrics progress_metrics() override { return logs.progress_values(); }
@@ -148,9 +149,13 @@ class Run final : public RunContext {
   CheckpointContent collect_checkpoint(bool weights_only);
   /// What a checkpoint of this run says of where it comes from.
   CheckpointOrigin origin() const;
+  /// Where a row of now belongs.
+  RowPlace row_place() const;
   /// Sends a row to all loggers.
-  void send_metrics(Metrics metrics);
-  /// A row of the running step window where it is due, or where `force` and there is one.
+  void send_metrics(Metrics metrics, RowPlace place);
+  void send_metrics(Metrics metrics) { send_metrics(std::move(metrics), row_place()); }
+  /// A batch has ended: begins a row of the step window if it is due, and writes older ones. With `force` it is due, and
+  /// all are written.
   void flush_step_metrics(Stage stage, bool force);
   /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
   /// then.
@@ -170,6 +175,7 @@ class Run final : public RunContext {
   std::map<Stage, StageLoaders> stages;
   LogStore logs;
   CheckpointStore checkpoints{*this};
+  StepRows rows{*this};
   NonFiniteGuard finite{*this};
   Agreement agreement{*this};
   bool failed_alone = false;   ///< an exception that the other ranks know nothing of: nothing is exchanged any more

@@ -689,6 +689,7 @@ void Session::on_exception(const std::exception& error) noexcept {
   if (in_loops && !dynamic_cast<const Interrupted*>(&error))
     quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
+  quietly(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
   if (set_up_) {
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
     if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });

@@ -156,6 +156,7 @@ void write_final_checkpoint(Run& run) {
 }
 
 void settle_checkpoints(Run& run) {
+  run.rows.settle();
   write_final_checkpoint(run);
   run.checkpoints.settle();
 }

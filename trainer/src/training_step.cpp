@@ -58,6 +58,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   Batch& batch = run.batch_;
   run.in_batch_ = true;
   run.stepped = false;
+  run.logs.start_batch();
   run.samples_before_batch_ = progress.samples_seen;
   run.tokens_before_batch_ = progress.tokens_seen;
   progress.batches.ready = progress.batches.started = batch_idx + 1;

@@ -1,0 +1,70 @@
+#include "step_rows.h"
+
+#include <utility>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "run.h"
+
+namespace fulgur::detail {
+namespace {
+
+void warn_of_small_scale(const Metrics& values) {
+  for (const auto& [name, value] : values)
+    if (name == "loss_scale" && value < 1)
+      log::warn(
+          "strategies.small_loss_scale",
+          cat("the loss scale has fallen to ", value,
+              ": the gradients overflow however small the loss is made. Is the learning rate too high, or does the "
+              "model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
+}
+
+}  // namespace
+
+void StepRows::begin(Stage stage) {
+  const auto [first_batch, last_batch] = run_.finite.close_window();
+  rows_.push_back({.window = run_.logs.close_step_window(stage),
+                   .stage = stage,
+                   .place = run_.row_place(),
+                   .first_batch = first_batch,
+                   .last_batch = last_batch});
+  if (!run_.device().is_cuda()) settle();
+}
+
+void StepRows::advance() {
+  for (Row& row : rows_) ++row.age;
+  while (!rows_.empty() && rows_.front().age >= kLater) {
+    write(rows_.front());
+    Row row = std::move(rows_.front());
+    rows_.pop_front();
+    judge(row);
+  }
+}
+
+void StepRows::settle(bool and_act) {
+  for (Row& row : rows_) write(row);
+  while (and_act && !rows_.empty()) {
+    const Row row = std::move(rows_.front());
+    rows_.pop_front();
+    judge(row);
+  }
+}
+
+void StepRows::forgive() {
+  for (Row& row : rows_) row.forgiven = true;
+}
+
+void StepRows::write(Row& row) {
+  if (std::exchange(row.written, true)) return;
+  row.finite = row.window.finite();
+  Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
+  if (row.stage == Stage::train) warn_of_small_scale(values);
+  run_.send_metrics(std::move(values), row.place);
+}
+
+void StepRows::judge(const Row& row) {
+  if (row.stage != Stage::train || row.forgiven || run_.failed_alone) return;
+  run_.finite.judge(row.finite, row.first_batch, row.last_batch);
+}
+
+}  // namespace fulgur::detail
