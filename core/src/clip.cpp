@@ -5,8 +5,9 @@
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/full_like.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
@@ -47,7 +48,9 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
 Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
   at::NoGradGuard no_grad;
   const Tensor total = grad_norm(gradients);
-  const Tensor coefficient = at::full_like(total, max_norm).div_(total.add(1e-6)).clamp_max_(1.0);
+  // A number on the CPU divides in one kernel, wherever the norm is.
+  const Tensor most = at::scalar_tensor(max_norm, total.scalar_type());
+  const Tensor coefficient = at::div(most, total.add(1e-6)).clamp_max_(1.0);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const Tensor& first = group.front();
     at::_foreach_mul_(group, coefficient.to(first.options().dtype(first.scalar_type())));

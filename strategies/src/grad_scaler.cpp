@@ -3,8 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -43,8 +46,9 @@ void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& 
   found.current = true;
   if (found.inf.defined()) found.inf.zero_();
   else found.inf = at::zeros({}, scale_.options());
-  // As Python does: the reciprocal of a float32 scale, rounded once.
-  const Tensor inverse = scale_.to(at::kDouble).reciprocal_().to(at::kFloat);
+  // As Python does: the reciprocal of a float32 scale in float64, rounded once; by one kernel.
+  Tensor inverse = at::empty_like(scale_);
+  at::div_out(inverse, at::scalar_tensor(1.0, at::kDouble), scale_);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const at::ScalarType dtype = group.front().scalar_type();
     if (at::isReducedFloatingType(dtype))
