@@ -690,6 +690,7 @@ void Session::on_exception(const std::exception& error) noexcept {
     quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
   if (set_up_) {
+    quietly(kWhen, [&] { run.checkpoints.before_writes(); });
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
     if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
   }
