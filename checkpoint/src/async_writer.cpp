@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using Result = AsyncCheckpointWriter::Result;
+using Rules = AsyncCheckpointWriter::Rules;
 
 // What is being thrown, as a CheckpointError.
 CheckpointError current_error(const char* where) {
@@ -54,11 +55,12 @@ class AsyncCheckpointWriter::Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  uint64_t submit(const fs::path& folder, const CheckpointContent& content) {
+  uint64_t submit(const fs::path& folder, const CheckpointContent& content, Rules rules) {
     wait_idle();
     Job job;
     try {
-      job = {++tickets_, folder, snapshot_.take(content)};
+      CheckpointContent copies = snapshot_.take(content, &rules.facts, rules.is_late);
+      job = {++tickets_, folder, std::move(copies), std::move(rules)};
       start_thread();
     } catch (...) {
       throw current_error("submit");
@@ -81,6 +83,8 @@ class AsyncCheckpointWriter::Worker {
     idle_.wait(lock, [&] { return !job_; });
   }
 
+  void before_writes() { snapshot_.before_writes(); }
+
   bool busy() const {
     const std::lock_guard lock(mutex_);
     return job_.has_value();
@@ -91,6 +95,7 @@ class AsyncCheckpointWriter::Worker {
     uint64_t ticket = 0;
     fs::path folder;
     CheckpointContent content;
+    Rules rules;
   };
 
   // The workers of the process: exit() waits for their saves.
@@ -144,6 +149,9 @@ class AsyncCheckpointWriter::Worker {
   Result write(const Job& job) {
     try {
       snapshot_.finish();
+      if (job.rules.refuse)
+        if (const auto why = job.rules.refuse(job.content, job.rules.facts))
+          return {job.ticket, job.folder, CheckpointError(*why), /*refused=*/true};
       return {job.ticket, write_verified_checkpoint(job.folder, job.content), std::nullopt};
     } catch (...) {
       return {job.ticket, job.folder, current_error("write")};
@@ -155,7 +163,8 @@ class AsyncCheckpointWriter::Worker {
   std::optional<Job> job_;  // in flight; the thread's own until it resets it
   std::vector<Result> results_;
   bool stopping_ = false;
-  // Used by the caller while nothing is in flight, else by the thread.
+  // Used by the caller while nothing is in flight; after that the thread waits for its copies, and the caller has its
+  // streams wait.
   detail::TensorSnapshot snapshot_;
   uint64_t tickets_ = 0;
   std::thread thread_;
@@ -169,7 +178,13 @@ AsyncCheckpointWriter::~AsyncCheckpointWriter() {
     if (result.error) log::error(result.error->what());
 }
 
-uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content) { return worker_->submit(folder, content); }
+uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content, Rules rules) {
+  return worker_->submit(folder, content, std::move(rules));
+}
+uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content) {
+  return submit(folder, content, Rules());
+}
+void AsyncCheckpointWriter::before_writes() { worker_->before_writes(); }
 std::vector<Result> AsyncCheckpointWriter::poll() { return worker_->poll(); }
 std::vector<Result> AsyncCheckpointWriter::wait() {
   worker_->wait_idle();

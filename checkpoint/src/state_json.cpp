@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/late_number.h"
 #include "fulgur/core/text.h"
 #include "hash.h"
 
@@ -42,6 +43,7 @@ std::string below(const std::string& place, std::string_view key) { return place
 
 Json to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
   if (depth > kMaxStateDepth) bad(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
+  if (const auto number = read_late_number(tree)) return to_json(*number, place, tensors, depth);
   return std::visit(
       [&](const auto& value) -> Json {
         using T = std::decay_t<decltype(value)>;

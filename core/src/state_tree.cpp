@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/late_number.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -42,22 +43,28 @@ bool StateTree::contains(std::string_view key) const {
 const Tensor& StateTree::tensor() const { return get<Tensor>("a tensor"); }
 
 int64_t StateTree::as_int() const {
+  if (const auto number = read_late_number(*this)) return number->as_int();
   if (const auto* u = std::get_if<uint64_t>(&value_); u && *u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return static_cast<int64_t>(*u);
   return get<int64_t>("an integer");
 }
 
 uint64_t StateTree::as_uint() const {
+  if (const auto number = read_late_number(*this)) return number->as_uint();
   if (const auto* i = std::get_if<int64_t>(&value_); i && *i >= 0) return static_cast<uint64_t>(*i);
   return get<uint64_t>("an unsigned integer");
 }
 
 double StateTree::as_double() const {
+  if (const auto number = read_late_number(*this)) return number->as_double();
   if (const auto* i = std::get_if<int64_t>(&value_)) return static_cast<double>(*i);
   return get<double>("a number");
 }
 
-bool StateTree::as_bool() const { return get<bool>("true or false"); }
+bool StateTree::as_bool() const {
+  if (const auto number = read_late_number(*this)) return number->as_bool();
+  return get<bool>("true or false");
+}
 const std::string& StateTree::as_string() const { return get<std::string>("a string"); }
 const StateTree::Map& StateTree::as_map() const { return get<Map>("a map"); }
 StateTree::Map& StateTree::as_map() { return const_cast<Map&>(std::as_const(*this).as_map()); }

@@ -14,6 +14,7 @@
 
 #include "fulgur/core/clip.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/late_number.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -87,11 +88,11 @@ void GradScaler::abandon_step() {
 }
 
 StateTree GradScaler::state() const {
-  return StateTree::map({{"scale", static_cast<double>(scale_.item<float>())},
+  return StateTree::map({{"scale", late_number(scale_)},
                          {"growth_factor", options_.growth_factor},
                          {"backoff_factor", options_.backoff_factor},
                          {"growth_interval", options_.growth_interval},
-                         {"_growth_tracker", static_cast<int64_t>(growth_tracker_.item<int>())}});
+                         {"_growth_tracker", late_number(growth_tracker_)}});
 }
 
 void GradScaler::load_state(const StateTree& state) {

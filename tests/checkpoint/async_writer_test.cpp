@@ -249,6 +249,34 @@ TEST_CASE("the writer's thread takes no signals of the program") {
   CHECK(sigismember(&mask, SIGINT) == 0);
 }
 
+TEST_CASE("a save that is refused leaves nothing, and its result says why; facts are copied, and not written") {
+  TemporaryFolder folder;
+  CheckpointContent c = content(3);
+  const Tensor fact = at::full({2}, 5);
+  AsyncCheckpointWriter writer;
+  const auto save = [&](const char* name, int64_t wanted) {
+    AsyncCheckpointWriter::Rules rules;
+    rules.facts["fact"] = fact;
+    rules.refuse = [wanted](const CheckpointContent& copies, const StateTree& facts) -> std::optional<std::string> {
+      if (copies.module[0].second[0].item<int64_t>() != 3) return "other copies";
+      const auto found = facts.at("fact").tensor()[1].item<int64_t>();
+      return found == wanted ? std::nullopt : std::optional<std::string>(cat("the fact is ", found));
+    };
+    writer.submit(folder / name, c, std::move(rules));
+    fact.add_(1);
+    return writer.wait().at(0);
+  };
+  const auto kept = save("kept.ckpt", 5);
+  CHECK_FALSE(kept.error);
+  CHECK_FALSE(kept.refused);
+  CHECK_FALSE(read_checkpoint_state(kept.path).contains("fact"));
+  const auto refused = save("refused.ckpt", 5);
+  REQUIRE(refused.error);
+  CHECK(refused.refused);
+  CHECK(refused.error->what() == std::string("the fact is 6"));
+  CHECK(list_checkpoints(folder.path()).size() == 1);
+}
+
 TEST_CASE("a snapshot uses its memory again where shapes match, and gives back what is no longer needed") {
   fulgur::detail::TensorSnapshot snapshot;
   CheckpointContent c = content(1);

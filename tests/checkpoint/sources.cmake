@@ -2,6 +2,7 @@ set(TEST_SOURCES
   async_writer_test.cpp
   checkpoint_folder_test.cpp
   corruption_test.cpp
+  device_copies_test.cpp
   fixture_test.cpp
   list_checkpoints_test.cpp
   module_state_test.cpp

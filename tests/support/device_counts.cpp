@@ -19,7 +19,10 @@ std::optional<DeviceCounts> device_counts() {
   return DeviceCounts{.launches = static_cast<int64_t>(counts.launches),
                       .copies_on_device = static_cast<int64_t>(counts.copies_on_device),
                       .copies_between_devices = static_cast<int64_t>(counts.copies_between_devices),
-                      .waits = static_cast<int64_t>(waits())};
+                      .copies_to_host = static_cast<int64_t>(counts.copies_to_host),
+                      .waits = static_cast<int64_t>(waits()),
+                      .stream_waits = static_cast<int64_t>(counts.stream_waits),
+                      .pinned_allocations = static_cast<int64_t>(counts.host_mallocs)};
 #else
   return std::nullopt;
 #endif

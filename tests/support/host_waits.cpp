@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <initializer_list>
+#include <thread>
 
 // Public, so that the dynamic linker finds them before the runtime's own; no header of CUDA, so that this builds
 // everywhere.
@@ -13,6 +14,9 @@
 namespace {
 
 std::atomic<int64_t> waits{0}, waits_for_events{0};
+thread_local int64_t waits_of_thread = 0;
+std::atomic<bool> held{false};
+std::atomic<std::thread::id> holder{};
 constexpr int kNoRuntime = 35;  // cudaErrorInsufficientDriver
 
 void* runtime_function(const char* name) {
@@ -27,6 +31,7 @@ void* runtime_function(const char* name) {
 template <class... Values>
 int pass_on(void* function, Values... values) {
   ++waits;
+  ++waits_of_thread;
   return function ? reinterpret_cast<int (*)(Values...)>(function)(values...) : kNoRuntime;
 }
 
@@ -45,6 +50,7 @@ FULGUR_BEFORE_RUNTIME int cudaDeviceSynchronize() {
 FULGUR_BEFORE_RUNTIME int cudaEventSynchronize(void* event) {
   static void* const next = runtime_function("cudaEventSynchronize");
   ++waits_for_events;
+  if (holder.load() != std::this_thread::get_id()) held.wait(true);
   return pass_on(next, event);
 }
 
@@ -59,5 +65,12 @@ namespace fulgur::test {
 
 int64_t host_waits() { return waits; }
 int64_t event_waits() { return waits_for_events; }
+int64_t host_waits_of_this_thread() { return waits_of_thread; }
+
+void hold_event_waits_of_others(bool hold) {
+  holder = std::this_thread::get_id();
+  held = hold;
+  held.notify_all();
+}
 
 }  // namespace fulgur::test

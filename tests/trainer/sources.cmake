@@ -26,6 +26,7 @@ set(TEST_SOURCES
   resume_test.cpp
   run_ahead_test.cpp
   run_folder_test.cpp
+  saves_gpu_test.cpp
   several_gpus_test.cpp
   trainer_arguments_test.cpp
   trainer_options_effect_test.cpp)

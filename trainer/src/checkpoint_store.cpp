@@ -1,5 +1,7 @@
 #include "checkpoint_store.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -26,6 +28,10 @@ Wish to_wish(const StateTree& state) {
           {.name = state.at("name").as_string(), .reason = state.at("reason").as_string(), .best = state.at("best").as_bool(), .keep = state.at("keep").as_bool(),
            .weights_only = state.at("weights_only").as_bool(), .owner = state.at("owner").as_string(),
            .score = score.is_null() ? std::nullopt : std::optional(score.as_double())}};
+}
+
+CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
+  return CheckpointError(cat("[trainer.checkpoint] ", folder, " is not written: '", weight, "' is not finite."));
 }
 
 // One way to write a path, so that paths can be compared.
@@ -65,7 +71,7 @@ void CheckpointStore::act() {
   if (run_.world_size() > 1) {
     if (run_.agreement.take_save_done()) settle();
   } else if (in_flight_) {
-    for (const auto& result : writer_->poll()) finish(result);
+    for (auto& result : writer_->poll()) finish(without_torn(std::move(result)));
   }
   if (requests_.empty() && !released_) return;
   released_ = false;
@@ -82,10 +88,61 @@ void CheckpointStore::settle() {
   std::vector<AsyncCheckpointWriter::Result> results;
   if (begin_error_) results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
   else if (writer_) results = writer_->wait();
+  for (auto& result : results) result = without_torn(std::move(result));
   if (run_.failed_alone) return;
+  check_exchanges_before_save();
   if (run_.world_size() > 1) results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
   for (const auto& result : results) finish(result);
   prune();
+}
+
+// Rank 0's writer has looked at its own before it wrote.
+void CheckpointStore::check_exchanges_before_save() {
+  if (!begun_) return;
+  begun_->synchronize();
+  begun_.reset();
+  run_.collectives().check();
+}
+
+// On a GPU the host does not wait for what the device has computed; who writes the checkpoint looks at it.
+bool CheckpointStore::judged_later() const { return run_.options.async_checkpoint && run_.device().is_cuda(); }
+
+void CheckpointStore::start_training() {
+  if (judged_later()) late_.watch_parameters();
+}
+
+void CheckpointStore::before_writes() {
+  if (late_.watches()) {
+    const std::string written = late_.end_watch();
+    if (in_flight_) torn_ = written;
+  }
+  if (writer_) writer_->before_writes();
+}
+
+AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, const CheckpointContent& content) {
+  AsyncCheckpointWriter::Rules rules;
+  if (!judged_later()) return rules;
+  late_.end_watch();
+  late_.collect(content.optimizers);
+  rules.is_late = [this](const Tensor& tensor) { return late_.take(tensor); };
+  rules.facts["weight_norm"] = run_.finite.weight_norm();
+  rules.refuse = [&collectives = run_.collectives(), folder](const CheckpointContent& copies, const StateTree& facts) {
+    collectives.check();
+    const auto bad = NonFiniteGuard::bad_weight(facts.at("weight_norm").tensor(), copies.module);
+    return bad ? std::optional<std::string>(not_finite(folder, *bad).what()) : std::nullopt;
+  };
+  return rules;
+}
+
+// A copy that was made while somebody wrote is worth nothing.
+AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWriter::Result result) {
+  const std::string torn = std::exchange(torn_, {});
+  if (torn.empty() || result.error) return result;
+  remove_checkpoint(result.path);
+  result.refused = true;
+  result.error = CheckpointError(cat("[trainer.checkpoint] ", result.path, " is not kept: ", torn,
+                                     " was written before the optimizer's step, by forward or a callback, while it was copied. Later checkpoints wait for its copy."));
+  return result;
 }
 
 void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
@@ -127,8 +184,10 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
   folder += ".ckpt";
   folder = plain(folder);
   CheckpointInfo info{.ticket = ticket, .path = folder, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
-  run_.check_exchanges();
-  if (const auto bad = run_.finite.bad_weight()) return refuse(info, *bad);
+  if (!judged_later()) {
+    run_.check_exchanges();
+    if (const auto bad = run_.finite.bad_weight()) return refuse(info, not_finite(folder, *bad));
+  }
   ++saves_;
   const int64_t saved_before = saved_step_;
   if (!request.weights_only) saved_step_ = run_.progress_.global_step;
@@ -143,13 +202,19 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
       if (run_.is_global_zero()) {
         if (!writer_) writer_.emplace();
         try {
-          writer_->submit(folder, content);
+          writer_->submit(folder, content, rules_for(folder, content));
         } catch (const CheckpointError& error) {
           if (run_.world_size() == 1) throw;
           begin_error_ = error;
         }
       }
       in_flight_ = std::move(info);
+      torn_.clear();
+      if (run_.world_size() > 1 && judged_later()) {
+        const at::Device device = run_.device();
+        begun_.emplace(device.type());
+        begun_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+      }
       return;
     }
     AsyncCheckpointWriter::Result result;
@@ -170,11 +235,13 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
 }
 
 AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {
-  const std::string told = run_.collectives().broadcast_text(result.error ? cat("!", result.error->what()) : cat("=", result.path.string()), 0);
+  const char* const kind = result.refused ? "?" : result.error ? "!" : "=";
+  const std::string told = run_.collectives().broadcast_text(cat(kind, result.error ? result.error->what() : result.path.string()), 0);
   if (run_.is_global_zero()) return result;
   AsyncCheckpointWriter::Result heard;
-  if (told.starts_with("!")) heard.error = CheckpointError(told.substr(1));
-  else heard.path = told.substr(1);
+  heard.refused = told.starts_with("?");
+  if (told.starts_with("=")) heard.path = told.substr(1);
+  else heard.error = CheckpointError(told.substr(1));
   return heard;
 }
 
@@ -183,6 +250,8 @@ void CheckpointStore::finish(const AsyncCheckpointWriter::Result& result) {
   in_flight_.reset();
   if (result.error) {
     if (saved_step_ == info.global_step) saved_step_ = -1;
+    if (result.refused) return refuse(info, *result.error);
+    run_.collectives().check();  // an exchange that failed is the reason, and ends the run
     return fail(info, *result.error);
   }
   info.path = result.path;
@@ -217,8 +286,7 @@ void CheckpointStore::fail(const CheckpointInfo& info, const CheckpointError& er
 }
 
 // Nothing good is overwritten by it, and nobody goes on from it.
-void CheckpointStore::refuse(const CheckpointInfo& info, const std::string& bad) {
-  const CheckpointError error(cat("[trainer.checkpoint] ", info.path, " is not written: '", bad, "' is not finite."));
+void CheckpointStore::refuse(const CheckpointInfo& info, const CheckpointError& error) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
   log::error(error.what());
 }

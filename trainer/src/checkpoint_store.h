@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,6 +13,7 @@
 
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/run_context.h"
+#include "late_tensors.h"
 
 namespace fulgur::detail {
 
@@ -20,7 +23,7 @@ class Run;
 /// `last` and `best`, told to callbacks and loggers, and removed again when nobody keeps it. On the run's thread.
 class CheckpointStore {
  public:
-  explicit CheckpointStore(Run& run) : run_(run) {}
+  explicit CheckpointStore(Run& run) : run_(run), late_(run) {}
 
   /// Remembers a wish; `act` fulfils it. Returns its ticket.
   uint64_t request(CheckpointRequest request);
@@ -29,6 +32,11 @@ class CheckpointStore {
   void release(const std::filesystem::path& path, std::string_view owner);
   /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.
   void act();
+  /// Before the first step of training.
+  void start_training();
+  /// Before anybody but forward and backward of a step may write weights or the state of optimizers: on a GPU, copies for
+  /// the save in flight may be under way, and what the current stream does next waits for them.
+  void before_writes();
   /// True on rank 0 where the save in flight has come to its end, and nobody was told yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// Waits for the save in flight, and tells of it. With several ranks all must call it.
@@ -52,8 +60,12 @@ class CheckpointStore {
   void finish(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);
   void fail(const CheckpointInfo& info, const CheckpointError& error);
-  void refuse(const CheckpointInfo& info, const std::string& bad);
+  void refuse(const CheckpointInfo& info, const CheckpointError& error);
   void prune();
+  bool judged_later() const;
+  AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
+  AsyncCheckpointWriter::Result without_torn(AsyncCheckpointWriter::Result result);
+  void check_exchanges_before_save();
 
   Run& run_;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
@@ -66,6 +78,9 @@ class CheckpointStore {
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;   // rank 0 could not begin it, and the others are to be told
+  LateTensors late_;
+  std::string torn_;                  // what was written while it was copied for the save in flight
+  std::optional<c10::Event> begun_;   // the device's work before the save in flight; with several ranks
 };
 
 /// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.

@@ -46,6 +46,7 @@ class FitLoop {
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
     warn_of_eval_mode();
+    run.checkpoints.start_training();
     run.checkpoints.tell_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was cut off before or inside a validation.
@@ -62,6 +63,7 @@ class FitLoop {
       if (stopped_in_epoch_) break;
     }
     run.rows.settle();
+    run.checkpoints.before_writes();
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
     run.act_on_checkpoint_requests();
@@ -144,6 +146,7 @@ class FitLoop {
   void validate() {
     run_.rows.settle();
     run_.validation_pending = true;
+    run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     // Not inside an accumulation window, whose gradients are wanted.
     if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);

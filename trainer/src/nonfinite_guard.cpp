@@ -10,6 +10,7 @@
 
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/clip.h"
+#include "fulgur/core/late_number.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "restore_optimizers.h"
@@ -143,18 +144,26 @@ void NonFiniteGuard::judge_running_window() {
   first_batch_ = -1;
 }
 
-std::optional<std::string> NonFiniteGuard::bad_weight() const {
-  if (policy_ == Policy::off) return std::nullopt;
+// One number says whether anything is wrong; only then each is looked at.
+Tensor NonFiniteGuard::weight_norm() const {
+  if (policy_ == Policy::off) return {};
   at::NoGradGuard no_grad;
-  const NamedTensors all = module_state(*run_.model);
-  // One number says whether anything is wrong; only then each is looked at.
   std::vector<Tensor> floating;
-  for (const auto& [name, value] : all)
+  for (const auto& [name, value] : module_state(*run_.model))
     if (value.is_floating_point() && value.numel() > 0) floating.push_back(value.detach());
-  if (floating.empty() || is_finite(grad_norm(floating))) return std::nullopt;
-  for (const auto& [name, value] : all)
+  return floating.empty() ? Tensor() : grad_norm(floating);
+}
+
+std::optional<std::string> NonFiniteGuard::bad_weight(const Tensor& norm, const NamedTensors& weights) {
+  if (is_finite(norm)) return std::nullopt;
+  at::NoGradGuard no_grad;
+  for (const auto& [name, value] : weights)
     if (!is_finite(value)) return name;
   return std::nullopt;  // a sum of squares beyond the largest number
+}
+
+std::optional<std::string> NonFiniteGuard::bad_weight() const {
+  return bad_weight(weight_norm(), module_state(*run_.model));
 }
 
 bool NonFiniteGuard::act(const std::string& what) {
@@ -232,9 +241,9 @@ std::string NonFiniteGuard::batches() const {
 }
 
 StateTree NonFiniteGuard::state() const {
-  int64_t skipped = skipped_;
-  if (skipped_on_device_.defined()) skipped += static_cast<int64_t>(skipped_on_device_.item<float>());
-  return StateTree::map({{"skipped_steps", skipped}, {"rollbacks", rollbacks_}});
+  StateTree skipped = skipped_;
+  if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
+  return StateTree::map({{"skipped_steps", std::move(skipped)}, {"rollbacks", rollbacks_}});
 }
 
 void NonFiniteGuard::load_state(const StateTree& state) {

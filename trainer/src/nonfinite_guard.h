@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/state_tree.h"
@@ -40,6 +41,9 @@ class NonFiniteGuard {
   void judge_running_window();
   /// The first parameter or buffer that is not finite; nothing with `off`. Waits for the device.
   std::optional<std::string> bad_weight() const;
+  /// The same in two parts: a number that the device computes, undefined with `off`, and what it says of the weights.
+  Tensor weight_norm() const;
+  static std::optional<std::string> bad_weight(const Tensor& norm, const NamedTensors& weights);
   /// The policy `stop` has ended the run.
   bool stopped() const { return stopped_; }
 

@@ -87,6 +87,7 @@ void Run::make_handles() {
 void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   if (!in_training_step) throw Error("[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
   Optimizer& optimizer = handle.optimizer();
+  checkpoints.before_writes();
   if (optimizer.needs_closure() && !closure)
     throw Error(cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
   if (manual) {

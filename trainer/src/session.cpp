@@ -691,6 +691,7 @@ void Session::on_exception(const std::exception& error) noexcept {
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
   quietly(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
   if (set_up_) {
+    quietly(kWhen, [&] { run.checkpoints.before_writes(); });
     for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
     if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
   }

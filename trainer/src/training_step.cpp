@@ -123,6 +123,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   std::shared_ptr<void> on_capturing_stream;
   if (captured_) {
+    run.checkpoints.before_writes();  // the optimizer's step is inside
     if (auto output = captured_->step(batch, batch_idx)) {
       handle_->count_step();
       count_step();
@@ -262,6 +263,7 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   if (closure) makes_step_ = true;  // the gradients come in it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
+  run.checkpoints.before_writes();
   if (captured_) optimizer.upload_rates();
   if (makes_step_) {
     run.in_training_step = true;
@@ -331,6 +333,7 @@ void TrainingStep::end_window() {
     if (!gradients.empty())
       at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
   }
+  run.checkpoints.before_writes();
   prepare_gradients();
   step_and_zero({});
 }

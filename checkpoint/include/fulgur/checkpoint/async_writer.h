@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,6 +24,18 @@ class FULGUR_API AsyncCheckpointWriter {
     uint64_t ticket = 0;
     std::filesystem::path path;            ///< as write_checkpoint returned it
     std::optional<CheckpointError> error;  ///< what came, also where it was no CheckpointError
+    bool refused = false;                  ///< by `Rules::refuse`; the error says why
+  };
+
+  /// What a save may rely on, and what is looked at before it is written.
+  struct Rules {
+    /// True for a tensor on a device that nobody writes before `before_writes` is called. Without it all may be written
+    /// at any time.
+    std::function<bool(const Tensor&)> is_late;
+    /// Copied with the content, for `refuse`; not written.
+    StateTree facts;
+    /// Called on the writer's thread with the copies, once they are complete: why the checkpoint is not to be written.
+    std::function<std::optional<std::string>(const CheckpointContent& copies, const StateTree& facts)> refuse;
   };
 
   AsyncCheckpointWriter();
@@ -32,10 +45,15 @@ class FULGUR_API AsyncCheckpointWriter {
   AsyncCheckpointWriter& operator=(const AsyncCheckpointWriter&) = delete;
 
   /// Copies `content` and returns; the file will hold it as it is now, whatever changes afterwards. Waits for the save in
-  /// flight, if there is one. Tensors on a device are copied on a stream of their own into pinned memory: the host waits
-  /// for nothing, and what the current stream does next waits for the copies. Returns the ticket of this save, 1, 2, ….
-  /// Throws a CheckpointError where the copy fails; nothing is in flight then.
+  /// flight, if there is one. Tensors on a CUDA device are copied on a stream of their own into pinned memory: the host
+  /// waits for nothing, and what the current stream does next waits for the copies of large tensors that are not late.
+  /// Returns the ticket of this save, 1, 2, …. Throws a CheckpointError where the copy fails; nothing is in flight then.
+  uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
+
+  /// What the current streams do from now on waits for the copies, also of late tensors. Costs nothing where all are
+  /// made.
+  void before_writes();
 
   /// Results that came since the last call, in order. Waits for nothing.
   std::vector<Result> poll();

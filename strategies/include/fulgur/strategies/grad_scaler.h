@@ -39,7 +39,8 @@ class FULGUR_API GradScaler : public Stateful {
   /// float32 scalar on the device.
   const Tensor& scale_tensor() const { return scale_; }
 
-  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. Waits for the device.
+  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. What lies on
+  /// the device is a `late_number`: nothing waits for it here.
   StateTree state() const override;
   /// Scale and count of good steps; the factors are those of the options.
   void load_state(const StateTree& state) override;

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::detail {
+
+/// Pinned memory of the host in a few large pieces, which are kept and used again: the driver takes milliseconds for each
+/// that it makes, however small, and LibTorch rounds each up to a power of two.
+class PinnedSlabs {
+ public:
+  /// A part of a slab.
+  struct Place {
+    const Tensor* slab = nullptr;  ///< of bytes; valid until the next call
+    int64_t offset = 0;
+    /// As a tensor of these sizes.
+    Tensor as(at::IntArrayRef sizes, at::ScalarType dtype) const;
+  };
+
+  /// Places for as many bytes each, which are those of the call before no more. Slabs that none of the last four calls
+  /// needed are given back.
+  std::vector<Place> place(const std::vector<int64_t>& bytes);
+
+ private:
+  struct Slab {
+    Tensor memory;
+    int64_t used = 0;
+    uint64_t last_used = 0;
+  };
+  std::vector<Slab> slabs_;
+  uint64_t calls_ = 0;
+};
+
+/// Where the next tensor may begin.
+constexpr int64_t align_up(int64_t offset) { return (offset + 63) / 64 * 64; }
+
+}  // namespace fulgur::detail

@@ -1,0 +1,245 @@
+// Checkpoints of a run on a GPU that are written while it trains: what they hold, and what they make the run wait for.
+#include "boring.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/renorm.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <cstdlib>
+#include <sstream>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "support/device_counts.h"
+#include "support/gpu.h"
+#include "support/host_waits.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kSteps = 12, kWidth = 70'000;  // each tensor with a copy of its own
+
+// Learns with batch norm, and logs nothing.
+struct Wide : LightningModule {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  int64_t batches = 0;
+  Wide() {
+    first = register_module("first", torch::nn::Linear(4, kWidth));
+    norm = register_module("norm", torch::nn::BatchNorm1d(kWidth));
+    second = register_module("second", torch::nn::Linear(kWidth, 2));
+  }
+  Tensor loss_of(const Batch& batch) {
+    return at::mse_loss(second->forward(norm->forward(first->forward(batch[0])).relu()), batch[1]);
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    ++batches;
+    return loss_of(batch);
+  }
+  OptimizerPlan configure_optimizers() override {
+    AdamW::Options options;
+    options.lr = 0.002;
+    return std::make_shared<AdamW>(options);
+  }
+};
+
+struct Manual : Wide {
+  bool automatic_optimization() const override { return false; }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    for (const size_t i : {0, 1}) {
+      manual_backward(loss_of(batch));
+      optimizers(i).step();
+      optimizers(i).zero_grad();
+    }
+    return {};
+  }
+  OptimizerPlan configure_optimizers() override {
+    const auto of = [](const torch::nn::Module& module, const char* name) {
+      ParamGroup group;
+      for (const auto& item : module.named_parameters()) {
+        group.params.push_back(item.value());
+        group.names.push_back(cat(name, ".", item.key()));
+      }
+      return group;
+    };
+    const auto one = std::make_shared<Sgd>(Sgd::Options{.lr = 0.001, .momentum = 0.9});
+    one->attach({of(*first, "first"), of(*norm, "norm")});
+    const auto other = std::make_shared<AdamW>(AdamW::Options{});
+    other->attach({of(*second, "second")});
+    return OptimizerPlan::several({{one, {}}, {other, {}}});
+  }
+};
+
+// Forward writes a weight, from a step on.
+template <int64_t from>
+struct Renormed : Wide {
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    if (batches >= from) {
+      const at::NoGradGuard no_grad;
+      first->weight.copy_(first->weight.renorm(2, 0, 0.3));
+    }
+    return Wide::training_step(batch, index);
+  }
+};
+
+// Saves after every other step. The writer waits for its copies only once the step after has been launched.
+struct Saving : Callback {
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    const bool saves = ++batches % 2 == 1;
+    if (saves)
+      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready), .reason = "test", .best = false, .keep = true,
+                              .weights_only = false, .owner = "test", .score = std::nullopt});
+    hold_event_waits_of_others(saves);
+    at_end = host_waits_of_this_thread();
+    stream_waits = counts().stream_waits;
+  }
+  void on_train_batch_start(RunContext&, const Batch&, int64_t) override {
+    (batches % 2 == 1 ? waits_of_saves : other_waits).push_back(host_waits_of_this_thread() - at_end);
+    stream_waits = counts().stream_waits;
+  }
+  void on_after_backward(RunContext&) override {
+    (batches % 2 == 1 ? until_backward : other_until_backward).push_back(counts().stream_waits - stream_waits);
+    stream_waits = counts().stream_waits;
+  }
+  void on_before_optimizer_step(RunContext&, Optimizer&) override {
+    (batches % 2 == 1 ? until_step : other_until_step).push_back(counts().stream_waits - stream_waits);
+  }
+  void on_train_end(RunContext&) override { hold_event_waits_of_others(false); }
+  void on_exception(RunContext&, const std::exception&) override { hold_event_waits_of_others(false); }
+  void on_checkpoint_failed(RunContext&, const CheckpointInfo& info, const std::exception& error) override {
+    failed.push_back(info.path.filename().string());
+    why = error.what();
+  }
+  static DeviceCounts counts() { return device_counts().value_or(DeviceCounts{}); }
+  int64_t batches = 0, at_end = 0, stream_waits = 0;
+  std::vector<int64_t> waits_of_saves, other_waits, until_backward, other_until_backward, until_step, other_until_step;
+  std::vector<std::string> failed;
+  std::string why;
+};
+
+// The same without hooks that lie inside a captured step.
+struct SavingOutside : Callback {
+  void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t index) override {
+    inner.on_train_batch_end(run, output, batch, index);
+  }
+  void on_train_batch_start(RunContext& run, const Batch& batch, int64_t index) override {
+    inner.on_train_batch_start(run, batch, index);
+  }
+  void on_train_end(RunContext& run) override { inner.on_train_end(run); }
+  void on_exception(RunContext& run, const std::exception& error) override { inner.on_exception(run, error); }
+  Saving inner;
+};
+
+// Keeps an average of the weights, and has the module compute with it now and then.
+struct Averaging : Callback {
+  Phase phase() const override { return Phase::observe; }
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, value] : unique_parameters(run.module())) {
+      if (!average[name].defined()) average[name] = value.detach().clone();
+      else average[name].lerp_(value.detach(), 0.1);
+    }
+  }
+  void on_train_batch_start(RunContext& run, const Batch&, int64_t index) override {
+    const at::NoGradGuard no_grad;
+    if (writes && index % 2 == 1)
+      for (auto& [name, value] : unique_parameters(run.module())) value.copy_(average.at(name));
+  }
+  StateTree state() const override {
+    StateTree state = StateTree::map({{"kept", true}});
+    for (const auto& [name, value] : average) state[name] = value;
+    return state;
+  }
+  std::map<std::string, Tensor> average;
+  bool writes = false;
+};
+
+using Files = std::map<std::string, std::string>;  // what checkpoints hold, by checkpoint and file or field
+using Change = std::function<void(TrainerOptions&, Parts&)>;
+
+Files files_of(const fs::path& checkpoints) {
+  Files files;
+  for (const auto& summary : list_checkpoints(checkpoints)) {
+    const std::string name = summary.path.filename().string();
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.safetensors"})
+      if (fs::exists(summary.path / file)) files[cat(name, "/", file)] = read_text(summary.path / file);
+    // One line a field.
+    std::istringstream state(read_text(summary.path / "state.json"));
+    for (std::string line; std::getline(state, line);)
+      for (const char* field : {"\"precision\"", "\"nonfinite\"", "\"optimizer_steps\"", "\"logs\"", "\"gradients\""})
+        if (line.starts_with(field)) files[cat(name, "/", field)] = line;
+  }
+  return files;
+}
+
+template <class M>
+FitReport train(const TemporaryFolder& folder, bool async, const Change& change,
+                std::shared_ptr<Callback> saving = std::make_shared<Saving>()) {
+  at::manual_seed(11);
+  const auto module = std::make_shared<M>();
+  TrainerOptions options = quiet(folder);
+  options.accelerator = "cuda";
+  options.async_checkpoint = async;
+  options.log_every_n_steps = 1000;
+  Parts parts;
+  parts.seed = 3;
+  parts.add(std::move(saving));
+  if (change) change(options, parts);
+  return Trainer(options, parts).fit(module, regression_data(4 * kSteps, 0));
+}
+
+// What is saved while the run trains is what is saved while it stands.
+template <class M>
+void check_saves(const Change& change = {}, bool captures = false) {
+  const TemporaryFolder standing, training;
+  const auto saving = [&]() -> std::shared_ptr<Callback> {
+    if (captures) return std::make_shared<SavingOutside>();
+    return std::make_shared<Saving>();
+  };
+  const auto folder = [](const FitReport& report) { return report.run_dir / "checkpoints"; };
+  const Files wanted = files_of(folder(train<M>(standing, false, change, saving())));
+  const Files found = files_of(folder(train<M>(training, true, change, saving())));
+  CHECK(wanted.size() >= (kSteps / 2) * 4);
+  REQUIRE(wanted.size() == found.size());
+  for (const auto& [name, bytes] : wanted) {
+    CAPTURE(name);
+    REQUIRE(found.contains(name));
+    CHECK((found.at(name) == bytes));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for", "[gpu]") {
+  require_gpus(1);
+  SECTION("batch norm and AdamW") { check_saves<Wide>(); }
+  SECTION("16-mixed") {
+    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("16-mixed"); });
+  }
+  SECTION("master weights") {
+    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("bf16-true"); });
+  }
+  SECTION("in an accumulation window, whose gradients are saved") {
+    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.accumulate_grad_batches = 3; });
+  }
+  SECTION("manual optimization with two optimizers") { check_saves<Manual>(); }
+  SECTION("a captured step") {
+    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.cuda_graph = true; }, /*captures=*/true);
+  }
+  SECTION("a callback that averages weights") {
+    check_saves<Wide>([](TrainerOptions&, Parts& p) { p.add(std::make_shared<Averaging>()); });
+  }
+  SECTION("skipped steps") {
+    check_saves<Wide>([](TrainerOptions& o, Parts&) {
+      o.on_nonfinite = "skip";
+      o.gradient_clip_val = 0.1;
+    });
+  }
+  SECTION("a forward that writes weights") { check_saves<Renormed<0>>(); }
+}
