@@ -43,6 +43,7 @@ class AsyncCheckpointWriter::Worker {
 
   ~Worker() {
     live().remove(this);
+    complete({});
     {
       std::unique_lock lock(mutex_);
       idle_.wait(lock, [&] { return !job_; });
@@ -68,6 +69,7 @@ class AsyncCheckpointWriter::Worker {
     {
       const std::lock_guard lock(mutex_);
       job_ = std::move(job);
+      complete_ = !job_->rules.held;
     }
     wake_.notify_one();
     return tickets_;
@@ -81,6 +83,15 @@ class AsyncCheckpointWriter::Worker {
   void wait_idle() {
     std::unique_lock lock(mutex_);
     idle_.wait(lock, [&] { return !job_; });
+  }
+
+  void complete(std::function<void(CheckpointContent&)> change) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!job_ || std::exchange(complete_, true)) return;
+      change_ = std::move(change);
+    }
+    completed_.notify_one();
   }
 
   void before_writes() { snapshot_.before_writes(); }
@@ -111,7 +122,10 @@ class AsyncCheckpointWriter::Worker {
     }
     void wait_idle() {
       const std::lock_guard lock(mutex_);
-      for (Worker* worker : workers_) worker->wait_idle();
+      for (Worker* worker : workers_) {
+        worker->complete({});
+        worker->wait_idle();
+      }
     }
 
    private:
@@ -146,12 +160,21 @@ class AsyncCheckpointWriter::Worker {
     }
   }
 
-  Result write(const Job& job) {
+  void wait_until_complete(Job& job) {
+    std::unique_lock lock(mutex_);
+    completed_.wait(lock, [&] { return complete_; });
+    const auto change = std::exchange(change_, {});
+    lock.unlock();
+    if (change) change(job.content);
+  }
+
+  Result write(Job& job) {
     try {
       snapshot_.finish();
       if (job.rules.refuse)
         if (const auto why = job.rules.refuse(job.content, job.rules.facts))
           return {job.ticket, job.folder, CheckpointError(*why), /*refused=*/true};
+      wait_until_complete(job);
       return {job.ticket, write_verified_checkpoint(job.folder, job.content), std::nullopt};
     } catch (...) {
       return {job.ticket, job.folder, current_error("write")};
@@ -159,10 +182,11 @@ class AsyncCheckpointWriter::Worker {
   }
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_, idle_;
+  std::condition_variable wake_, idle_, completed_;
   std::optional<Job> job_;  // in flight; the thread's own until it resets it
   std::vector<Result> results_;
-  bool stopping_ = false;
+  std::function<void(CheckpointContent&)> change_;
+  bool complete_ = true, stopping_ = false;
   // Used by the caller while nothing is in flight; after that the thread waits for its copies, and the caller has its
   // streams wait.
   detail::TensorSnapshot snapshot_;
@@ -184,6 +208,7 @@ uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointC
 uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content) {
   return submit(folder, content, Rules());
 }
+void AsyncCheckpointWriter::complete(std::function<void(CheckpointContent&)> change) { worker_->complete(std::move(change)); }
 void AsyncCheckpointWriter::before_writes() { worker_->before_writes(); }
 std::vector<Result> AsyncCheckpointWriter::poll() { return worker_->poll(); }
 std::vector<Result> AsyncCheckpointWriter::wait() {

@@ -85,6 +85,7 @@ void CheckpointStore::act() {
 
 void CheckpointStore::settle() {
   if (!in_flight_) return;
+  run_.rows.settle(/*and_act=*/false);  // a save may be held until they are written
   std::vector<AsyncCheckpointWriter::Result> results;
   if (begin_error_) results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
   else if (writer_) results = writer_->wait();
@@ -107,6 +108,8 @@ void CheckpointStore::check_exchanges_before_save() {
 // On a GPU the host does not wait for what the device has computed; who writes the checkpoint looks at it.
 bool CheckpointStore::judged_later() const { return run_.options.async_checkpoint && run_.device().is_cuda(); }
 
+bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
+
 void CheckpointStore::start_training() {
   if (judged_later()) late_.watch_parameters();
 }
@@ -122,6 +125,7 @@ void CheckpointStore::before_writes() {
 AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, const CheckpointContent& content) {
   AsyncCheckpointWriter::Rules rules;
   if (!judged_later()) return rules;
+  rules.held = awaits_rows();
   late_.end_watch();
   late_.collect(content.optimizers);
   rules.is_late = [this](const Tensor& tensor) { return late_.take(tensor); };
@@ -132,6 +136,14 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
     return bad ? std::optional<std::string>(not_finite(folder, *bad).what()) : std::nullopt;
   };
   return rules;
+}
+
+// Metrics of the rows that were on their way are known now.
+void CheckpointStore::complete_save() {
+  writer_->complete([metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
+    content.state["metrics"] = metrics;
+    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
+  });
 }
 
 // A copy that was made while somebody wrote is worth nothing.
@@ -203,6 +215,7 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
         if (!writer_) writer_.emplace();
         try {
           writer_->submit(folder, content, rules_for(folder, content));
+          if (awaits_rows()) run_.rows.when_written([this] { complete_save(); });
         } catch (const CheckpointError& error) {
           if (run_.world_size() == 1) throw;
           begin_error_ = error;

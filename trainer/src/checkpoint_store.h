@@ -27,6 +27,8 @@ class CheckpointStore {
 
   /// Remembers a wish; `act` fulfils it. Returns its ticket.
   uint64_t request(CheckpointRequest request);
+  /// True if a save begins before the rows of its steps are written, and is held until they are.
+  bool awaits_rows() const;
   bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
@@ -66,6 +68,7 @@ class CheckpointStore {
   AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
   AsyncCheckpointWriter::Result without_torn(AsyncCheckpointWriter::Result result);
   void check_exchanges_before_save();
+  void complete_save();
 
   Run& run_;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;

@@ -1,6 +1,9 @@
 // What a checkpoint keeps of logged values.
 #include "log_state.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include "fulgur/core/late_number.h"
 #include "log_store.h"
 
 namespace fulgur::detail {
@@ -43,13 +46,25 @@ void LogStore::forget_running() {
   }
 }
 
-StateTree LogStore::state() {
-  const DeviceScalars::Reading steps = scalars(Stage::train, false).read(), epochs = scalars(Stage::train, true).read();
-  steps.wait();
-  epochs.wait();
-  const auto accumulator = [](Accumulator a, Reduce reduce, const DeviceScalars::Reading& reading) {
-    fold(a, reduce, reading);
-    return StateTree::map({{"value", a.value}, {"weight", a.weight}, {"count", a.count}});
+StateTree LogStore::state(bool late) {
+  const at::NoGradGuard no_grad;
+  std::optional<DeviceScalars::Reading> steps, epochs;
+  if (!late) {
+    steps = scalars(Stage::train, /*epoch=*/false).read();
+    epochs = scalars(Stage::train, /*epoch=*/true).read();
+    steps->wait();
+    epochs->wait();
+  }
+  const auto accumulator = [](Accumulator a, Reduce reduce, const std::optional<DeviceScalars::Reading>& reading) {
+    StateTree value;
+    if (a.device_used && !reading && a.value == start_value(reduce)) {
+      value = late_number(a.device_factor == 1 ? a.device : a.device * a.device_factor);
+      a.weight += a.device_weight;
+    } else {
+      if (a.device_used) fold(a, reduce, reading ? reading->at(a.place) : a.device.item<double>());
+      value = a.value;
+    }
+    return StateTree::map({{"value", std::move(value)}, {"weight", a.weight}, {"count", a.count}});
   };
   StateTree::List slots;
   for (auto& s : slots_) {
@@ -61,11 +76,15 @@ StateTree LogStore::state() {
     slot["epoch"] = accumulator(s->epoch, s->options.reduce_fx, epochs);
     slots.push_back(std::move(slot));
   }
+  return StateTree::map({{"slots", std::move(slots)}, {"values", published_state()}});
+}
+
+StateTree LogStore::published_state() const {
   StateTree::List values;
   for (const auto& [name, value] : published_)
     values.push_back(
         StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
-  return StateTree::map({{"slots", std::move(slots)}, {"values", std::move(values)}});
+  return values;
 }
 
 void LogStore::load_state(const StateTree& state) {

@@ -80,7 +80,10 @@ class LogStore {
   /// Newest values of all.
   const std::vector<std::pair<std::string, double>>& published() const { return published_; }
 
-  StateTree state();
+  /// With `late`, numbers on a device are in it as `late_number`s; else this waits for them.
+  StateTree state(bool late = false);
+  /// Of `state`, the values that were taken.
+  StateTree published_state() const;
   void load_state(const StateTree& state);
   /// Adds the running values of another rank.
   void add_running(LogStore& other);

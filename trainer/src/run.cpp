@@ -224,6 +224,12 @@ CheckpointOrigin Run::origin() const {
   return origin;
 }
 
+StateTree Run::published_metrics() const {
+  StateTree metrics;
+  for (const auto& [name, value] : logs.published()) metrics[name] = value;
+  return metrics;
+}
+
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*model);
@@ -238,9 +244,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   state["config"] = to_yaml(resolved_config);
   state["config_written"] = parts.config ? to_yaml(*parts.config) : std::string("{}\n");
   if (data.module) state["data"] = data.module->state();
-  StateTree metrics;
-  for (const auto& [name, value] : logs.published()) metrics[name] = value;
-  state["metrics"] = metrics;
+  state["metrics"] = published_metrics();
   state["weights_only"] = weights_only;
   if (!weights_only) {
     StateTree::List optimizers, schedulers;
@@ -262,7 +266,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     StateTree::List loaders;
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
-    state["logs"] = logs.state();
+    state["logs"] = logs.state(/*late=*/world_size() == 1);
     state["nonfinite"] = finite.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation_},
                                     {"accumulate_grad_batches", options.accumulate_grad_batches},
@@ -290,8 +294,8 @@ ReplicaContext& Run::replica_context(const LightningModule& replica) {
 }
 
 void Run::act_on_checkpoint_requests() {
-  // A checkpoint comes after the rows of the steps that it has, and not after losses that are not finite.
-  if (checkpoints.has_requests()) rows.settle();
+  // A checkpoint comes after the rows of the steps that it has.
+  if (checkpoints.has_requests() && !checkpoints.awaits_rows()) rows.settle();
   checkpoints.act();
 }
 

@@ -54,12 +54,18 @@ void StepRows::forgive() {
   for (Row& row : rows_) row.forgiven = true;
 }
 
+void StepRows::when_written(std::function<void()> then) {
+  if (rows_.empty() || rows_.back().written) return then();
+  rows_.back().then = std::move(then);
+}
+
 void StepRows::write(Row& row) {
   if (std::exchange(row.written, true)) return;
   row.finite = row.window.finite();
   Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
   if (row.stage == Stage::train) warn_of_small_scale(values);
   run_.send_metrics(std::move(values), row.place);
+  if (const auto then = std::exchange(row.then, {})) then();
 }
 
 void StepRows::judge(const Row& row) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 
 #include "fulgur/core/stage.h"
 #include "log_store.h"
@@ -34,7 +35,8 @@ class StepRows {
   void settle(bool and_act = true);
   /// Losses of rows that are on their way are of weights that are gone.
   void forgive();
-  bool empty() const { return rows_.empty(); }
+  /// Calls `then` when all rows that were begun so far are written; at once if they are.
+  void when_written(std::function<void()> then);
 
  private:
   struct Row {
@@ -46,6 +48,7 @@ class StepRows {
     bool written = false;  // only its losses are still to be judged
     bool finite = true;
     bool forgiven = false;
+    std::function<void()> then = {};
   };
   void write(Row& row);
   void judge(const Row& row);

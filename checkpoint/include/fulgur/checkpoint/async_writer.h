@@ -36,6 +36,8 @@ class FULGUR_API AsyncCheckpointWriter {
     StateTree facts;
     /// Called on the writer's thread with the copies, once they are complete: why the checkpoint is not to be written.
     std::function<std::optional<std::string>(const CheckpointContent& copies, const StateTree& facts)> refuse;
+    /// The checkpoint is not written before `complete` was called.
+    bool held = false;
   };
 
   AsyncCheckpointWriter();
@@ -50,6 +52,11 @@ class FULGUR_API AsyncCheckpointWriter {
   /// Returns the ticket of this save, 1, 2, …. Throws a CheckpointError where the copy fails; nothing is in flight then.
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
+
+  /// The save in flight, which is `held`, may be written. `change` brings in what was not known when it was submitted; it is
+  /// called on the writer's thread with the copied content. `exit()` and the destructor do not wait for this call: they
+  /// write what was submitted.
+  void complete(std::function<void(CheckpointContent& copies)> change);
 
   /// What the current streams do from now on waits for the copies, also of late tensors. Costs nothing where all are
   /// made.
