@@ -43,7 +43,6 @@ class AsyncCheckpointWriter::Worker {
 
   ~Worker() {
     live().remove(this);
-    complete({});
     {
       std::unique_lock lock(mutex_);
       idle_.wait(lock, [&] { return !job_; });
@@ -197,6 +196,7 @@ class AsyncCheckpointWriter::Worker {
 AsyncCheckpointWriter::AsyncCheckpointWriter() : worker_(std::make_unique<Worker>()) {}
 
 AsyncCheckpointWriter::~AsyncCheckpointWriter() {
+  worker_->complete({});
   worker_->wait_idle();
   for (const Result& result : worker_->poll())
     if (result.error) log::error(result.error->what());

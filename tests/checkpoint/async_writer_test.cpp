@@ -188,6 +188,39 @@ TEST_CASE("F52 the writer's end waits for its save, and tells an error that nobo
   CHECK_THAT(logged, ContainsSubstring("syncing failed"));
 }
 
+TEST_CASE("a held save is written when it is complete, with what was added; exit() and the destructor write it as it is") {
+  TemporaryFolder folder;
+  AsyncCheckpointWriter::Rules held;
+  held.held = true;
+  {
+    AsyncCheckpointWriter writer;
+    writer.submit(folder / "a.ckpt", content(7), held);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK(writer.busy());
+    CHECK_FALSE(fs::exists(folder / "a.ckpt"));
+    writer.complete([](CheckpointContent& c) { c.state["late"] = 3; });
+    writer.complete([](CheckpointContent& c) { c.state["late"] = 4; });  // too late, and of no save
+    const auto results = writer.wait();
+    REQUIRE(results.size() == 1);
+    CHECK_FALSE(results[0].error.has_value());
+    CHECK(holds(folder / "a.ckpt", 7));
+    CHECK(read_checkpoint(folder / "a.ckpt").state.at("late").as_int() == 3);
+    writer.submit(folder / "b.ckpt", content(8));
+    CHECK(writer.wait().size() == 1);
+    CHECK_FALSE(read_checkpoint(folder / "b.ckpt").state.contains("late"));
+    writer.submit(folder / "c.ckpt", content(9), held);
+  }
+  CHECK(holds(folder / "c.ckpt", 9));
+  const int status = in_child([&] {
+    static auto* const writer = new AsyncCheckpointWriter;
+    writer->submit(folder / "d.ckpt", content(10), held);
+    std::exit(42);
+    return 0;
+  });
+  CHECK(exited(status, 42));
+  CHECK(holds(folder / "d.ckpt", 10));
+}
+
 TEST_CASE("F52 exit() waits for the save in flight") {
   TemporaryFolder folder;
   std::cout.flush();

@@ -13,7 +13,7 @@ void warn_of_small_scale(const Metrics& values) {
   for (const auto& [name, value] : values)
     if (name == "loss_scale" && value < 1)
       log::warn(
-          "strategies.small_loss_scale",
+          "trainer.small_loss_scale",
           cat("the loss scale has fallen to ", value,
               ": the gradients overflow however small the loss is made. Is the learning rate too high, or does the "
               "model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
