@@ -7,7 +7,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <cstdlib>
+#include <limits>
 #include <sstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -283,4 +283,34 @@ TEST_CASE("on a GPU, a copy during which forward wrote a weight for the first ti
   Files expected = files_of(wanted.run_dir / "checkpoints"), files = files_of(found.run_dir / "checkpoints");
   std::erase_if(expected, [](const auto& file) { return file.first.starts_with("step-5.ckpt"); });
   CHECK((files == expected));
+}
+
+TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once the run has gone on", "[gpu]") {
+  require_gpus(1);
+  struct Broken : Wide {
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      const at::NoGradGuard no_grad;
+      if (batches == 4) kept = second->bias.clone();
+      if (batches == 5) second->bias.fill_(std::numeric_limits<double>::quiet_NaN());
+      if (batches == 6) second->bias.copy_(kept);
+    }
+    StepOutput training_step(const Batch& batch, int64_t index) override {
+      if (batches == 5) return Tensor((++batches, Tensor()));  // a batch without a loss is no step
+      return Wide::training_step(batch, index);
+    }
+    Tensor kept;
+  };
+  for (const bool async : {true, false}) {
+    CAPTURE(async);
+    const TemporaryFolder folder;
+    const auto saving = std::make_shared<Saving>();
+    const FitReport report = train<Broken>(folder, async, {}, saving);
+    CHECK(saving->failed == std::vector<std::string>{"step-5.ckpt"});
+    CHECK(saving->why.find("is not written: 'second.bias' is not finite") != std::string::npos);
+    const Files files = files_of(report.run_dir / "checkpoints");
+    CHECK_FALSE(files.contains("step-5.ckpt/model.safetensors"));
+    CHECK(files.contains("step-7.ckpt/model.safetensors"));
+    REQUIRE(report.last_checkpoint);
+    CHECK(verify_checkpoint(*report.last_checkpoint).ok());
+  }
 }
