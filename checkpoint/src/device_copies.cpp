@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace fulgur::detail {
 namespace {
@@ -164,14 +165,17 @@ void DeviceCopies::start(const IsLate& is_late) {
     device.late.clear();
   }
   under_way_ = !items_.empty();
+  waited_ = false;
   items_.clear();
 }
 
 void DeviceCopies::before_writes() {
   if (!under_way_) return;
   under_way_ = false;
+  // The first time a stream is usually the only one; another may come later.
+  const bool asks = std::exchange(waited_, true);
   for (Device& device : devices_) {
-    if (!device.has_late || device.copied.query()) continue;
+    if (!device.has_late || (asks && device.copied.query())) continue;
     device.copied.block(c10::impl::VirtualGuardImpl(device.side.device_type()).getStream(device.side.device()));
     under_way_ = true;
   }

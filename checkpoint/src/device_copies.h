@@ -58,7 +58,7 @@ class DeviceCopies {
   std::vector<Item> items_;
   std::vector<Device> devices_;
   PinnedSlabs slabs_;
-  bool under_way_ = false;
+  bool under_way_ = false, waited_ = false;
 };
 
 }  // namespace fulgur::detail

@@ -26,6 +26,16 @@ constexpr size_t kNowhere = static_cast<size_t>(-1);
 // grad() would ask first whether the tensor is a leaf, which attach() has done.
 const Tensor& gradient_of(const Tensor& parameter) { return parameter.unsafeGetTensorImpl()->grad(); }
 
+// Elements lie in memory in the same order. The stride of a dimension of size 1 is never used, and PyTorch's kernels ignore it too: a
+// 1 × 1 convolution's gradient has another in channels_last.
+bool same_layout(const Tensor& gradient, const Tensor& parameter) {
+  const at::IntArrayRef sizes = parameter.sizes(), a = gradient.strides(), b = parameter.strides();
+  if (gradient.sizes() != sizes) return false;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] != 1 && a[i] != b[i]) return false;
+  return true;
+}
+
 // Counters on the CPU are counted where they lie: an operation costs 1.5 µs for each.
 void count(const std::vector<Tensor>& steps) {
   if (steps.empty()) return;
@@ -135,8 +145,7 @@ bool FusedOptimizer::collect_gradients() {
                         c10::toString(gradient.scalar_type()), ", the parameter ",
                         c10::toString(parameter.scalar_type()), ". They must have one dtype."));
       // The kernels walk over memory: another layout would give each weight the gradient of another.
-      bucket.grads.push_back(gradient.strides() == parameter.strides() ? gradient
-                                                                       : at::empty_like(parameter).copy_(gradient));
+      bucket.grads.push_back(same_layout(gradient, parameter) ? gradient : at::empty_like(parameter).copy_(gradient));
     }
   }
   return index == places_.size();

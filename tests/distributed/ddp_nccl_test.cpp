@@ -1,6 +1,7 @@
 // ddp over NCCL between two GPUs: how runs end, and that its exchanges compute what Gloo's do.
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <memory>
 
 #include <catch2/catch_test_macros.hpp>
@@ -97,4 +98,53 @@ TEST_CASE(
     return last_checkpoint(folder / accelerator);
   };
   CHECK(difference(train("cuda"), train("cpu")) < 1e-5);
+}
+
+TEST_CASE("ddp: four GPUs over NCCL train as one process does on the same batches, to the last bits that a sum's order leaves",
+          "[gpu]") {
+  require_gpus(4);
+  const TemporaryFolder folder;
+  const auto train = [&](int world, const std::string& accelerator) {
+    const auto place = folder / (accelerator + std::to_string(world));
+    std::filesystem::create_directory(place);
+    const std::vector<std::string> arguments =
+        probe("fit", world, 12,
+              {"--trainer.accelerator", accelerator, "--trainer.max_steps", "20", "--trainer.callbacks+=ModelCheckpoint",
+               "--trainer.callbacks.every_n_train_steps", "3"});
+    REQUIRE(all_exit(run_ranks({.count = world, .folder = place}, arguments), 0));
+    return last_checkpoint(place);
+  };
+  const auto four = train(4, "cuda");
+  CHECK(difference(four, train(1, "cuda")) < 1e-6);
+  CHECK(difference(four, train(1, "cpu")) < 1e-6);
+}
+
+TEST_CASE("ddp: on two GPUs, a checkpoint costs no rank a wait for its device", "[gpu]") {
+  require_gpus(2);
+  if (std::getenv("SIMULATED_CUDA_SCHEDULE") == nullptr) SKIP("needs counts of a simulated GPU");
+  const auto run = [](int every) {
+    const TemporaryFolder folder;
+    setenv("SIMULATED_CUDA_COUNTS", "1", 1);
+    auto ranks = run_ranks({.count = 2, .folder = folder.path()},
+                           on_gpus({"--trainer.log_every_n_steps", "1000", "--trainer.callbacks+=ModelCheckpoint",
+                                    "--trainer.callbacks.every_n_train_steps", std::to_string(every)}));
+    unsetenv("SIMULATED_CUDA_COUNTS");
+    REQUIRE(all_exit(ranks, 0));
+    return ranks;
+  };
+  // In "waits of the host: stream 8, device 1, …".
+  const auto count = [](const std::string& text, const std::string& kind) {
+    const size_t waits = text.find("waits of the host: ");
+    REQUIRE(waits != std::string::npos);
+    return std::stoll(text.substr(text.find(kind + " ", waits) + kind.size()));
+  };
+  const auto few = run(10), many = run(2);
+  constexpr int64_t kMore = 20 / 2 - 20 / 10;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank, few[rank].err, many[rank].err);
+    CHECK(count(many[rank].err, "stream") == count(few[rank].err, "stream"));
+    CHECK(count(many[rank].err, "device") == count(few[rank].err, "device"));
+    // The running values of what the module logs. Waits for events are the writer's, and of a host that is too far ahead.
+    CHECK(count(many[rank].err, "pageable copy") <= count(few[rank].err, "pageable copy") + kMore);
+  }
 }

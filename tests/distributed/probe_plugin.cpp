@@ -10,6 +10,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/cat.h>
 #include <fulgur/core/callback.h>
+#include <fulgur/core/collectives.h>
 #include <fulgur/core/data_module.h>
 #include <fulgur/core/log.h>
 #include <fulgur/core/module.h>
@@ -104,7 +105,7 @@ class ProbeNet : public fulgur::LightningModule {
     Tensor out = forward(x), target = y;
     if (options_.gathers) {
       out = at::cat(all_gather(out, /*with_gradients=*/true));
-      target = at::cat(all_gather(y));
+      target = run().collectives().all_gather_same(y).flatten(0, 1);
     }
     Tensor loss = at::mse_loss(out, target);
     if (options_.trouble == "unused" && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);

@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <initializer_list>
+#include <mutex>
 #include <thread>
 
 // Public, so that the dynamic linker finds them before the runtime's own; no header of CUDA, so that this builds
@@ -15,8 +18,10 @@ namespace {
 
 std::atomic<int64_t> waits{0}, waits_for_events{0};
 thread_local int64_t waits_of_thread = 0;
-std::atomic<bool> held{false};
-std::atomic<std::thread::id> holder{};
+uint64_t held = 0;  // odd: now. Counted up, so that who waits also sees an end that is followed by a beginning
+std::thread::id holder;
+std::mutex hold_mutex;
+std::condition_variable released;
 constexpr int kNoRuntime = 35;  // cudaErrorInsufficientDriver
 
 void* runtime_function(const char* name) {
@@ -50,7 +55,12 @@ FULGUR_BEFORE_RUNTIME int cudaDeviceSynchronize() {
 FULGUR_BEFORE_RUNTIME int cudaEventSynchronize(void* event) {
   static void* const next = runtime_function("cudaEventSynchronize");
   ++waits_for_events;
-  if (holder.load() != std::this_thread::get_id()) held.wait(true);
+  {
+    std::unique_lock lock(hold_mutex);
+    const uint64_t now = held;
+    if (now % 2 == 1 && holder != std::this_thread::get_id())
+      released.wait_for(lock, std::chrono::seconds(2), [&] { return held != now; });
+  }
   return pass_on(next, event);
 }
 
@@ -68,9 +78,10 @@ int64_t event_waits() { return waits_for_events; }
 int64_t host_waits_of_this_thread() { return waits_of_thread; }
 
 void hold_event_waits_of_others(bool hold) {
+  const std::lock_guard lock(hold_mutex);
   holder = std::this_thread::get_id();
-  held = hold;
-  held.notify_all();
+  if (held % 2 != (hold ? 1 : 0)) ++held;
+  released.notify_all();
 }
 
 }  // namespace fulgur::test

@@ -13,8 +13,8 @@ int64_t host_waits();
 int64_t event_waits();
 /// Of those, calls of this thread.
 int64_t host_waits_of_this_thread();
-/// Calls of cudaEventSynchronize by other threads than the caller's begin only when it is called again with false. It
-/// keeps the writer of a checkpoint from waiting for its copies, which would have them made.
+/// Calls of cudaEventSynchronize by other threads than the caller's begin only when it is called again with false, or
+/// after two seconds. It keeps the writer of a checkpoint from waiting for its copies, which would have them made.
 void hold_event_waits_of_others(bool hold);
 
 }  // namespace fulgur::test

@@ -8,10 +8,13 @@
 #include <catch2/matchers/catch_matchers_exception.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "boring.h"
 #include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/strategies/mixed_precision.h"
 #include "support/gpu.h"
 
 using namespace fulgur;
@@ -64,7 +67,7 @@ std::shared_ptr<DataModule> data_of(int64_t workers, bool pinned) {
 
 template <class M>
 Outcome train(const std::string& accelerator, const TemporaryFolder& folder, const Change& change, int64_t workers = 0,
-              const CheckpointChoice& from = {}) {
+              const CheckpointChoice& from = {}, std::shared_ptr<Precision> precision = nullptr) {
   Outcome outcome;
   at::manual_seed(21);
   const auto module = std::make_shared<M>();
@@ -77,6 +80,7 @@ Outcome train(const std::string& accelerator, const TemporaryFolder& folder, con
   const auto logger = std::make_shared<MemoryLogger>();
   Parts parts;
   parts.seed = 5;
+  parts.precision = std::move(precision);
   parts.loggers = {logger};
   Trainer trainer(options, parts);
   try {
@@ -155,22 +159,127 @@ TEST_CASE("on a GPU, each precision trains as on the CPU, within what the format
   in("bf16-mixed", 0.1);
 }
 
-TEST_CASE("on a GPU, each policy for losses that are not finite ends as on the CPU", "[gpu]") {
+TEST_CASE("on a GPU, 16-mixed skips the steps and has the scales that it has on the CPU", "[gpu]") {
   require_gpus(1);
-  for (const char* policy : {"raise", "skip", "stop", "rollback", "off"}) {
-    CAPTURE(policy);
-    const Change change = [policy](TrainerOptions& o) {
-      o.on_nonfinite = policy;
-      o.gradient_clip_val = 0.5;
+  for (const double scale : {1024.0, 16777216.0}) {
+    CAPTURE(scale);
+    // Rows hold the scale and the number of skipped steps, which are powers of two and integers.
+    const Change change = [](TrainerOptions& o) { o.log_every_n_steps = 1; };
+    const auto precision = [scale] {
+      return std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = scale, .growth_interval = 5});
     };
     const TemporaryFolder on_cpu, on_gpu;
-    const Outcome cpu = train<Faulty>("cpu", on_cpu, change), gpu = train<Faulty>("cuda", on_gpu, change);
-    CHECK(cpu.error.empty() == gpu.error.empty());
-    // A device's losses are read where rows are written: which steps were made until then may differ for the policies
-    // that end or go back.
-    if (std::string(policy) != "skip") continue;
-    for (const auto& [name, value] : cpu.weights) CHECK(at::allclose(value, gpu.weights.at(name), 1e-5, 1e-6));
+    const Outcome cpu = train<Planned>("cpu", on_cpu, change, 0, {}, precision()),
+                  gpu = train<Planned>("cuda", on_gpu, change, 0, {}, precision());
+    check_close(cpu, gpu, 0.02);
+    const auto of = [](const Outcome& outcome, const std::string& name) {
+      std::vector<double> values;
+      for (const auto& row : outcome.rows)
+        for (const auto& [metric, value] : row.metrics)
+          if (metric == name) values.push_back(value);
+      return values;
+    };
+    for (const char* name : {"loss_scale", "skipped_steps"}) {
+      CAPTURE(name);
+      CHECK(of(cpu, name).size() >= 30);
+      CHECK(of(cpu, name) == of(gpu, name));
+    }
+    CHECK((of(gpu, "skipped_steps").front() > 0) == (scale > 65536));
+    CHECK(of(gpu, "skipped_steps").back() > 0);
   }
+}
+
+namespace {
+
+// The weights after each batch.
+struct Watching : Callback {
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    std::map<std::string, Tensor> now;
+    for (auto& [name, value] : weights(run.module())) now[name] = value.cpu();
+    after.push_back(std::move(now));
+  }
+  std::vector<std::map<std::string, Tensor>> after;
+};
+
+struct Policed {
+  std::vector<std::map<std::string, Tensor>> after, saved;
+  std::string noted, error;
+  int64_t global_step = 0;
+};
+
+Policed train_policed(const std::string& accelerator, const std::string& policy) {
+  const TemporaryFolder folder;
+  at::manual_seed(21);
+  TrainerOptions options = quiet(folder);
+  options.accelerator = accelerator;
+  options.max_epochs = 2;
+  options.gradient_clip_val = 0.5;
+  options.on_nonfinite = policy;
+  Parts parts;
+  parts.seed = 5;
+  const auto watching = std::make_shared<Watching>();
+  parts.add(watching);
+  ModelCheckpoint::Options every;
+  every.every_n_train_steps = 3;
+  every.save_top_k = -1;
+  parts.add(std::make_shared<ModelCheckpoint>(every));
+  Policed run;
+  try {
+    run.global_step = Trainer(options, parts).fit(std::make_shared<Faulty>(), data_of(0, false)).global_step;
+  } catch (const NonFiniteError& error) {
+    run.error = error.what();
+  }
+  run.after = watching->after;
+  const auto run_dir = folder / "fulgur_logs/version_0";
+  auto all = list_checkpoints(run_dir / "checkpoints");
+  for (const auto& summary : all) {
+    auto& one = run.saved.emplace_back();
+    for (const auto& [name, value] : read_checkpoint(summary.path).module) one[name] = value;
+  }
+  run.noted = read_text(run_dir / "nonfinite.jsonl");
+  return run;
+}
+
+void check_same(const std::map<std::string, Tensor>& cpu, const std::map<std::string, Tensor>& gpu) {
+  for (const auto& [name, value] : cpu) CHECK(at::allclose(value, gpu.at(name), 1e-5, 1e-6));
+}
+
+int64_t number_in(const std::string& text, const std::string& field) {
+  const size_t at = text.find("\"" + field + "\":");
+  REQUIRE(at != std::string::npos);
+  return std::strtoll(text.c_str() + at + field.size() + 3, nullptr, 10);
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, each policy for losses that are not finite acts in the step in which the CPU does, with the same weights after it", "[gpu]") {
+  require_gpus(1);
+  const std::string policy = GENERATE("raise", "skip", "stop", "rollback");
+  CAPTURE(policy);
+  const Policed cpu = train_policed("cpu", policy), gpu = train_policed("cuda", policy);
+  constexpr size_t kBad = 8;  // batch
+  // Rows are written in each step, so the device's losses are read in each. With skip, the device decides by itself.
+  if (policy != "skip") {
+    for (const char* field : {"epoch", "first_batch", "last_batch"}) CHECK(number_in(cpu.noted, field) == number_in(gpu.noted, field));
+    CHECK(number_in(gpu.noted, "last_batch") == static_cast<int64_t>(kBad));
+    // The device has made the step by then.
+    CHECK(number_in(gpu.noted, "global_step") == number_in(cpu.noted, "global_step") + 1);
+  } else {
+    CHECK(gpu.noted.empty());
+  }
+  CHECK(cpu.error.empty() == gpu.error.empty());
+  CHECK((policy == "raise") == !gpu.error.empty());
+  CHECK(gpu.global_step == cpu.global_step + (policy == "stop" || policy == "rollback" ? 1 : 0));
+  // A batch that raises has no end on the CPU; on the device it has.
+  REQUIRE(gpu.after.size() == cpu.after.size() + (policy == "raise" ? 1 : 0));
+  for (size_t i = 0; i < cpu.after.size(); ++i) {
+    CAPTURE(i);
+    if (i != kBad || policy == "skip") check_same(cpu.after[i], gpu.after[i]);
+  }
+  // Counted by steps, of which the device has made one more: what was saved after the bad batch is of other batches.
+  if (policy == "rollback") return;
+  REQUIRE(cpu.saved.size() == gpu.saved.size());
+  for (size_t i = 0; i < cpu.saved.size(); ++i) check_same(cpu.saved[i], gpu.saved[i]);
 }
 
 TEST_CASE("on a GPU, a run that was stopped and goes on from its checkpoint ends with the bits of one that was not",

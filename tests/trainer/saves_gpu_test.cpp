@@ -7,7 +7,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
-#include <cstdlib>
+#include <limits>
 #include <sstream>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -136,6 +136,14 @@ struct SavingOutside : Callback {
   Saving inner;
 };
 
+// The simulator's batch norm has no bfloat16.
+struct WithoutNorm : Wide {
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    ++batches;
+    return at::mse_loss(second->forward(first->forward(batch[0]).relu()), batch[1]);
+  }
+};
+
 // Keeps an average of the weights, and has the module compute with it now and then.
 struct Averaging : Callback {
   Phase phase() const override { return Phase::observe; }
@@ -178,9 +186,9 @@ Files files_of(const fs::path& checkpoints) {
   return files;
 }
 
-template <class M>
+template <class M, class Saver = Saving>
 FitReport train(const TemporaryFolder& folder, bool async, const Change& change,
-                std::shared_ptr<Callback> saving = std::make_shared<Saving>()) {
+                const std::shared_ptr<Saver>& saving = std::make_shared<Saver>()) {
   at::manual_seed(11);
   const auto module = std::make_shared<M>();
   TrainerOptions options = quiet(folder);
@@ -189,22 +197,18 @@ FitReport train(const TemporaryFolder& folder, bool async, const Change& change,
   options.log_every_n_steps = 1000;
   Parts parts;
   parts.seed = 3;
-  parts.add(std::move(saving));
+  parts.add(saving);
   if (change) change(options, parts);
   return Trainer(options, parts).fit(module, regression_data(4 * kSteps, 0));
 }
 
 // What is saved while the run trains is what is saved while it stands.
-template <class M>
-void check_saves(const Change& change = {}, bool captures = false) {
+template <class M, class Saver = Saving>
+void check_saves(const Change& change = {}) {
   const TemporaryFolder standing, training;
-  const auto saving = [&]() -> std::shared_ptr<Callback> {
-    if (captures) return std::make_shared<SavingOutside>();
-    return std::make_shared<Saving>();
-  };
   const auto folder = [](const FitReport& report) { return report.run_dir / "checkpoints"; };
-  const Files wanted = files_of(folder(train<M>(standing, false, change, saving())));
-  const Files found = files_of(folder(train<M>(training, true, change, saving())));
+  const Files wanted = files_of(folder(train<M, Saver>(standing, false, change)));
+  const Files found = files_of(folder(train<M, Saver>(training, true, change)));
   CHECK(wanted.size() >= (kSteps / 2) * 4);
   REQUIRE(wanted.size() == found.size());
   for (const auto& [name, bytes] : wanted) {
@@ -223,14 +227,14 @@ TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the b
     check_saves<Wide>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("16-mixed"); });
   }
   SECTION("master weights") {
-    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("bf16-true"); });
+    check_saves<WithoutNorm>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("bf16-true"); });
   }
   SECTION("in an accumulation window, whose gradients are saved") {
     check_saves<Wide>([](TrainerOptions& o, Parts&) { o.accumulate_grad_batches = 3; });
   }
   SECTION("manual optimization with two optimizers") { check_saves<Manual>(); }
   SECTION("a captured step") {
-    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.cuda_graph = true; }, /*captures=*/true);
+    check_saves<Wide, SavingOutside>([](TrainerOptions& o, Parts&) { o.cuda_graph = true; });
   }
   SECTION("a callback that averages weights") {
     check_saves<Wide>([](TrainerOptions&, Parts& p) { p.add(std::make_shared<Averaging>()); });
@@ -242,4 +246,71 @@ TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the b
     });
   }
   SECTION("a forward that writes weights") { check_saves<Renormed<0>>(); }
+}
+
+TEST_CASE("on a GPU, a checkpoint costs the run no wait, and what follows runs while it is copied, up to the optimizer's step",
+          "[gpu]") {
+  require_gpus(1);
+  const std::string precision = GENERATE("32-true", "bf16-mixed", "16-mixed");
+  CAPTURE(precision);
+  const auto saving = std::make_shared<Saving>();
+  const TemporaryFolder folder;
+  train<WithoutNorm>(folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
+  REQUIRE(saving->waits_of_saves.size() >= kSteps / 2 - 1);
+  CHECK(saving->failed.empty());
+  // 16-mixed logs its loss scale and its skipped steps: the running values of metrics are read.
+  const int64_t most = precision == "16-mixed" ? 1 : 0;
+  for (const int64_t waits : saving->waits_of_saves) CHECK(waits <= most);
+  for (size_t i = 1; i < saving->other_waits.size(); ++i) CHECK(saving->other_waits[i] == 0);
+  if (!device_counts()) return;
+  for (size_t i = 1; i + 1 < saving->until_backward.size(); ++i) {
+    CAPTURE(i);
+    CHECK(saving->until_backward[i] == saving->other_until_backward[i]);
+    CHECK(saving->until_step[i] == 1);
+    CHECK(saving->other_until_step[i] <= 1);  // copies may be under way still
+  }
+}
+
+TEST_CASE("on a GPU, a copy during which forward wrote a weight for the first time is not kept, and later saves are right",
+          "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder standing, training;
+  const auto saving = std::make_shared<Saving>();
+  const FitReport wanted = train<Renormed<5>>(standing, false, {});
+  const FitReport found = train<Renormed<5>>(training, true, {}, saving);
+  REQUIRE(saving->failed == std::vector<std::string>{"step-5.ckpt"});
+  CHECK(saving->why.find("'first.weight' was written before the optimizer's step") != std::string::npos);
+  Files expected = files_of(wanted.run_dir / "checkpoints"), files = files_of(found.run_dir / "checkpoints");
+  std::erase_if(expected, [](const auto& file) { return file.first.starts_with("step-5.ckpt"); });
+  CHECK((files == expected));
+}
+
+TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once the run has gone on", "[gpu]") {
+  require_gpus(1);
+  struct Broken : Wide {
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      const at::NoGradGuard no_grad;
+      if (batches == 4) kept = second->bias.clone();
+      if (batches == 5) second->bias.fill_(std::numeric_limits<double>::quiet_NaN());
+      if (batches == 6) second->bias.copy_(kept);
+    }
+    StepOutput training_step(const Batch& batch, int64_t index) override {
+      if (batches == 5) return Tensor((++batches, Tensor()));  // a batch without a loss is no step
+      return Wide::training_step(batch, index);
+    }
+    Tensor kept;
+  };
+  for (const bool async : {true, false}) {
+    CAPTURE(async);
+    const TemporaryFolder folder;
+    const auto saving = std::make_shared<Saving>();
+    const FitReport report = train<Broken>(folder, async, {}, saving);
+    CHECK(saving->failed == std::vector<std::string>{"step-5.ckpt"});
+    CHECK(saving->why.find("is not written: 'second.bias' is not finite") != std::string::npos);
+    const Files files = files_of(report.run_dir / "checkpoints");
+    CHECK_FALSE(files.contains("step-5.ckpt/model.safetensors"));
+    CHECK(files.contains("step-7.ckpt/model.safetensors"));
+    REQUIRE(report.last_checkpoint);
+    CHECK(verify_checkpoint(*report.last_checkpoint).ok());
+  }
 }
