@@ -15,6 +15,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/strategies/mixed_precision.h"
+#include "step_rows.h"
 #include "support/gpu.h"
 
 using namespace fulgur;
@@ -198,11 +199,17 @@ struct Watching : Callback {
     for (auto& [name, value] : weights(run.module())) now[name] = value.cpu();
     after.push_back(std::move(now));
   }
-  std::vector<std::map<std::string, Tensor>> after;
+  void on_train_epoch_start(RunContext& run) override {
+    std::map<std::string, Tensor> now;
+    for (auto& [name, value] : weights(run.module())) now[name] = value.cpu();
+    at_epochs.push_back(std::move(now));
+  }
+  std::vector<std::map<std::string, Tensor>> after, at_epochs;
 };
 
 struct Policed {
-  std::vector<std::map<std::string, Tensor>> after, saved;
+  std::vector<std::map<std::string, Tensor>> after, at_epochs;
+  std::map<int64_t, std::map<std::string, Tensor>> saved;  // by step
   std::string noted, error;
   int64_t global_step = 0;
 };
@@ -230,10 +237,11 @@ Policed train_policed(const std::string& accelerator, const std::string& policy)
     run.error = error.what();
   }
   run.after = watching->after;
+  run.at_epochs = watching->at_epochs;
   const auto run_dir = folder / "fulgur_logs/version_0";
   auto all = list_checkpoints(run_dir / "checkpoints");
   for (const auto& summary : all) {
-    auto& one = run.saved.emplace_back();
+    auto& one = run.saved[summary.global_step];
     for (const auto& [name, value] : read_checkpoint(summary.path).module) one[name] = value;
   }
   run.noted = read_text(run_dir / "nonfinite.jsonl");
@@ -252,34 +260,42 @@ int64_t number_in(const std::string& text, const std::string& field) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, each policy for losses that are not finite acts in the step in which the CPU does, with the same weights after it", "[gpu]") {
+TEST_CASE("on a GPU, each policy for losses that are not finite acts as on the CPU, once the row has arrived", "[gpu]") {
   require_gpus(1);
   const std::string policy = GENERATE("raise", "skip", "stop", "rollback");
   CAPTURE(policy);
   const Policed cpu = train_policed("cpu", policy), gpu = train_policed("cuda", policy);
-  constexpr size_t kBad = 8;  // batch
-  // Rows are written in each step, so the device's losses are read in each. With skip, the device decides by itself.
-  if (policy != "skip") {
-    for (const char* field : {"epoch", "first_batch", "last_batch"}) CHECK(number_in(cpu.noted, field) == number_in(gpu.noted, field));
-    CHECK(number_in(gpu.noted, "last_batch") == static_cast<int64_t>(kBad));
-    // The device has made the step by then.
-    CHECK(number_in(gpu.noted, "global_step") == number_in(cpu.noted, "global_step") + 1);
-  } else {
+  // The bad batch, and the steps of the device when its row is judged: after kLater more batches, or at the epoch's end.
+  constexpr int64_t kBad = 8, kEpoch = 12;
+  constexpr int64_t kJudged = std::min<int64_t>(kBad + 1 + fulgur::detail::StepRows::kLater, kEpoch);
+  if (policy == "skip") {
+    // The device decides by itself, in the step.
     CHECK(gpu.noted.empty());
+    CHECK(gpu.error.empty());
+    CHECK(gpu.global_step == cpu.global_step);
+    REQUIRE(gpu.after.size() == cpu.after.size());
+    for (size_t i = 0; i < cpu.after.size(); ++i) check_same(cpu.after[i], gpu.after[i]);
+  } else {
+    for (const char* field : {"epoch", "first_batch", "last_batch"})
+      CHECK(number_in(cpu.noted, field) == number_in(gpu.noted, field));
+    CHECK(number_in(gpu.noted, "last_batch") == kBad);
+    CHECK(number_in(cpu.noted, "global_step") == kBad);
+    CHECK(number_in(gpu.noted, "global_step") == kJudged);
+    CHECK((policy == "raise") == !cpu.error.empty());
+    CHECK((policy == "raise") == !gpu.error.empty());
+    for (size_t i = 0; i < kBad; ++i) check_same(cpu.after.at(i), gpu.after.at(i));
   }
-  CHECK(cpu.error.empty() == gpu.error.empty());
-  CHECK((policy == "raise") == !gpu.error.empty());
-  CHECK(gpu.global_step == cpu.global_step + (policy == "stop" || policy == "rollback" ? 1 : 0));
-  // A batch that raises has no end on the CPU; on the device it has.
-  REQUIRE(gpu.after.size() == cpu.after.size() + (policy == "raise" ? 1 : 0));
-  for (size_t i = 0; i < cpu.after.size(); ++i) {
-    CAPTURE(i);
-    if (i != kBad || policy == "skip") check_same(cpu.after[i], gpu.after[i]);
+  if (policy == "raise" || policy == "stop") CHECK(static_cast<int64_t>(gpu.after.size()) == kJudged);
+  if (policy == "stop") CHECK(gpu.global_step == kJudged);
+  if (policy == "rollback") {
+    // To the checkpoint of step 6, in both; the device's second epoch begins with it.
+    check_same(cpu.saved.at(6), gpu.saved.at(6));
+    check_same(gpu.saved.at(6), gpu.at_epochs.at(1));
+    CHECK(gpu.global_step == 24);
+    return;
   }
-  // Counted by steps, of which the device has made one more: what was saved after the bad batch is of other batches.
-  if (policy == "rollback") return;
   REQUIRE(cpu.saved.size() == gpu.saved.size());
-  for (size_t i = 0; i < cpu.saved.size(); ++i) check_same(cpu.saved[i], gpu.saved[i]);
+  for (const auto& [step, saved] : cpu.saved) check_same(saved, gpu.saved.at(step));
 }
 
 TEST_CASE("on a GPU, a run that was stopped and goes on from its checkpoint ends with the bits of one that was not",
