@@ -1,9 +1,12 @@
 #include "fulgur/core/state_tree.h"
 
+#include <ATen/ops/full.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/late_number.h"
 #include "fulgur/core/progress.h"
 
 using namespace fulgur;
@@ -40,4 +43,21 @@ TEST_CASE("Progress survives its state, and a damaged state changes nothing") {
   damaged["epoch"] = 9;
   CHECK_THROWS_AS(copy.load_state(damaged), CheckpointError);
   CHECK(copy.epoch == 2);
+}
+
+TEST_CASE("a late number of the CPU is a number; one that is still a tensor is read where a number is wanted") {
+  CHECK(late_number(at::full({}, 7, at::kInt)).holds<int64_t>());
+  CHECK(late_number(at::full({1}, 0.5)).as_double() == 0.5);
+  CHECK(late_number(at::full({}, true, at::kBool)).as_bool());
+  // As one of a device is, until a checkpoint has copied it.
+  const auto pending = [](const Tensor& scalar) { return StateTree::map({{"__number__", scalar}}); };
+  CHECK(pending(at::full({}, 7, at::kLong)).as_int() == 7);
+  CHECK(pending(at::full({}, 7, at::kLong)).as_uint() == 7);
+  CHECK(pending(at::full({}, 0.5)).as_double() == 0.5);
+  CHECK(pending(at::full({}, true, at::kBool)).as_bool());
+  CHECK_THROWS_AS(pending(at::full({}, 0.5)).as_int(), CheckpointError);
+  CHECK_FALSE(read_late_number(StateTree(at::full({}, 0.5))));
+  CHECK_FALSE(read_late_number(StateTree::map({{"__number__", 3}})));
+  CHECK_FALSE(read_late_number(pending(at::full({2}, 0.5))));
+  CHECK_THROWS_AS(late_number(at::full({2}, 0.5)), Error);
 }
