@@ -153,6 +153,22 @@ void LogStore::add_device(Accumulator& to, const Tensor& value, double weight, R
   ++to.count;
 }
 
+void LogStore::start_watching(at::Device device) {
+  watching_on_ = device;
+  watched_.clear();
+}
+
+HostNumbers LogStore::take_watched() {
+  watching_on_.reset();
+  return std::exchange(watched_, {});
+}
+
+void LogStore::start_recording(at::Device device) {
+  recording_on_ = device;
+  recorded_.clear();
+  start_watching(device);
+}
+
 std::vector<LogStore::Addition> LogStore::take_recording() {
   recording_on_.reset();
   return std::exchange(recorded_, {});
@@ -161,7 +177,7 @@ std::vector<LogStore::Addition> LogStore::take_recording() {
 void LogStore::before_replay(const std::vector<Addition>& additions) {
   at::NoGradGuard no_grad;
   for (const Addition& addition : additions) {
-    if (addition.to->device_used) continue;
+    if (addition.number || addition.to->device_used) continue;
     addition.to->device.fill_(start_value(addition.reduce));
     addition.to->device_used = true;
   }
@@ -169,6 +185,10 @@ void LogStore::before_replay(const std::vector<Addition>& additions) {
 
 void LogStore::after_replay(const std::vector<Addition>& additions) {
   for (const Addition& addition : additions) {
+    if (addition.number) {
+      add(*addition.to, *addition.number, addition.weight, addition.reduce);
+      continue;
+    }
     addition.to->device_weight += addition.weight;
     ++addition.to->count;
   }
@@ -220,19 +240,29 @@ double LogStore::finish(Accumulator& a, Reduce reduce) {
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight,
                    const LogOptions& options) {
-  if (recording_on_)
-    throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
   Slot& s = slot(name, scope, stage, options);
-  if (s.on_step) add(s.step, value, weight, options.reduce_fx);
-  if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
+  if (watching_on_) watched_.emplace_back(s.name, value);
+  add_number(s, value, weight);
+}
+
+void LogStore::add_number(Slot& s, double value, double weight) {
+  const Reduce reduce = s.options.reduce_fx;
+  for (Accumulator* to : {s.on_step ? &s.step : nullptr, s.on_epoch ? &s.epoch : nullptr}) {
+    if (!to) continue;
+    if (recording_on_)
+      recorded_.push_back({to, weight, reduce, value});
+    else
+      add(*to, value, weight, reduce);
+  }
 }
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
                    const LogOptions& options) {
   check_scalar(name, value);
-  if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu()))
-    return log(name, scope, stage, read_cpu(value), weight, options);
+  const bool device_is_cpu = watching_on_ && watching_on_->is_cpu();
+  if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
+  if (value.is_cpu() && !recording_on_) return add_number(s, read_cpu(value), weight);
   if (s.on_step) add_device(s.step, value, weight, options.reduce_fx);
   if (s.on_epoch) add_device(s.epoch, value, weight, options.reduce_fx);
 }

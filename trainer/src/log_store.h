@@ -14,6 +14,7 @@
 #include "fulgur/core/stage.h"
 #include "fulgur/core/state_tree.h"
 #include "fulgur/core/tensor.h"
+#include "host_numbers.h"
 
 namespace fulgur::detail {
 
@@ -29,13 +30,17 @@ class LogStore {
            const LogOptions& options);
   void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
 
+  /// From here on numbers of the host are noted as they are logged; a tensor is none if the run is on the CPU itself.
+  void start_watching(at::Device device);
+  HostNumbers take_watched();
+
   /// One addition of a recorded step.
   struct Addition;
   /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that
-  /// the recorded step is launched. A number on the host is an error: it would be added again and again as it is now.
-  void start_recording(at::Device device) { recording_on_ = device; }
+  /// the recorded step is launched. So are numbers of the host, as they are now; they are noted too.
+  void start_recording(at::Device device);
   std::vector<Addition> take_recording();
-  /// Before and behind each launch.
+  /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
 
@@ -109,6 +114,7 @@ class LogStore {
     }
   };
 
+  void add_number(Slot& slot, double value, double weight);
   void add_device(Accumulator& to, const Tensor& value, double weight, Reduce reduce);
   Slot& slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
@@ -126,6 +132,8 @@ class LogStore {
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
+  std::optional<at::Device> watching_on_;
+  HostNumbers watched_;
   std::vector<std::unique_ptr<Slot>> slots_;           // in the order of their first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
@@ -136,6 +144,7 @@ struct LogStore::Addition {
   Accumulator* to;
   double weight;
   Reduce reduce;
+  std::optional<double> number = {};  // of the host; nothing if the device adds
 };
 
 }  // namespace fulgur::detail
