@@ -3,6 +3,7 @@ set(TEST_SOURCES
   captured_accumulation_gpu_test.cpp
   captured_inputs_gpu_test.cpp
   captured_numbers_gpu_test.cpp
+  captured_relation_gpu_test.cpp
   captured_step_test.cpp
   checkpointing_test.cpp
   device_options_test.cpp
