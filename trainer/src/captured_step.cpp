@@ -16,6 +16,8 @@ namespace {
 
 // Slots of logged values, optimizer state and the kernels' choices are made in these.
 constexpr int64_t kWarmUps = 3;
+// What a rank exchanges is arranged by the first window, before the second.
+constexpr int64_t kWindowsOfRanks = 2;
 
 /// The name of an entry that is not a tensor.
 std::optional<std::string> list_of(const Batch& batch) {
@@ -269,7 +271,9 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
     if (const auto name = list_of(batch))
       return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
-    if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ == 0 || !first_of_window()) return std::nullopt;
+    if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
+        !first_of_window())
+      return std::nullopt;
     if (changing_) return give_up(std::string(*changing_)), std::nullopt;
   }
   // One batch of a kind may be an epoch's last.
