@@ -69,11 +69,14 @@ TEST_CASE("F53: on two GPUs, a rank that is killed or stopped while the other wa
 
 TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to the bit", "[gpu]") {
   require_gpus(2);
-  const std::string accumulation = GENERATE("1", "2");
+  using Arguments = std::vector<std::string>;
+  // Gradients alone; in windows, in which they are exchanged once; with buffers of a layer; scaled, and clipped.
+  const auto more = GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "2"}, Arguments{"--model.norm", "true"},
+                             Arguments{"--trainer.precision", "16-mixed", "--trainer.gradient_clip_val", "0.5"});
   const auto fit = [&](const TemporaryFolder& folder, const std::string& captures) {
-    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", captures,
-                               "--trainer.accumulate_grad_batches", accumulation}),
-                   {.folder = folder.path()});
+    Arguments all{"--trainer.devices", "2", "--trainer.cuda_graph", captures};
+    all.insert(all.end(), more.begin(), more.end());
+    return trainer(on_cuda(2, all), {.folder = folder.path()});
   };
   const TemporaryFolder eager, captured;
   const Finished plain = fit(eager, "false"), run = fit(captured, "true");

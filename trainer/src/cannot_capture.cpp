@@ -39,7 +39,7 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   if (o.compression != "none") return not_with("compression");
   if (o.check_replicas_every > 0) return not_with("check_replicas_every, which reads values in a step");
   if (run.options.sync_batchnorm) return std::string("sync_batchnorm exchanges inside the forward");
-  if (o.broadcast_buffers && !run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
+  if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
     return std::string("ddp exchanges the module's buffers once a window of accumulation");
   if (!run.stages.at(Stage::train).batches.front())
     return std::string("ranks cannot know together how long their loaders are");

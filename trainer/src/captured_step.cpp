@@ -214,6 +214,7 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
 
 std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   const int64_t losses = run_.window_losses;
+  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step", run_.progress_.global_step);
   run_.logs.before_replay(recording.additions);
   recording.graph->replay();
   run_.logs.after_replay(recording.additions);
@@ -266,6 +267,9 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
   // A window with a batch without a loss is a shorter one, like the last of an epoch may be.
   if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
     return std::nullopt;
+  // Buffers are exchanged once a window, by what the strategy remembers of the eager step before; a callback may make
+  // windows longer.
+  if (run_.accumulation_ != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
   if (recorded_ && out_of_date()) start_over();
   if (!recorded_) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;

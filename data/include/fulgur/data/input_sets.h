@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "fulgur/core/export.h"
 #include "fulgur/data/batch_kind.h"
