@@ -9,6 +9,8 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <exception>
+#include <memory>
+#include <utility>
 
 namespace fulgur {
 namespace {
@@ -49,10 +51,25 @@ class OnStream {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
+/// What recordings that are never launched at the same time have in common. Their intermediate results lie in one
+/// memory pool, which so grows by what a further recording leaves behind, and not by its activations.
+struct Shared {
+  explicit Shared(c10::Device on)
+      : device(on), stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, on.index())) {}
+  /// A pool is dead once its last graph is gone.
+  std::shared_ptr<const at::cuda::MempoolId_t> memory_pool() {
+    auto there = pool.lock();
+    if (!there) pool = there = std::make_shared<const at::cuda::MempoolId_t>(at::cuda::graph_pool_handle());
+    return there;
+  }
+  c10::Device device;
+  c10::cuda::CUDAStream stream;  // cuBLAS keeps a workspace for each stream that it was used on
+  std::weak_ptr<const at::cuda::MempoolId_t> pool;
+};
+
 class CudaGraph final : public GraphCapture {
  public:
-  explicit CudaGraph(c10::Device device)
-      : device_(device), side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {}
+  explicit CudaGraph(std::shared_ptr<Shared> shared) : shared_(std::move(shared)), side_(shared_->stream) {}
 
   std::shared_ptr<void> enter_stream() override { return std::make_shared<OnStream>(side_); }
 
@@ -65,12 +82,11 @@ class CudaGraph final : public GraphCapture {
     c10::cuda::device_synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache();
     at::getHostAllocator(at::kCUDA)->empty_cache();
-    // A pool is dead once its last graph is gone.
-    pool_ = at::cuda::graph_pool_handle();
+    pool_ = shared_->memory_pool();
     graph_ = std::make_unique<Graph>();
     try {
       // Other threads (loader, prefetcher, writer) may use the device meanwhile.
-      graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+      graph_->capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
       body();
       graph_->capture_end();
     } catch (...) {
@@ -80,7 +96,11 @@ class CudaGraph final : public GraphCapture {
   }
 
   void replay() override { graph_->replay(); }
-  void forget() override { graph_.reset(); }
+  void forget() override {
+    graph_.reset();
+    pool_.reset();
+  }
+  std::unique_ptr<GraphCapture> another() override { return std::make_unique<CudaGraph>(shared_); }
 
  private:
   // LibTorch undoes a recording only where its capture has ended well. Each of these may not have begun.
@@ -99,23 +119,25 @@ class CudaGraph final : public GraphCapture {
       }
     };
     if (!graph_->ended()) {
-      attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), pool_); });
-      attempt([&] { c10::cuda::CUDACachingAllocator::releasePool(device_.index(), pool_); });
-      attempt([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
-      attempt([&] { at::getHostAllocator(at::kCUDA)->release_pool(pool_); });
+      attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(shared_->device.index(), *pool_); });
+      attempt([&] { c10::cuda::CUDACachingAllocator::releasePool(shared_->device.index(), *pool_); });
+      attempt([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_); });
+      attempt([&] { at::getHostAllocator(at::kCUDA)->release_pool(*pool_); });
     }
     graph_->forget_generators();
-    graph_.reset();
+    forget();
   }
 
-  c10::Device device_;
-  c10::cuda::CUDAStream side_;  // one for all recordings: cuBLAS keeps a workspace for each stream that it was used on
-  at::cuda::MempoolId_t pool_;
+  std::shared_ptr<Shared> shared_;
+  c10::cuda::CUDAStream side_;
+  std::shared_ptr<const at::cuda::MempoolId_t> pool_;
   std::unique_ptr<Graph> graph_;
 };
 
 }  // namespace
 
-std::unique_ptr<GraphCapture> make_cuda_graph(c10::Device device) { return std::make_unique<CudaGraph>(device); }
+std::unique_ptr<GraphCapture> make_cuda_graph(c10::Device device) {
+  return std::make_unique<CudaGraph>(std::make_shared<Shared>(device));
+}
 
 }  // namespace fulgur

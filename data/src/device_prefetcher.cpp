@@ -19,20 +19,28 @@ class SideStream {
 
   Batch copy(const Batch& batch) {
     const c10::StreamGuard guard(side_);
-    Batch copy = batch.to(device_, /*non_blocking=*/true);
+    std::optional<Batch> copy = sets_ ? sets_->write(batch, device_) : std::nullopt;
+    if (!copy) copy = batch.to(device_, /*non_blocking=*/true);
     copied_.record(side_);
-    return copy;
+    return std::move(*copy);
   }
 
   /// What the current stream does from now on may use the batch; the host waits for nothing.
   void hand_over(const Batch& batch) {
     const c10::Stream current = impl_.getStream(device_);
     copied_.block(current);
+    if (sets_) sets_->begin(batch, device_);
     for (const auto& [name, value] : batch) {
       if (const auto* tensor = std::get_if<Tensor>(&value)) used_by(current, *tensor);
       else if (const auto* list = std::get_if<std::vector<Tensor>>(&value))
         for (const Tensor& item : *list) used_by(current, item);
     }
+  }
+
+  void write_into(std::shared_ptr<InputSets> sets) {
+    sets_ = std::move(sets);
+    // What the last batches are used for ends before they are overwritten.
+    if (sets_) sets_->begin({}, device_);
   }
 
  private:
@@ -45,6 +53,7 @@ class SideStream {
   at::Device device_;
   c10::Stream side_;
   c10::Event copied_;
+  std::shared_ptr<InputSets> sets_;
 };
 
 }  // namespace
@@ -77,6 +86,10 @@ bool DevicePrefetcher::next(Batch& out) {
 
 void DevicePrefetcher::read_ahead() {
   if (device_) device_->ahead.read_ahead();
+}
+
+void DevicePrefetcher::write_into(std::shared_ptr<InputSets> sets) {
+  if (device_) device_->stream.write_into(std::move(sets));
 }
 
 void DevicePrefetcher::unread() {

@@ -8,12 +8,14 @@
 #include <set>
 
 #include "backend_rules.h"
+#include "fulgur/core/accelerator.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/sync_norm.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "gradient_reducer.h"
 #include "process_group_impl.h"
+#include "watched_capture.h"
 
 namespace fulgur {
 namespace {
@@ -117,6 +119,7 @@ void DdpStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
 
 void DdpStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   if (!group_) return;
+  optimizers_ = optimizers;
   std::vector<std::vector<NamedParameter>> shares;
   const auto all = unique_parameters(module);
   const auto learns = [&](const Tensor& value) { return value.requires_grad(); };
@@ -191,6 +194,27 @@ void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, c
   group_->use_short_timeout();
   group_->collectives().set_activity("the optimizer's step", steps_);
   if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0 && module_) check_replicas(*module_);
+}
+
+std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
+  const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
+  auto graph = accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
+  if (!graph || !group_ || !module_) return graph;
+  // A Reducer keeps the nodes that accumulate gradients, and those keep the stream that they were made on. The legacy
+  // stream cannot be captured.
+  const auto on_its_stream = graph->enter_stream();
+  for (const auto& reducer : reducers_) loaded_buckets_.push_back(reducer->buckets());
+  start_training(*module_, std::vector(optimizers_));
+  const std::weak_ptr<ProcessGroup> group = group_;
+  return detail::make_watched_capture(
+      std::move(graph), device_,
+      [group] {
+        const auto there = group.lock();
+        return there ? there->timeout() : std::chrono::milliseconds::max();
+      },
+      [group] {
+        if (const auto there = group.lock()) there->abort_late_launch();
+      });
 }
 
 void DdpStrategy::check_replicas(LightningModule& module) {

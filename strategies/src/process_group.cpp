@@ -145,8 +145,23 @@ void ProcessGroup::abort() noexcept {
   }
 }
 
+void ProcessGroup::abort_late_launch() noexcept {
+  impl_->launch_was_late = true;
+  try {
+    if (impl_->nccl) impl_->nccl->abort();
+  } catch (const std::exception& error) {
+    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
+  }
+}
+
+std::chrono::milliseconds ProcessGroup::timeout() const {
+  return milliseconds(impl_->short_timeout ? impl_->options.timeout_s : impl_->options.start_timeout_s);
+}
+
 void ProcessGroup::check() const {
   if (!impl_->nccl || impl_->ended) return;
+  if (impl_->launch_was_late)
+    lose("exchange", true, cat("a captured step with exchanges over NCCL took longer than ", format_double(static_cast<double>(timeout().count()) / 1000), " s"));
   const c10d::ErrorType error = impl_->nccl->getError();
   if (error == c10d::ErrorType::SUCCESS) return;
   // Where the device itself has failed, that is the reason: this throws its error. The communicators are aborted by

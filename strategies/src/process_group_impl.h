@@ -2,6 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -62,7 +63,8 @@ struct ProcessGroup::Impl {
   c10::intrusive_ptr<c10d::Backend> gloo, nccl;
   std::optional<detail::Heartbeat> heartbeat;
   std::optional<detail::C10dCollectives> collectives;
-  bool short_timeout = false;
+  std::atomic<bool> short_timeout = false;  // read by the thread that watches launches
+  std::atomic<bool> launch_was_late = false;
   bool ended = false;  ///< NCCL was shut down or aborted
 };
 

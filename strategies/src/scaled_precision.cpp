@@ -22,13 +22,6 @@ void check_half_format(const std::string& precision, at::ScalarType dtype, at::D
                           dtype == at::kBFloat16 ? "16-mixed or 32-true" : "32-true", "."));
 }
 
-void warn_of_small_scale(const GradScaler& scaler) {
-  const float scale = scaler.scale_tensor().item<float>();
-  if (scale < 1)
-    log::warn("strategies.small_loss_scale", cat("the loss scale has fallen to ", scale, ": the gradients overflow however small the loss is made. Is the learning rate too "
-                                                 "high, or does the model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
-}
-
 }  // namespace
 
 ScaledPrecision::ScaledPrecision(at::ScalarType dtype, std::optional<GradScaler::Options> scaler) : dtype_(dtype) {
@@ -58,10 +51,6 @@ void ScaledPrecision::abandon_step() {
 }
 
 std::optional<Tensor> ScaledPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
-
-void ScaledPrecision::check() {
-  if (scaler_) warn_of_small_scale(*scaler_);
-}
 
 StateTree ScaledPrecision::state() const {
   StateTree state;

@@ -5,6 +5,7 @@ set(TEST_SOURCES
   data_loader_test.cpp
   data_modules_test.cpp
   idx_test.cpp
+  input_sets_test.cpp
   iterable_loader_test.cpp
   loader_speed_test.cpp
   mnist_test.cpp

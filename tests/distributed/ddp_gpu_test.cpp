@@ -66,3 +66,40 @@ TEST_CASE("F53: on two GPUs, a rank that is killed or stopped while the other wa
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
 }
+
+TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to the bit", "[gpu]") {
+  require_gpus(2);
+  using Arguments = std::vector<std::string>;
+  // Gradients alone; in windows, in which they are exchanged once; with buffers of a layer; scaled, and clipped.
+  const auto more = GENERATE(Arguments{}, Arguments{"--trainer.accumulate_grad_batches", "2"}, Arguments{"--model.norm", "true"},
+                             Arguments{"--trainer.precision", "16-mixed", "--trainer.gradient_clip_val", "0.5"});
+  const auto fit = [&](const TemporaryFolder& folder, const std::string& captures) {
+    Arguments all{"--trainer.devices", "2", "--trainer.cuda_graph", captures};
+    all.insert(all.end(), more.begin(), more.end());
+    return trainer(on_cuda(2, all), {.folder = folder.path()});
+  };
+  const TemporaryFolder eager, captured;
+  const Finished plain = fit(eager, "false"), run = fit(captured, "true");
+  INFO(run.err << run.out);
+  REQUIRE(plain.exit_code == 0);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.out + run.err, "steps were made by the captured one"));
+  CHECK_FALSE(says(run.out + run.err, "not captured"));
+  CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
+}
+
+TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps ends both in time", "[gpu]") {
+  require_gpus(2);
+  const std::string trouble = GENERATE("kill", "stop");
+  const TemporaryFolder folder;
+  const auto begin = std::chrono::steady_clock::now();
+  const Finished run = trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true",
+                                           "--trainer.strategy.timeout_s", "10", "--model.trouble", trouble + "_between",
+                                           "--model.trouble_step", "9"}),
+                               {.folder = folder.path()});
+  CHECK(seconds_since(begin) < 120);
+  INFO(run.err);
+  CHECK(says(run.out + run.err, "the step is captured"));
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
+}

@@ -58,7 +58,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
-          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert"});
+          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert", "kill_between", "stop_between"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
@@ -88,6 +88,14 @@ class ProbeNet : public fulgur::LightningModule {
     h = at::tanh(h);
     if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
     return last_(h);
+  }
+
+  // Between steps, of which captured ones do not run training_step.
+  int on_train_batch_start(const Batch&, int64_t) override {
+    if (!here() || global_step() != options_.trouble_step) return 0;
+    if (options_.trouble == "kill_between") ::raise(SIGKILL);
+    if (options_.trouble == "stop_between") ::raise(SIGSTOP);
+    return 0;
   }
 
   void on_train_start() override {

@@ -17,6 +17,8 @@ std::optional<DeviceCounts> device_counts() {
   SimulatedCudaCounts counts{};
   count(&counts);
   return DeviceCounts{.launches = static_cast<int64_t>(counts.launches),
+                      .graph_launches = static_cast<int64_t>(counts.graph_launches),
+                      .copies_to_device = static_cast<int64_t>(counts.copies_to_device),
                       .copies_on_device = static_cast<int64_t>(counts.copies_on_device),
                       .copies_between_devices = static_cast<int64_t>(counts.copies_between_devices),
                       .copies_to_host = static_cast<int64_t>(counts.copies_to_host),

@@ -61,7 +61,11 @@ inline std::shared_ptr<DataModule> regression_data(int64_t train = 40, int64_t v
   TensorDataModule::Sets sets;
   sets.train = regression(train, 1);
   if (val > 0) sets.val = sets.test = sets.predict = regression(val, 2);
-  return std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = batch_size, .eval_batch_size = {}, .shuffle = shuffle});
+  const auto data = std::make_shared<TensorDataModule>(
+      std::move(sets), TensorDataOptions{.batch_size = batch_size, .eval_batch_size = {}, .shuffle = shuffle});
+  // As one that fit() gets as what it is.
+  data->set_overridden(DataModule::hooks_of<TensorDataModule>());
+  return data;
 }
 
 /// Options for tests: quiet, one epoch, its own folder.

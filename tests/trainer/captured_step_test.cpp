@@ -65,6 +65,33 @@ struct HostNumber : Captured {
   }
 };
 
+struct NowAndThen : Captured {
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    if (i % 2 == 1) log("once", 1.0);
+    return Captured::training_step(b, i);
+  }
+};
+
+struct Constant : Captured {
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    log("alpha", 0.5, {.on_step = true, .on_epoch = true});
+    log("count", 2, {.reduce_fx = Reduce::sum});
+    return Captured::training_step(b, i);
+  }
+};
+
+struct Rate : Captured {
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    log("rate", run().optimizers().front()->groups().front().lr);
+    return Captured::training_step(b, i);
+  }
+};
+
+// One batch more to a window in each epoch.
+struct Widening : Callback {
+  void on_train_epoch_start(RunContext& run) override { run.set_accumulation(run.progress().epoch + 1); }
+};
+
 struct Hooked : Captured {
   void on_after_backward() override {}
 };
@@ -111,12 +138,69 @@ TEST_CASE("an operation that cannot be captured is named once, and the run goes 
   CHECK(same_weights(fit(three_epochs(folder), false).weights, captured.weights));
 }
 
-TEST_CASE("a step that logs a number of the host is not captured, since it would be logged as it is now") {
+TEST_CASE("a number of the host that stays the same is logged by captured steps too, as it is") {
   TemporaryFolder folder;
-  const auto captured = fit<HostNumber>(three_epochs(folder), true);
-  CHECK_THAT(captured.told, ContainsSubstring("'batch' is a number on the host"));
-  CHECK(captured.counts.replays == 0);
-  check_same_logs(fit<HostNumber>(three_epochs(folder), false), captured, "batch");
+  const auto plain = fit<Constant>(three_epochs(folder), false), captured = fit<Constant>(three_epochs(folder), true);
+  CHECK(captured.counts.replays == 27);
+  CHECK_THAT(captured.told,
+             ContainsSubstring("numbers of the host are logged as they are now: 'alpha' 0.5, 'count' 2.0"));
+  check_same_logs(plain, captured, "alpha_step");
+  check_same_logs(plain, captured, "alpha_epoch");
+  check_same_logs(plain, captured, "count");
+}
+
+TEST_CASE("a step that logs a number of the host that changes is not captured: the metric is named, and what to do") {
+  TemporaryFolder folder;
+  const auto refused = [&]<class M>(std::type_identity<M>, const char* metric) {
+    const auto captured = fit<M>(three_epochs(folder), true);
+    CHECK(captured.counts.replays == 0);
+    CHECK_THAT(captured.told, ContainsSubstring("on_train_batch_end"));
+    const auto plain = fit<M>(three_epochs(folder), false);
+    check_same_logs(plain, captured, metric);
+    CHECK(same_weights(plain.weights, captured.weights));
+    return captured.told;
+  };
+  CHECK_THAT(refused(std::type_identity<HostNumber>{}, "batch"),
+             ContainsSubstring("'batch' in log() is a number of the host that changes: it was 0.0, and then 1.0"));
+  CHECK_THAT(refused(std::type_identity<NowAndThen>{}, "once"),
+             ContainsSubstring("'once' in log() is a number of the host that is logged in some steps only"));
+  // The same in all steps before the recording, and in it.
+  CHECK_THAT(refused(std::type_identity<Rate>{}, "rate"),
+             ContainsSubstring("'rate' in log() is a number of the host that equals a learning rate"));
+}
+
+TEST_CASE("with accumulation, captured steps give the run of uncaptured ones") {
+  TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.gradient_clip_val = 0.5;
+  options.log_grad_norm = true;
+  // Batches an epoch: 11, the last an odd one. Recordings: the batches of one window by their places in it.
+  const auto check = [&](int64_t every, int64_t records, int64_t replays) {
+    CAPTURE(every);
+    options.accumulate_grad_batches = every;
+    const auto plain = fit(options, false), captured = fit(options, true);
+    // Not what is logged: the stand-in logs while it records, too, and a window has several recordings.
+    CHECK(same_weights(plain.weights, captured.weights));
+    CHECK(captured.report.global_step == plain.report.global_step);
+    CHECK(captured.counts.records == records);
+    CHECK(captured.counts.replays == replays);
+  };
+  // Windows of the whole length are captured, three batches and one window after the start.
+  check(2, 2, 30 - 4);
+  check(3, 3, 27 - 3);
+  check(4, 3, 24 - 4);
+}
+
+TEST_CASE("with accumulation, captured steps follow a window's length that changes") {
+  TemporaryFolder folder;
+  const auto run = [&](bool captures) {
+    return fit(three_epochs(folder), captures, [](Parts& parts) { parts.add(std::make_shared<Widening>()); });
+  };
+  const auto plain = run(false), captured = run(true);
+  CHECK(same_weights(plain.weights, captured.weights));
+  CHECK(plain.report.global_step == captured.report.global_step);
+  // Per epoch: windows of 1, 2 and 3.
+  CHECK(captured.counts.records == 1 + 2 + 3);
 }
 
 TEST_CASE("captured steps follow a schedule that moves the momentum") {
@@ -148,8 +232,6 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(std::type_identity<Closing>{}), ContainsSubstring("LBFGS evaluates its loss several times"));
   CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.add(std::make_shared<Watching>()); }),
              ContainsSubstring("Watching overrides on_before_zero_grad"));
-  CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.accumulate_grad_batches = 2; }),
-             ContainsSubstring("accumulate_grad_batches is not 1"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.debug = true; }), ContainsSubstring("debug is true"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.detect_anomaly = true; }),
              ContainsSubstring("detect_anomaly is true"));

@@ -93,8 +93,13 @@ struct Saving : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     const bool saves = ++batches % 2 == 1;
     if (saves)
-      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready), .reason = "test", .best = false, .keep = true,
-                              .weights_only = false, .owner = "test", .score = std::nullopt});
+      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready),
+                              .reason = "test",
+                              .best = false,
+                              .keep = true,
+                              .weights_only = false,
+                              .owner = "test",
+                              .score = std::nullopt});
     hold_event_waits_of_others(saves);
     at_end = host_waits_of_this_thread();
     stream_waits = counts().stream_waits;
@@ -150,8 +155,10 @@ struct Averaging : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     const at::NoGradGuard no_grad;
     for (const auto& [name, value] : unique_parameters(run.module())) {
-      if (!average[name].defined()) average[name] = value.detach().clone();
-      else average[name].lerp_(value.detach(), 0.1);
+      if (!average[name].defined())
+        average[name] = value.detach().clone();
+      else
+        average[name].lerp_(value.detach(), 0.1);
     }
   }
   void on_train_batch_start(RunContext& run, const Batch&, int64_t index) override {
@@ -180,7 +187,8 @@ Files files_of(const fs::path& checkpoints) {
     // One line a field.
     std::istringstream state(read_text(summary.path / "state.json"));
     for (std::string line; std::getline(state, line);)
-      for (const char* field : {"\"precision\"", "\"nonfinite\"", "\"optimizer_steps\"", "\"logs\"", "\"metrics\"", "\"gradients\""})
+      for (const char* field :
+           {"\"precision\"", "\"nonfinite\"", "\"optimizer_steps\"", "\"logs\"", "\"metrics\"", "\"gradients\""})
         if (line.starts_with(field)) files[cat(name, "/", field)] = line;
   }
   return files;
@@ -220,7 +228,8 @@ void check_saves(const Change& change = {}) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for", "[gpu]") {
+TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for",
+          "[gpu]") {
   require_gpus(1);
   SECTION("batch norm and AdamW") { check_saves<Wide>(); }
   SECTION("16-mixed") {
@@ -248,14 +257,17 @@ TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the b
   SECTION("a forward that writes weights") { check_saves<Renormed<0>>(); }
 }
 
-TEST_CASE("on a GPU, a checkpoint costs the run no wait, and what follows runs while it is copied, up to the optimizer's step",
-          "[gpu]") {
+TEST_CASE(
+    "on a GPU, a checkpoint costs the run no wait, and what follows runs while it is copied, up to the optimizer's "
+    "step",
+    "[gpu]") {
   require_gpus(1);
   const std::string precision = GENERATE("32-true", "bf16-mixed", "16-mixed");
   CAPTURE(precision);
   const auto saving = std::make_shared<Saving>();
   const TemporaryFolder folder;
-  train<WithoutNorm>(folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
+  train<WithoutNorm>(
+      folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
   REQUIRE(saving->waits_of_saves.size() >= kSteps / 2 - 1);
   CHECK(saving->failed.empty());
   for (const int64_t waits : saving->waits_of_saves) CHECK(waits == 0);
@@ -282,8 +294,13 @@ TEST_CASE("on a GPU, a checkpoint waits neither for rows on their way nor for ru
   struct SavingSeldom : Callback {
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t index) override {
       if (index == 3)
-        run.request_checkpoint({.name = "a", .reason = "test", .best = false, .keep = true, .weights_only = false,
-                                .owner = "test", .score = std::nullopt});
+        run.request_checkpoint({.name = "a",
+                                .reason = "test",
+                                .best = false,
+                                .keep = true,
+                                .weights_only = false,
+                                .owner = "test",
+                                .score = std::nullopt});
       before = host_waits_of_this_thread();
     }
     void on_train_batch_start(RunContext&, const Batch&, int64_t index) override {
@@ -298,8 +315,8 @@ TEST_CASE("on a GPU, a checkpoint waits neither for rows on their way nor for ru
   for (const bool async : {false, true}) {
     const TemporaryFolder folder;
     const auto saving = std::make_shared<SavingSeldom>();
-    const FitReport report = train<Logged>(folder, async, [&](TrainerOptions& o, Parts&) { o.log_every_n_steps = every; },
-                                           saving);
+    const FitReport report = train<Logged>(
+        folder, async, [&](TrainerOptions& o, Parts&) { o.log_every_n_steps = every; }, saving);
     files[async] = files_of(report.run_dir / "checkpoints");
     if (!async) continue;
     CHECK(saving->waits == std::vector<int64_t>(saving->waits.size(), 0));
@@ -308,8 +325,9 @@ TEST_CASE("on a GPU, a checkpoint waits neither for rows on their way nor for ru
   CHECK(files[true].contains("a.ckpt/\"logs\""));
 }
 
-TEST_CASE("on a GPU, a copy during which forward wrote a weight for the first time is not kept, and later saves are right",
-          "[gpu]") {
+TEST_CASE(
+    "on a GPU, a copy during which forward wrote a weight for the first time is not kept, and later saves are right",
+    "[gpu]") {
   require_gpus(1);
   const TemporaryFolder standing, training;
   const auto saving = std::make_shared<Saving>();

@@ -1,5 +1,9 @@
 set(TEST_SOURCES
   captured_gpu_test.cpp
+  captured_accumulation_gpu_test.cpp
+  captured_inputs_gpu_test.cpp
+  captured_numbers_gpu_test.cpp
+  captured_relation_gpu_test.cpp
   captured_step_test.cpp
   checkpointing_test.cpp
   device_options_test.cpp

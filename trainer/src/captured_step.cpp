@@ -1,12 +1,12 @@
 #include "captured_step.h"
 
-#include <ATen/record_function.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
-#include <mutex>
 
+#include "failed_operation.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -16,89 +16,17 @@ namespace {
 
 // Slots of logged values, optimizer state and the kernels' choices are made in these.
 constexpr int64_t kWarmUps = 3;
+// What a rank exchanges is arranged by the first window, before the second.
+constexpr int64_t kWindowsOfRanks = 2;
 
-// The operation that a recording stopped at: the outermost that an exception left. Backward runs in a thread of its
-// own, so the callback is global; operations of other threads that fail at the same time are not told apart.
-class FailedOperation {
- public:
-  FailedOperation()
-      : handle_(at::addGlobalCallback(
-            at::RecordFunctionCallback(
-                [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
-                [](const at::RecordFunction& function, at::ObserverContext*) {
-                  if (std::uncaught_exceptions() == 0) return;
-                  const std::lock_guard lock(mutex());
-                  left() = function.name();
-                })
-                .scopes({at::RecordScope::FUNCTION}))) {
-    const std::lock_guard lock(mutex());
-    left().clear();
-  }
-  ~FailedOperation() { at::removeCallback(handle_); }
-  FailedOperation(const FailedOperation&) = delete;
-  FailedOperation& operator=(const FailedOperation&) = delete;
-  static std::string take() {
-    const std::lock_guard lock(mutex());
-    return left();
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static std::string& left() {
-    static std::string name;
-    return name;
-  }
-  at::CallbackHandle handle_;
-};
-
-// Those that lie between the batch's arrival and its end: what they do on the host would be done once.
-struct Inside {
-  Hook hook;
-  const char* name;
-  bool of_callbacks = false;  // too
-};
-constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true},
-                             Inside{Hook::on_after_backward, "on_after_backward", true},
-                             Inside{Hook::on_before_optimizer_step, "on_before_optimizer_step", true},
-                             Inside{Hook::on_before_zero_grad, "on_before_zero_grad", true},
-                             Inside{Hook::backward, "backward"},
-                             Inside{Hook::configure_gradient_clipping, "configure_gradient_clipping"},
-                             Inside{Hook::optimizer_step, "optimizer_step"},
-                             Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
-
-}  // namespace
-
-std::optional<std::string> cannot_capture(const Run& run) {
-  const TrainerOptions& o = run.options;
-  if (run.manual) return "the module optimizes by itself (automatic_optimization() is false)";
-  if (run.plan.optimizers.empty()) return "there is no optimizer";
-  const PlannedOptimizer& planned = run.plan.optimizers.front();
-  if (planned.optimizer->needs_closure())
-    return cat(planned.optimizer->name(), " evaluates its loss several times in a step");
-  if (run.accumulation_ != 1 || o.accumulate_grad_batches != 1) return "accumulate_grad_batches is not 1";
-  if (o.debug) return "debug is true, which reads values in each step";
-  if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step";
-  if (o.check_every > 0) return "check_every is not 0, which reads values in a step";
-  if (run.world_size() > 1) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
-  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " cuts batches into parts");
-  for (const auto& [hook, name, of_callbacks] : kInside) {
-    if (run.model->overridden().has(hook))
-      return cat("the module overrides ", name, ", which lies inside the captured step");
-    for (const auto& callback : run.callbacks)
-      if (of_callbacks && callback->overridden().has(hook))
-        return cat(callback->state_key(), " overrides ", name, ", which lies inside the captured step");
-  }
-  auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
-  if (!recordable) return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
-  if (!planned.optimizer->keep_rates_on_device())
-    return cat(planned.optimizer->name(), " takes its learning rate from the host");
-  if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
-    return cat("the schedule moves the momentum, which ", planned.optimizer->name(), " takes from the host");
+/// The name of an entry that is not a tensor.
+std::optional<std::string> list_of(const Batch& batch) {
+  for (const auto& [name, value] : batch)
+    if (!std::holds_alternative<Tensor>(value)) return name;
   return std::nullopt;
 }
+
+}  // namespace
 
 CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body body)
     : run_(run),
@@ -110,25 +38,56 @@ CapturedStep::~CapturedStep() {
   if (replays_ > 0) log::info(cat("cuda_graph: ", replays_, " steps were made by the captured one"));
 }
 
+void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
+  if (prefetcher_ && sets_) prefetcher_->write_into(sets_);
+}
+
 void CapturedStep::give_up(const std::string& reason) {
+  start_over();
+  copy_batches();
   given_up_ = true;
-  recorded_ = false;
-  graph_->forget();
   log::warn("trainer.not_captured",
             cat("cuda_graph: the steps are not captured: ", reason, ". The run goes on without"));
 }
 
-bool CapturedStep::same_kind(const Batch& batch) const {
-  auto mine = inputs_.begin();
-  for (const auto& [name, value] : batch) {
-    if (mine == inputs_.end() || mine->first != name) return false;
-    const auto* a = std::get_if<Tensor>(&mine->second);
-    const auto* b = std::get_if<Tensor>(&value);
-    if (!a || !b || a->sizes() != b->sizes() || a->scalar_type() != b->scalar_type() || a->device() != b->device())
-      return false;
-    ++mine;
+void CapturedStep::start_over() {
+  recorded_ = false;
+  warm_ups_ = windows_ = 0;
+  recordings_ = {};
+  window_gradients_.clear();
+  logged_ = {};
+  changing_.reset();
+}
+
+bool CapturedStep::ask_for_sets(const Batch& batch) {
+  if (!prefetcher_) copies_ = true;
+  if (copies_ || (sets_ && sets_->kind().fits(batch))) return true;
+  sets_ = std::make_shared<InputSets>(BatchKind(batch));
+  prefetcher_->write_into(sets_);
+  return false;
+}
+
+void CapturedStep::copy_batches() {
+  if (sets_ && sets_->kept())
+    log::info(
+        "cuda_graph: something keeps the tensors of batches, so each batch is copied once more for the captured step");
+  copies_ = true;
+  if (prefetcher_) prefetcher_->write_into(nullptr);
+  sets_.reset();
+}
+
+std::optional<size_t> CapturedStep::place(const Batch& batch) {
+  if (!copies_) return sets_->find(batch);
+  if (!recorded_) {
+    inputs_ = Batch();
+    for (const auto& [name, value] : batch) inputs_.add(name, std::get<Tensor>(value).clone());
+    return 0;
   }
-  return mine == inputs_.end();
+  auto input = inputs_.begin();
+  for (const auto& [name, value] : batch)
+    std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
+  return 0;
 }
 
 void CapturedStep::remember_modes() {
@@ -140,100 +99,203 @@ void CapturedStep::remember_modes() {
     training_.emplace_back(std::move(part), training);
   }
   layout_ = optimizer_->layout();
+  accumulation_ = run_.accumulation_;
 }
 
 bool CapturedStep::out_of_date() const {
-  return layout_ != optimizer_->layout() ||
+  return layout_ != optimizer_->layout() || accumulation_ != run_.accumulation_ ||
          std::any_of(learning_.begin(), learning_.end(),
                      [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
          std::any_of(training_.begin(), training_.end(),
                      [](const auto& pair) { return pair.first->is_training() != pair.second; });
 }
 
-bool CapturedStep::record(const Batch& batch, int64_t batch_idx) {
-  Optimizer& optimizer = *run_.plan.optimizers.front().optimizer;
-  inputs_ = Batch();
-  for (const auto& [name, value] : batch) {
-    const auto* tensor = std::get_if<Tensor>(&value);
-    if (!tensor) return give_up(cat("'", escape_controls(name), "' of the batch is not a tensor")), false;
-    inputs_.add(name, tensor->clone());
+std::vector<Tensor> CapturedStep::gradients() const {
+  std::vector<Tensor> all;
+  all.reserve(learning_.size());
+  for (const auto& [parameter, learns] : learning_) all.push_back(parameter.grad());
+  return all;
+}
+
+void CapturedStep::set_gradients(const std::vector<Tensor>& gradients) const {
+  for (size_t i = 0; i < gradients.size(); ++i) learning_[i].first.mutable_grad() = gradients[i];
+}
+
+bool CapturedStep::gradients_are(const std::vector<Tensor>& others) const {
+  return std::equal(learning_.begin(), learning_.end(), others.begin(), others.end(),
+                    [](const auto& mine, const Tensor& other) { return mine.first.grad().is_same(other); });
+}
+
+void CapturedStep::keep_gradients_in_place() {
+  std::vector<Tensor> made = gradients();
+  if (window_gradients_.empty()) {
+    window_gradients_ = std::move(made);
+    return;
   }
-  optimizer.upload_rates();
-  remember_modes();
+  std::vector<Tensor> from, to;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (made[i].is_same(window_gradients_[i])) continue;
+    if (made[i].defined() != window_gradients_[i].defined())
+      throw Error("parameters get gradients in some batches of a window only");
+    from.push_back(made[i]);
+    to.push_back(window_gradients_[i]);
+  }
+  const at::NoGradGuard no_grad;
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  set_gradients(window_gradients_);
+}
+
+StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  run_.logs.start_recording(run_.device());
+  Batch in_format = batch;
+  run_.to_memory_format(in_format);
+  StepOutput output = body_(in_format, batch_idx, last_of_window());
+  if (first_of_window() && !last_of_window()) keep_gradients_in_place();
+  recording.gradients_after = gradients();
+  recording.additions = run_.logs.take_recording();
+  numbers_ = run_.logs.take_noted();
+  return output;
+}
+
+bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  const PlannedOptimizer& planned = run_.plan.optimizers.front();
+  if (!recorded_) remember_modes();
+  recording.gradients_before = gradients();
+  const int64_t losses = run_.window_losses;
   stopped_at_.clear();
   optimizer_->set_recording(true);
+  recording.graph = graph_->another();
   try {
-    graph_->record([this, batch_idx] {
+    recording.graph->record([&recording, batch, batch_idx, this] {
       const FailedOperation failed;
       try {
-        run_.logs.start_recording(run_.device());
-        output_ = body_(inputs_, batch_idx);
-        additions_ = run_.logs.take_recording();
+        recording.output = record_body(recording, batch, batch_idx);
       } catch (...) {
         stopped_at_ = FailedOperation::take();
         throw;
       }
     });
   } catch (const std::exception& error) {
-    undo_step();
+    undo_step(recording.gradients_before, losses);
     std::string what = error.what();
     what = what.substr(0, what.find('\n'));
     return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
   } catch (...) {
-    undo_step();
+    undo_step(recording.gradients_before, losses);
     throw;
   }
   optimizer_->set_recording(false);
-  if (!output_.loss.defined()) {
-    undo_step();
-    return give_up("training_step returned no loss"), false;
+  look_at(numbers_, last_of_window());
+  if (!changing_ && planned.scheduler) changing_ = rate_among(numbers_, *planned.optimizer);
+  if (changing_ || !recording.output.loss.defined()) {
+    undo_step(recording.gradients_before, losses);
+    return give_up(changing_ ? std::string(*changing_) : "training_step returned no loss"), false;
   }
+  set_gradients(recording.gradients_before);
+  run_.window_losses = losses;
+  if (records_++ == 0)
+    log::info(
+        cat("cuda_graph: the step is captured",
+            numbers_.empty() ? "" : cat("; numbers of the host are logged as they are now: ", text_of(numbers_))));
+  recorded_ = true;
   return true;
 }
 
-void CapturedStep::undo_step() {
+void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losses) {
   optimizer_->set_recording(false);
   run_.logs.take_recording();
+  run_.logs.take_noted();
   run_.strategy->precision().abandon_step();
   run_.plan.optimizers.front().optimizer->zero_grad();
+  set_gradients(gradients);
   GradientNorm::take(*run_.model);
-  run_.window_done = run_.window_losses = 0;
+  run_.window_losses = losses;
 }
 
-void CapturedStep::start_over() {
-  recorded_ = false;
-  warm_ups_ = 0;
-  output_ = {};
-  graph_->forget();
+std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
+  const int64_t losses = run_.window_losses;
+  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step", run_.progress_.global_step);
+  run_.logs.before_replay(recording.additions);
+  recording.graph->replay();
+  run_.logs.after_replay(recording.additions);
+  run_.finite.saw_replayed_step();
+  set_gradients(recording.gradients_after);
+  run_.window_losses = losses;
+  ++replays_;
+  return recording.output;
 }
 
-std::shared_ptr<void> CapturedStep::warm_up() {
-  if (given_up_ || recorded_ || warm_ups_ == kWarmUps) return nullptr;
+void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
+  std::optional<HostNumbers>& before = logged_[last];
+  if (before && !changing_) changing_ = changing_number(*before, numbers);
+  if (!before) before = numbers;
+}
+
+std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
+  struct Step {
+    Step(CapturedStep& captured, bool is_alike) : step(captured), alike(is_alike), last(captured.last_of_window()) {}
+    ~Step() {
+      if (std::uncaught_exceptions() > exceptions) return;
+      const HostNumbers numbers = step.run_.logs.take_noted();
+      if (alike) step.look_at(numbers, last);
+      if (step.recorded_ && step.changing_) step.give_up(std::string(*step.changing_));
+    }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+    CapturedStep& step;
+    bool alike, last;
+    int exceptions = std::uncaught_exceptions();
+    std::shared_ptr<void> on_stream;  // left first
+  };
+  if (given_up_) return nullptr;
+  bool alike = kind_.fits(batch);
+  if (!recorded_ && !alike) {
+    kind_ = BatchKind(batch);
+    logged_ = {};
+    alike = true;
+  }
+  auto step = std::make_shared<Step>(*this, alike);
+  run_.logs.start_noting(run_.device());
+  if (recorded_) return step;
   ++warm_ups_;
-  return graph_->enter_stream();
+  if (last_of_window()) ++windows_;
+  step->on_stream = graph_->enter_stream();
+  return step;
 }
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
-  if (given_up_ || run_.accumulation_ != 1) return std::nullopt;
+  // A window with a batch without a loss is a shorter one, like the last of an epoch may be.
+  if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
+    return std::nullopt;
+  // Buffers are exchanged once a window, by what the strategy remembers of the eager step before; a callback may make
+  // windows longer.
+  if (run_.accumulation_ != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
   if (recorded_ && out_of_date()) start_over();
-  if (!recorded_ && warm_ups_ < kWarmUps) return std::nullopt;
   if (!recorded_) {
-    if (!record(batch, batch_idx)) return std::nullopt;
-    if (records_++ == 0) log::info("cuda_graph: the step is captured");
-    recorded_ = true;
-  } else {
-    if (!same_kind(batch)) return std::nullopt;
-    auto input = inputs_.begin();
-    for (const auto& [name, value] : batch)
-      std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
-    run_.plan.optimizers.front().optimizer->upload_rates();
+    if (warm_ups_ < kWarmUps - 1) return std::nullopt;
+    if (const auto name = list_of(batch))
+      return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
+    if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
+        !first_of_window())
+      return std::nullopt;
+    if (changing_) return give_up(std::string(*changing_)), std::nullopt;
   }
-  run_.logs.before_replay(additions_);
-  graph_->replay();
-  run_.logs.after_replay(additions_);
-  run_.finite.saw_replayed_step();
-  ++replays_;
-  return output_;
+  // One batch of a kind may be an epoch's last.
+  if (!kind_.fits(batch)) return std::nullopt;
+  std::optional<size_t> set = place(batch);
+  if (!set) {
+    copy_batches();
+    if (recorded_) return start_over(), std::nullopt;
+    set = place(batch);
+  }
+  std::optional<Recording>& recording =
+      recordings_[*set * 4 + (first_of_window() ? 2 : 0) + (last_of_window() ? 1 : 0)];
+  if (!first_of_window() && !gradients_are(recording ? recording->gradients_before : window_gradients_))
+    return std::nullopt;
+  if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
+  run_.plan.optimizers.front().optimizer->upload_rates();
+  if (!recording && !record(recording.emplace(), copies_ ? inputs_ : batch, batch_idx)) return std::nullopt;
+  return replay(*recording);
 }
 
 }  // namespace fulgur::detail

@@ -191,6 +191,22 @@ void LogStore::forget_watched() {
   for (auto& s : slots_) s->step.watched = 0;
 }
 
+void LogStore::start_noting(at::Device device) {
+  noting_on_ = device;
+  noted_.clear();
+}
+
+HostNumbers LogStore::take_noted() {
+  noting_on_.reset();
+  return std::exchange(noted_, {});
+}
+
+void LogStore::start_recording(at::Device device) {
+  recording_on_ = device;
+  recorded_.clear();
+  start_noting(device);
+}
+
 std::vector<LogStore::Addition> LogStore::take_recording() {
   recording_on_.reset();
   return std::exchange(recorded_, {});
@@ -200,6 +216,7 @@ void LogStore::before_replay(const std::vector<Addition>& additions) {
   at::NoGradGuard no_grad;
   std::vector<Tensor> zero;
   for (const Addition& addition : additions) {
+    if (addition.number) continue;
     Accumulator& to = *addition.to;
     if (to.device_used) {
       if (const double factor = std::exchange(to.device_factor, 1); factor != 1) to.device.mul_(factor);
@@ -214,6 +231,10 @@ void LogStore::before_replay(const std::vector<Addition>& additions) {
 
 void LogStore::after_replay(const std::vector<Addition>& additions) {
   for (const Addition& addition : additions) {
+    if (addition.number) {
+      add(*addition.to, *addition.number, addition.weight, addition.reduce);
+      continue;
+    }
     addition.to->device_weight += addition.weight;
     ++addition.to->count;
     if (addition.watched) ++addition.to->watched;
@@ -252,21 +273,32 @@ double LogStore::finish(const Accumulator& a, Reduce reduce) {
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight,
                    const LogOptions& options) {
-  if (recording_on_)
-    throw Error(cat("[module.log] '", name, "' is a number on the host, which a captured step cannot change."));
   Slot& s = slot(name, scope, stage, options);
-  if (s.on_step) add(s.step, value, weight, options.reduce_fx), s.has_steps = true;
-  if (s.on_epoch) add(s.epoch, value, weight, options.reduce_fx);
+  s.has_steps |= s.on_step;
+  if (noting_on_) noted_.emplace_back(s.name, value);
+  add_number(s, value, weight);
+}
+
+void LogStore::add_number(Slot& s, double value, double weight) {
+  const Reduce reduce = s.options.reduce_fx;
+  for (Accumulator* to : {s.on_step ? &s.step : nullptr, s.on_epoch ? &s.epoch : nullptr}) {
+    if (!to) continue;
+    if (recording_on_)
+      recorded_.push_back({to, weight, reduce, value});
+    else
+      add(*to, value, weight, reduce);
+  }
 }
 
 void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
                    const LogOptions& options) {
   check_scalar(name, value);
-  if (value.is_cpu() && !(recording_on_ && recording_on_->is_cpu()))
-    return log(name, scope, stage, read_cpu(value), weight, options);
+  const bool device_is_cpu = noting_on_ && noting_on_->is_cpu();
+  if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, read_cpu(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
+  s.has_steps |= s.on_step;
+  if (value.is_cpu() && !recording_on_) return add_number(s, read_cpu(value), weight);
   if (s.on_step) {
-    s.has_steps = true;
     add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
     if (sums && stage == Stage::train) remember(value, s.step);

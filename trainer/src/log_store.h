@@ -15,6 +15,7 @@
 #include "fulgur/core/stage.h"
 #include "fulgur/core/state_tree.h"
 #include "fulgur/core/tensor.h"
+#include "host_numbers.h"
 
 namespace fulgur::detail {
 
@@ -39,12 +40,15 @@ class LogStore {
   bool watched_is_finite();
   /// Forgets what the running window has watched.
   void forget_watched();
+  /// From here on numbers of the host are noted as they are logged; a tensor is none if the run is on the CPU itself.
+  void start_noting(at::Device device);
+  HostNumbers take_noted();
 
   /// One addition of a recorded step.
   struct Addition;
   /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that
-  /// the recorded step is launched. A number on the host is an error: it would be added again and again as it is now.
-  void start_recording(at::Device device) { recording_on_ = device; }
+  /// the recorded step is launched. So are numbers of the host, as they are now; they are noted too.
+  void start_recording(at::Device device);
   std::vector<Addition> take_recording();
   /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
@@ -141,6 +145,7 @@ class LogStore {
   };
   using Running = std::pair<Slot*, Accumulator>;
 
+  void add_number(Slot& slot, double value, double weight);
   void add_device(Accumulator& to, DeviceScalars& scalars, const Tensor& value, double weight, Reduce reduce);
   void remember(const Tensor& value, Accumulator& to);
   /// The value that the device's part begins with.
@@ -164,6 +169,8 @@ class LogStore {
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
+  std::optional<at::Device> noting_on_;
+  HostNumbers noted_;
   std::vector<std::unique_ptr<Slot>> slots_;           // in the order of their first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
@@ -205,6 +212,7 @@ struct LogStore::Addition {
   Accumulator* to;
   double weight;
   Reduce reduce;
+  std::optional<double> number = {};  // of the host; nothing if the device adds
   bool watched = false;
 };
 

@@ -154,8 +154,16 @@ std::string Run::where() const {
 }
 
 void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
+  transfer(batch, loader_idx);
+  // After the hooks: what one of them makes of the batch is an image as well.
+  to_memory_format(batch);
+}
+
+void Run::transfer(Batch& batch, int64_t loader_idx) {
   strategy->batch_to_device(*model, data.module.get(), batch, loader_idx);
-  // Behind the hooks: what one of them makes of the batch is an image as well.
+}
+
+void Run::to_memory_format(Batch& batch) const {
   if (channels_last()) to_channels_last(batch);
 }
 

@@ -105,6 +105,9 @@ class Run final : public RunContext {
   bool channels_last() const { return options.memory_format == "channels_last"; }
   /// Brings the batch to the device, through the transfer hooks, and into the run's memory format.
   void batch_to_device(Batch& batch, int64_t loader_idx);
+  /// Its two parts.
+  void transfer(Batch& batch, int64_t loader_idx);
+  void to_memory_format(Batch& batch) const;
   /// Calls `function` on each callback, in their order. Logging inside is of `scope`.
   template <class Function>
   void each_callback(LogScope scope, Function function) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "cannot_capture.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -50,6 +51,11 @@ TrainingStep::TrainingStep(Run& run)
 
 TrainingStep::~TrainingStep() { run_.debug = nullptr; }
 
+void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
+  if (captured_) captured_->set_prefetcher(prefetcher);
+}
+
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   LightningModule& module = *run.model;
@@ -64,7 +70,8 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
-  run.batch_to_device(batch, 0);
+  run.transfer(batch, 0);
+  if (!captured_ || !captured_->reads(batch)) run.to_memory_format(batch);
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
   run.batch_samples_ = static_cast<double>(samples);
@@ -121,16 +128,23 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
     if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
-  std::shared_ptr<void> on_capturing_stream;
-  if (captured_) {
-    run.checkpoints.before_writes();  // the optimizer's step is inside
-    if (auto output = captured_->step(batch, batch_idx)) {
-      handle_->count_step();
-      count_step();
-      return *output;
-    }
-    on_capturing_stream = captured_->warm_up();
+  if (!captured_) return eager_step(batch, batch_idx);
+  run.checkpoints.before_writes();  // the optimizer's step is inside
+  if (auto output = captured_->step(batch, batch_idx)) {
+    ++run.window_losses;
+    if (++run.window_done < run.window_length) return *output;
+    handle_->count_step();
+    count_step();
+    return *output;
   }
+  const std::shared_ptr<void> before_recording = captured_->eager_step(batch);
+  Batch in_format = batch;
+  run.to_memory_format(in_format);
+  return eager_step(in_format, batch_idx);
+}
+
+StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
+  Run& run = run_;
   const bool last_of_window = run.window_done + 1 == run.window_length;
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
@@ -298,16 +312,18 @@ void TrainingStep::start_capturing() {
   if (reason)
     return log::warn("trainer.not_captured",
                      cat("cuda_graph: the steps are not captured: ", *reason, ". The run goes on without"));
-  captured_ = std::make_unique<CapturedStep>(run, std::move(graph), [this](const Batch& batch, int64_t batch_idx) {
-    StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
-    if (!output.loss.defined()) return output;
-    Optimizer& optimizer = handle_->optimizer();
-    prepare_gradients();
-    run_.strategy->optimizer_step(optimizer, {}, run_.finite.found_inf());
-    run_.strategy->precision().update();
-    optimizer.zero_grad();
-    return output;
-  });
+  captured_ = std::make_unique<CapturedStep>(run, std::move(graph),
+                                             [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
+                                               StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+                                               if (!output.loss.defined() || !last_of_window) return output;
+                                               Optimizer& optimizer = handle_->optimizer();
+                                               prepare_gradients();
+                                               run_.strategy->optimizer_step(optimizer, {}, run_.finite.found_inf());
+                                               run_.strategy->precision().update();
+                                               optimizer.zero_grad();
+                                               return output;
+                                             });
+  captured_->set_prefetcher(prefetcher_);
 }
 
 void TrainingStep::end_window() {

@@ -17,7 +17,7 @@ class TrainingStep {
   TrainingStep& operator=(const TrainingStep&) = delete;
 
   /// The loader of the batches, where it copies them to the device ahead of time; else nullptr.
-  void set_prefetcher(DevicePrefetcher* prefetcher) { prefetcher_ = prefetcher; }
+  void set_prefetcher(DevicePrefetcher* prefetcher);
   /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's
   /// rest.
   bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
@@ -26,6 +26,8 @@ class TrainingStep {
 
  private:
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// A step of automatic optimization that is no captured one.
+  StepOutput eager_step(const Batch& batch, int64_t batch_idx);
   StepOutput manual_step(const Batch& batch, int64_t batch_idx);
   /// The step of an optimizer that evaluates its loss several times.
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);

@@ -232,8 +232,8 @@ void TrainerOptions::fields(Fields& f) {
   f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
   f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
   f(cuda_graph, "cuda_graph",
-    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on one CUDA device. Where a step "
-    "cannot be captured, the reason is told and the run goes on without.");
+    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on one CUDA device. If a step "
+    "cannot be captured, the run says why and goes on without.");
   f(float32_matmul_precision, "float32_matmul_precision",
     "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the device has it); null: as the process has it.")
       .one_of({"highest", "high", "medium"});

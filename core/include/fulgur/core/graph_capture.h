@@ -23,6 +23,10 @@ class FULGUR_API GraphCapture {
   virtual void replay() = 0;
   /// Frees what was recorded, with its memory.
   virtual void forget() {}
+  /// A recorder for other work of the same device, on the same stream. Its recording may lie in memory that this one's
+  /// uses only while it runs, so neither is launched while the other is under way; what a recording leaves behind stays
+  /// its own for as long as a tensor holds it.
+  virtual std::unique_ptr<GraphCapture> another() = 0;
 };
 
 }  // namespace fulgur

@@ -47,8 +47,6 @@ class FULGUR_API Precision : public Stateful {
   virtual void abandon_step() {}
   /// The factor that the loss is multiplied by now, on the device; nothing where it is not scaled.
   virtual std::optional<Tensor> loss_scale() const { return std::nullopt; }
-  /// Where metrics are written: warns of what goes wrong. May wait for the device.
-  virtual void check() {}
   /// Bytes that it keeps beside weights, gradients and optimizer state (float32 copies of the weights).
   virtual int64_t extra_bytes() const { return 0; }
   /// False where a step cannot evaluate its loss several times (a loss scale that changes in between).

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "fulgur/core/loader.h"
+#include "fulgur/data/input_sets.h"
 
 namespace fulgur {
 
@@ -26,6 +27,9 @@ class FULGUR_API DevicePrefetcher : public Loader {
   /// To be called when the step of the last batch was launched: the following batch is read and its copy begun. `next` does
   /// not, since a loader that is late would hold up the step of a batch that is there.
   void read_ahead();
+  /// From the next batch that is read on, batches are copied into these sets where their kind fits; nullptr: into fresh
+  /// memory again. On a CPU it does nothing.
+  void write_into(std::shared_ptr<InputSets> sets);
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override { loader_->configure(seed, rank, world_size); }
   void share_evenly(UnevenShares rest) override { loader_->share_evenly(rest); }

@@ -58,6 +58,8 @@ class FULGUR_API DdpStrategy final : public Strategy {
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  /// Exchanges are recorded too; the reducers are made again, on the stream that records.
+  std::unique_ptr<GraphCapture> make_graph_capture() override;
   /// The buckets of the reducers: with three ranks and more the last bits of a sum depend on them.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
@@ -78,6 +80,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
   std::shared_ptr<ProcessGroup> group_;
   SingleProcessCollectives alone_;
   LightningModule* module_ = nullptr;
+  std::vector<Optimizer*> optimizers_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;

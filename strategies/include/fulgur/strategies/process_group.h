@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -38,6 +39,11 @@ class FULGUR_API ProcessGroup {
   void shut_down() noexcept;
   /// The end of this rank alone: kernels that wait for other ranks return, and nothing may be exchanged any more.
   void abort() noexcept;
+  /// For work of the device with exchanges that LibTorch's own thread does not watch, from any thread: kernels that wait
+  /// for other ranks return, and `check` throws.
+  void abort_late_launch() noexcept;
+  /// How long an exchange may take now.
+  std::chrono::milliseconds timeout() const;
   /// Throws a DistributedError where an exchange over NCCL has failed since the start. Such a failure is found by a
   /// thread of LibTorch, and what the device computes from then on is undefined; so this is called where the host has
   /// waited for it.

@@ -18,7 +18,6 @@ class FULGUR_API ScaledPrecision : public Precision {
   void update() override;
   void abandon_step() override;
   std::optional<Tensor> loss_scale() const override;
-  void check() override;
   /// The scale's; a checkpoint of a run without one lets it begin anew.
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -52,6 +53,13 @@ struct FULGUR_API DataSource {
   Loaders train, validation, test, predict;
   DataSource() = default;
   DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
+  /// A data module whose class is known here: unless it overrides a transfer hook, its batches are copied to the device
+  /// ahead of time.
+  template <std::derived_from<DataModule> D>
+    requires(!std::same_as<D, DataModule>)
+  DataSource(std::shared_ptr<D> data) : module(std::move(data)) {
+    if (!module->overridden().exact) module->set_overridden(DataModule::hooks_of<D>());
+  }
   DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
 };

@@ -1,0 +1,84 @@
+// cuda_graph and numbers of the host in log().
+#include <ATen/ops/scalar_tensor.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "captured_fit.h"
+#include "support/gpu.h"
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct Constant : Captured {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("alpha", 0.5, {.on_step = true, .on_epoch = true});
+    log("count", 2, {.reduce_fx = Reduce::sum});
+    // A tensor on the CPU is read at once.
+    log("beta", at::scalar_tensor(0.25), {.reduce_fx = Reduce::last});
+    return Captured::training_step(batch, batch_idx);
+  }
+};
+
+struct Index : Captured {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("index", static_cast<double>(batch_idx));
+    return Captured::training_step(batch, batch_idx);
+  }
+};
+
+// Changes after steps were captured, and before one that is made as it is.
+struct Late : Captured {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("late", run().progress().global_step < 6 ? 1.0 : 2.0);
+    return Captured::training_step(batch, batch_idx);
+  }
+};
+
+template <class M>
+std::pair<Outcome<M>, Outcome<M>> both(const TrainerOptions& options) {
+  return {fit<M>(options, false, by_device), fit<M>(options, true, by_device)};
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, numbers of the host that stay the same are logged by captured steps", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.accelerator = "cuda";
+  const auto [plain, captured] = both<Constant>(options);
+  CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
+  CHECK_THAT(captured.told, ContainsSubstring("'alpha' 0.5, 'count' 2.0, 'beta' 0.25"));
+  for (const char* name : {"alpha_step", "alpha_epoch", "count", "beta", "train_loss"})
+    check_same_logs(plain, captured, name);
+}
+
+TEST_CASE("on a GPU, a number of the host that changes is named, and the steps are not captured", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.accelerator = "cuda";
+  const auto [plain, captured] = both<Index>(options);
+  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'index' in log() is a number of the host that changes"));
+  CHECK_THAT(captured.told, !ContainsSubstring("steps were made by the captured one"));
+  check_same_logs(plain, captured, "index");
+  CHECK(same_weights(plain.weights, captured.weights));
+}
+
+TEST_CASE("on a GPU, a number of the host that changes later ends the capture where a step shows it", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  options.accelerator = "cuda";
+  options.accumulate_grad_batches = 2;
+  // An epoch's last window has whole batches, but is shorter, and so made as it is.
+  const auto captured = fit<Late>(options, true, by_device, {}, 44);
+  CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
+  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'late' in log() is a number of the host that changes"));
+  const auto values = captured.logger->values("late");
+  CHECK(values.back().second == 2.0);
+}

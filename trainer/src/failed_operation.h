@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace fulgur::detail {
+
+/// The operation that a recording stopped at: the outermost that an exception left. Backward runs in a thread of its
+/// own, so the callback is global; operations of other threads that fail at the same time are not told apart.
+class FailedOperation {
+ public:
+  FailedOperation()
+      : handle_(at::addGlobalCallback(
+            at::RecordFunctionCallback(
+                [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> { return nullptr; },
+                [](const at::RecordFunction& function, at::ObserverContext*) {
+                  if (std::uncaught_exceptions() == 0) return;
+                  const std::lock_guard lock(mutex());
+                  left() = function.name();
+                })
+                .scopes({at::RecordScope::FUNCTION}))) {
+    const std::lock_guard lock(mutex());
+    left().clear();
+  }
+  ~FailedOperation() { at::removeCallback(handle_); }
+  FailedOperation(const FailedOperation&) = delete;
+  FailedOperation& operator=(const FailedOperation&) = delete;
+  static std::string take() {
+    const std::lock_guard lock(mutex());
+    return left();
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::string& left() {
+    static std::string name;
+    return name;
+  }
+  at::CallbackHandle handle_;
+};
+
+}  // namespace fulgur::detail
