@@ -252,7 +252,10 @@ int64_t number_in(const std::string& text, const std::string& field) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, each policy for losses that are not finite acts in the step in which the CPU does, with the same weights after it", "[gpu]") {
+TEST_CASE(
+    "on a GPU, each policy for losses that are not finite acts in the step in which the CPU does, with the same "
+    "weights after it",
+    "[gpu]") {
   require_gpus(1);
   const std::string policy = GENERATE("raise", "skip", "stop", "rollback");
   CAPTURE(policy);
@@ -260,7 +263,8 @@ TEST_CASE("on a GPU, each policy for losses that are not finite acts in the step
   constexpr size_t kBad = 8;  // batch
   // Rows are written in each step, so the device's losses are read in each. With skip, the device decides by itself.
   if (policy != "skip") {
-    for (const char* field : {"epoch", "first_batch", "last_batch"}) CHECK(number_in(cpu.noted, field) == number_in(gpu.noted, field));
+    for (const char* field : {"epoch", "first_batch", "last_batch"})
+      CHECK(number_in(cpu.noted, field) == number_in(gpu.noted, field));
     CHECK(number_in(gpu.noted, "last_batch") == static_cast<int64_t>(kBad));
     // The device has made the step by then.
     CHECK(number_in(gpu.noted, "global_step") == number_in(cpu.noted, "global_step") + 1);

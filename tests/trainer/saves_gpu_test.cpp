@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kSteps = 12, kWidth = 70'000;  // each tensor with a copy of its own
+constexpr int64_t kSteps = 12, kWidth = 70'000;  // tensors too large to be put together
 
 // Learns with batch norm, and logs nothing.
 struct Wide : LightningModule {
@@ -93,8 +93,13 @@ struct Saving : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     const bool saves = ++batches % 2 == 1;
     if (saves)
-      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready), .reason = "test", .best = false, .keep = true,
-                              .weights_only = false, .owner = "test", .score = std::nullopt});
+      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready),
+                              .reason = "test",
+                              .best = false,
+                              .keep = true,
+                              .weights_only = false,
+                              .owner = "test",
+                              .score = std::nullopt});
     hold_event_waits_of_others(saves);
     at_end = host_waits_of_this_thread();
     stream_waits = counts().stream_waits;
@@ -150,8 +155,10 @@ struct Averaging : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     const at::NoGradGuard no_grad;
     for (const auto& [name, value] : unique_parameters(run.module())) {
-      if (!average[name].defined()) average[name] = value.detach().clone();
-      else average[name].lerp_(value.detach(), 0.1);
+      if (!average[name].defined())
+        average[name] = value.detach().clone();
+      else
+        average[name].lerp_(value.detach(), 0.1);
     }
   }
   void on_train_batch_start(RunContext& run, const Batch&, int64_t index) override {
@@ -220,7 +227,8 @@ void check_saves(const Change& change = {}) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for", "[gpu]") {
+TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for",
+          "[gpu]") {
   require_gpus(1);
   SECTION("batch norm and AdamW") { check_saves<Wide>(); }
   SECTION("16-mixed") {
@@ -248,14 +256,17 @@ TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the b
   SECTION("a forward that writes weights") { check_saves<Renormed<0>>(); }
 }
 
-TEST_CASE("on a GPU, a checkpoint costs the run no wait, and what follows runs while it is copied, up to the optimizer's step",
-          "[gpu]") {
+TEST_CASE(
+    "on a GPU, a checkpoint costs the run no wait, and what follows runs while it is copied, up to the optimizer's "
+    "step",
+    "[gpu]") {
   require_gpus(1);
   const std::string precision = GENERATE("32-true", "bf16-mixed", "16-mixed");
   CAPTURE(precision);
   const auto saving = std::make_shared<Saving>();
   const TemporaryFolder folder;
-  train<WithoutNorm>(folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
+  train<WithoutNorm>(
+      folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
   REQUIRE(saving->waits_of_saves.size() >= kSteps / 2 - 1);
   CHECK(saving->failed.empty());
   // 16-mixed logs its loss scale and its skipped steps: the running values of metrics are read.
@@ -271,8 +282,9 @@ TEST_CASE("on a GPU, a checkpoint costs the run no wait, and what follows runs w
   }
 }
 
-TEST_CASE("on a GPU, a copy during which forward wrote a weight for the first time is not kept, and later saves are right",
-          "[gpu]") {
+TEST_CASE(
+    "on a GPU, a copy during which forward wrote a weight for the first time is not kept, and later saves are right",
+    "[gpu]") {
   require_gpus(1);
   const TemporaryFolder standing, training;
   const auto saving = std::make_shared<Saving>();
@@ -285,7 +297,7 @@ TEST_CASE("on a GPU, a copy during which forward wrote a weight for the first ti
   CHECK((files == expected));
 }
 
-TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once the run has gone on", "[gpu]") {
+TEST_CASE("on a GPU, weights that are not finite are refused by the writer while the run trains", "[gpu]") {
   require_gpus(1);
   struct Broken : Wide {
     void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
