@@ -1,6 +1,5 @@
 #include "fulgur/checkpoint/async_writer.h"
 
-
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -27,7 +26,9 @@ CheckpointError current_error(const char* where) {
   } catch (const CheckpointError& error) {
     return error;
   } catch (const std::bad_alloc&) {
-    return CheckpointError(cat("[checkpoint.", where, "] there is not enough memory. An asynchronous save needs as much host memory as the state is large."));
+    return CheckpointError(
+        cat("[checkpoint.", where,
+            "] there is not enough memory. An asynchronous save needs as much host memory as the state is large."));
   } catch (const std::exception& error) {
     return CheckpointError(cat("[checkpoint.", where, "] ", error.what()));
   } catch (...) {

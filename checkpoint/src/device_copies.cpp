@@ -12,7 +12,7 @@
 namespace fulgur::detail {
 namespace {
 
-// A copy of its own costs the host and the bus about as long as these bytes take.
+// One more copy takes the host and the bus about as long as these bytes do.
 constexpr int64_t kSmall = int64_t{256} << 10;
 
 // Those that one kernel copies for all.
@@ -39,8 +39,10 @@ Tensor part_of(const Tensor& bytes, int64_t offset, const Tensor& like) {
 }  // namespace
 
 void DeviceCopies::Item::replace(Tensor copy) const {
-  if (tensor) *tensor = std::move(copy);
-  else *leaf = StateTree(std::move(copy));
+  if (tensor)
+    *tensor = std::move(copy);
+  else
+    *leaf = StateTree(std::move(copy));
 }
 
 int64_t DeviceCopies::Device::packed_bytes() const {
@@ -118,9 +120,12 @@ void DeviceCopies::start(const IsLate& is_late) {
   for (const Item& item : items_) {
     Device& device = device_of(item.source);
     device.used = true;
-    if (item.bytes() <= kSmall) device.small.push_back(&item);
-    else if (is_late && is_late(item.source)) device.late.push_back(&item);
-    else device.urgent.push_back(&item);
+    if (item.bytes() <= kSmall)
+      device.small.push_back(&item);
+    else if (is_late && is_late(item.source))
+      device.late.push_back(&item);
+    else
+      device.urgent.push_back(&item);
   }
   // In the order in which they are copied below.
   std::vector<int64_t> sizes;

@@ -14,12 +14,13 @@ namespace fulgur::detail {
 /// True for a tensor that nobody writes before `before_writes`.
 using IsLate = std::function<bool(const Tensor&)>;
 
-/// Copies of tensors of CUDA devices in pinned memory, made on a stream of their own that neither the host nor the
+/// Copies of tensors of CUDA devices in pinned memory, made on a side stream that neither the host nor the
 /// current stream waits for.
 ///
 /// What is small is first put together on the device, on the current stream: one kernel for each dtype and one copy for
-/// each device, and from then on the tensors may change. What is large is copied from where it is. The current stream waits at once
-/// for the copies of those that may change at any time (`IsLate` false), and in `before_writes` for the rest.
+/// each device, and from then on the tensors may change. What is large is copied from where it is. The current stream
+/// waits at once for the copies of those that may change at any time (`IsLate` false), and in `before_writes` for the
+/// rest.
 class DeviceCopies {
  public:
   /// Of the snapshot before.

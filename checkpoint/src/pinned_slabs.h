@@ -7,8 +7,8 @@
 
 namespace fulgur::detail {
 
-/// Pinned memory of the host in a few large pieces, which are kept and used again: the driver takes milliseconds for each
-/// that it makes, however small, and LibTorch rounds each up to a power of two.
+/// Pinned memory of the host in a few large pieces, which are kept and used again: the driver takes milliseconds for
+/// each that it makes, however small, and LibTorch rounds each up to a power of two.
 class PinnedSlabs {
  public:
   /// A part of a slab.

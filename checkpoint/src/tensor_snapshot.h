@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Copies of all tensors of a checkpoint in host memory, which is used again: for tensors of the host where place, shape
-/// and dtype are the same. What the last four snapshots did not need is given back.
+/// Copies of all tensors of a checkpoint in host memory, which is used again: for tensors of the host where place,
+/// shape and dtype are the same. What the last four snapshots did not need is given back.
 class TensorSnapshot {
  public:
   /// `content`, and `facts` where there are any, with each tensor replaced by a copy, in memory of this object: valid

@@ -26,8 +26,8 @@ constexpr size_t kNowhere = static_cast<size_t>(-1);
 // grad() would ask first whether the tensor is a leaf, which attach() has done.
 const Tensor& gradient_of(const Tensor& parameter) { return parameter.unsafeGetTensorImpl()->grad(); }
 
-// Elements lie in memory in the same order. The stride of a dimension of size 1 is never used, and PyTorch's kernels ignore it too: a
-// 1 × 1 convolution's gradient has another in channels_last.
+// Elements lie in memory in the same order. The stride of a dimension of size 1 is never used, and PyTorch's kernels
+// ignore it too: a 1 × 1 convolution's gradient has another in channels_last.
 bool same_layout(const Tensor& gradient, const Tensor& parameter) {
   const at::IntArrayRef sizes = parameter.sizes(), a = gradient.strides(), b = parameter.strides();
   if (gradient.sizes() != sizes) return false;

@@ -24,7 +24,7 @@ using fulgur::detail::TensorSnapshot;
 
 namespace {
 
-constexpr int64_t kLarge = 100'000;  // floats, each with a copy of its own
+constexpr int64_t kLarge = 100'000;  // floats: too many to be put together
 
 at::Device gpu() { return at::Device(at::kCUDA, 0); }
 
@@ -133,7 +133,8 @@ TEST_CASE("on a GPU, the current stream waits for a snapshot of late tensors whe
     CHECK(after.launches - before.launches <= 2);
     return after.stream_waits - before.stream_waits;
   };
-  // The side stream waits for the current one; only where any tensor may be written at once does the current one wait, too.
+  // The side stream waits for the current one; only where any tensor may be written at once does the current one wait,
+  // too.
   CHECK(take(true) == 1);
   const int64_t before = counts().stream_waits;
   snapshot.before_writes();
@@ -215,8 +216,7 @@ TEST_CASE("on a GPU, a number of the device is written as a number, read by the 
   const auto sync = write_checkpoint(folder / "sync.ckpt", content);
   AsyncCheckpointWriter writer;
   writer.submit(folder / "async.ckpt", content);
-  for (const char* name : {"whole", "real"})
-    Tensor(content.state.at(name).as_map().begin()->second.tensor()).zero_();
+  for (const char* name : {"whole", "real"}) Tensor(content.state.at(name).as_map().begin()->second.tensor()).zero_();
   const auto async = writer.wait().at(0).path;
   for (const auto& path : {sync, async}) {
     const StateTree state = read_checkpoint_state(path);

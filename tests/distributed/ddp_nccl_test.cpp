@@ -100,8 +100,10 @@ TEST_CASE(
   CHECK(difference(train("cuda"), train("cpu")) < 1e-5);
 }
 
-TEST_CASE("ddp: four GPUs over NCCL train as one process does on the same batches, to the last bits that a sum's order leaves",
-          "[gpu]") {
+TEST_CASE(
+    "ddp: four GPUs over NCCL train as one process does on the same batches, to the last bits that a sum's order "
+    "leaves",
+    "[gpu]") {
   require_gpus(4);
   const TemporaryFolder folder;
   const auto train = [&](int world, const std::string& accelerator) {
@@ -109,8 +111,8 @@ TEST_CASE("ddp: four GPUs over NCCL train as one process does on the same batche
     std::filesystem::create_directory(place);
     const std::vector<std::string> arguments =
         probe("fit", world, 12,
-              {"--trainer.accelerator", accelerator, "--trainer.max_steps", "20", "--trainer.callbacks+=ModelCheckpoint",
-               "--trainer.callbacks.every_n_train_steps", "3"});
+              {"--trainer.accelerator", accelerator, "--trainer.max_steps", "20",
+               "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "3"});
     REQUIRE(all_exit(run_ranks({.count = world, .folder = place}, arguments), 0));
     return last_checkpoint(place);
   };
@@ -144,7 +146,8 @@ TEST_CASE("ddp: on two GPUs, a checkpoint costs no rank a wait for its device", 
     CAPTURE(rank, few[rank].err, many[rank].err);
     CHECK(count(many[rank].err, "stream") == count(few[rank].err, "stream"));
     CHECK(count(many[rank].err, "device") == count(few[rank].err, "device"));
-    // The running values of what the module logs. Waits for events are the writer's, and of a host that is too far ahead.
+    // The running values of what the module logs. Waits for events are the writer's, and of a host that is too far
+    // ahead.
     CHECK(count(many[rank].err, "pageable copy") <= count(few[rank].err, "pageable copy") + kMore);
   }
 }

@@ -57,7 +57,8 @@ Outcome train(at::Device device, const std::vector<Shape>& shapes, bool strided)
 }
 
 // Of convolutions in channels_last: kernels of 1 × 1, one channel, one filter.
-const std::vector<Shape> kSameOrder{{{8, 4, 1, 1}, {4, 1, 4, 4}}, {{6, 1, 3, 3}, {9, 1, 3, 1}}, {{1, 5, 1, 1}, {77, 1, 9, 5}}, {{1}, {3}}};
+const std::vector<Shape> kSameOrder{
+    {{8, 4, 1, 1}, {4, 1, 4, 4}}, {{6, 1, 3, 3}, {9, 1, 3, 1}}, {{1, 5, 1, 1}, {77, 1, 9, 5}}, {{1}, {3}}};
 const std::vector<Shape> kOtherOrder{{{8, 4, 3, 3}, {36, 1, 12, 4}}, {{4, 5}, {1, 4}}};
 
 template <class O>

@@ -13,8 +13,8 @@ struct DeviceCounts {
   int64_t copies_on_device = 0;  ///< within one device
   int64_t copies_between_devices = 0;
   int64_t copies_to_host = 0;
-  int64_t waits = 0;                ///< of the host
-  int64_t stream_waits = 0;         ///< of streams, for events
+  int64_t waits = 0;         ///< of the host
+  int64_t stream_waits = 0;  ///< of streams, for events
   int64_t pinned_allocations = 0;
 };
 

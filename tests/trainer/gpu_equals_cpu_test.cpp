@@ -260,12 +260,14 @@ int64_t number_in(const std::string& text, const std::string& field) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, each policy for losses that are not finite acts as on the CPU, once the row has arrived", "[gpu]") {
+TEST_CASE("on a GPU, each policy for losses that are not finite acts as on the CPU, once the row has arrived",
+          "[gpu]") {
   require_gpus(1);
   const std::string policy = GENERATE("raise", "skip", "stop", "rollback");
   CAPTURE(policy);
   const Policed cpu = train_policed("cpu", policy), gpu = train_policed("cuda", policy);
-  // The bad batch, and the steps of the device when its row is judged: after kLater more batches, or at the epoch's end.
+  // The bad batch, and the steps of the device when its row is judged: after kLater more batches, or at the epoch's
+  // end.
   constexpr int64_t kBad = 8, kEpoch = 12;
   constexpr int64_t kJudged = std::min<int64_t>(kBad + 1 + fulgur::detail::StepRows::kLater, kEpoch);
   if (policy == "skip") {

@@ -18,15 +18,25 @@ using Wish = std::pair<uint64_t, CheckpointRequest>;
 
 StateTree to_state(const Wish& wish) {
   const CheckpointRequest& r = wish.second;
-  return StateTree::map({{"ticket", static_cast<int64_t>(wish.first)}, {"name", r.name.string()}, {"reason", r.reason}, {"best", r.best}, {"keep", r.keep},
-                         {"weights_only", r.weights_only}, {"owner", r.owner}, {"score", r.score ? StateTree(*r.score) : StateTree(nullptr)}});
+  return StateTree::map({{"ticket", static_cast<int64_t>(wish.first)},
+                         {"name", r.name.string()},
+                         {"reason", r.reason},
+                         {"best", r.best},
+                         {"keep", r.keep},
+                         {"weights_only", r.weights_only},
+                         {"owner", r.owner},
+                         {"score", r.score ? StateTree(*r.score) : StateTree(nullptr)}});
 }
 
 Wish to_wish(const StateTree& state) {
   const StateTree& score = state.at("score");
   return {static_cast<uint64_t>(state.at("ticket").as_int()),
-          {.name = state.at("name").as_string(), .reason = state.at("reason").as_string(), .best = state.at("best").as_bool(), .keep = state.at("keep").as_bool(),
-           .weights_only = state.at("weights_only").as_bool(), .owner = state.at("owner").as_string(),
+          {.name = state.at("name").as_string(),
+           .reason = state.at("reason").as_string(),
+           .best = state.at("best").as_bool(),
+           .keep = state.at("keep").as_bool(),
+           .weights_only = state.at("weights_only").as_bool(),
+           .owner = state.at("owner").as_string(),
            .score = score.is_null() ? std::nullopt : std::optional(score.as_double())}};
 }
 
@@ -42,8 +52,13 @@ fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_norma
 CheckpointRequest checkpoint_of_now(const Run& run, std::string reason) {
   const Progress& p = run.progress();
   const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
-  return {.name = cat("epoch=", epoch, "-step=", p.global_step), .reason = std::move(reason), .best = false, .keep = true,
-          .weights_only = false, .owner = "trainer", .score = std::nullopt};
+  return {.name = cat("epoch=", epoch, "-step=", p.global_step),
+          .reason = std::move(reason),
+          .best = false,
+          .keep = true,
+          .weights_only = false,
+          .owner = "trainer",
+          .score = std::nullopt};
 }
 
 uint64_t CheckpointStore::request(CheckpointRequest request) {
@@ -58,7 +73,8 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   std::error_code error;
   if (found != keepers_.end()) found->second.erase(std::string(owner));
   // Of an earlier part of the run, or another run: known by what a checkpoint must have.
-  else if (fs::exists(known / "state.json", error)) keepers_[known];
+  else if (fs::exists(known / "state.json", error))
+    keepers_[known];
   released_ = true;
 }
 
@@ -87,12 +103,15 @@ void CheckpointStore::settle() {
   if (!in_flight_) return;
   run_.rows.settle(/*and_act=*/false);  // a save may be held until they are written
   std::vector<AsyncCheckpointWriter::Result> results;
-  if (begin_error_) results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
-  else if (writer_) results = writer_->wait();
+  if (begin_error_)
+    results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
+  else if (writer_)
+    results = writer_->wait();
   for (auto& result : results) result = without_torn(std::move(result));
   if (run_.failed_alone) return;
   check_exchanges_before_save();
-  if (run_.world_size() > 1) results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
+  if (run_.world_size() > 1)
+    results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
   for (const auto& result : results) finish(result);
   prune();
 }
@@ -153,7 +172,8 @@ AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWrite
   remove_checkpoint(result.path);
   result.refused = true;
   result.error = CheckpointError(cat("[trainer.checkpoint] ", result.path, " is not kept: ", torn,
-                                     " was written before the optimizer's step, by forward or a callback, while it was copied. Later checkpoints wait for its copy."));
+                                     " was written before the optimizer's step, by forward or a callback, while it was "
+                                     "copied. Later checkpoints wait for its copy."));
   return result;
 }
 
@@ -178,7 +198,11 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
   requests_.erase(requests_.begin());
-  resumed_ = CheckpointInfo{.ticket = ticket, .path = path, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
+  resumed_ = CheckpointInfo{.ticket = ticket,
+                            .path = path,
+                            .epoch = run_.progress_.epoch,
+                            .global_step = run_.progress_.global_step,
+                            .request = request};
 }
 
 void CheckpointStore::tell_resumed() {
@@ -195,7 +219,11 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += ".ckpt";
   folder = plain(folder);
-  CheckpointInfo info{.ticket = ticket, .path = folder, .epoch = run_.progress_.epoch, .global_step = run_.progress_.global_step, .request = request};
+  CheckpointInfo info{.ticket = ticket,
+                      .path = folder,
+                      .epoch = run_.progress_.epoch,
+                      .global_step = run_.progress_.global_step,
+                      .request = request};
   if (!judged_later()) {
     run_.check_exchanges();
     if (const auto bad = run_.finite.bad_weight()) return refuse(info, not_finite(folder, *bad));
@@ -249,12 +277,15 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
 
 AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {
   const char* const kind = result.refused ? "?" : result.error ? "!" : "=";
-  const std::string told = run_.collectives().broadcast_text(cat(kind, result.error ? result.error->what() : result.path.string()), 0);
+  const std::string told =
+      run_.collectives().broadcast_text(cat(kind, result.error ? result.error->what() : result.path.string()), 0);
   if (run_.is_global_zero()) return result;
   AsyncCheckpointWriter::Result heard;
   heard.refused = told.starts_with("?");
-  if (told.starts_with("=")) heard.path = told.substr(1);
-  else heard.error = CheckpointError(told.substr(1));
+  if (told.starts_with("="))
+    heard.path = told.substr(1);
+  else
+    heard.error = CheckpointError(told.substr(1));
   return heard;
 }
 

@@ -19,8 +19,9 @@ namespace fulgur::detail {
 
 class Run;
 
-/// The checkpoints of a run: what is asked for is written, behind training's back unless `async_checkpoint` is off, linked as
-/// `last` and `best`, told to callbacks and loggers, and removed again when nobody keeps it. On the run's thread.
+/// The checkpoints of a run: what is asked for is written, behind training's back unless `async_checkpoint` is off,
+/// linked as `last` and `best`, told to callbacks and loggers, and removed again when nobody keeps it. On the run's
+/// thread.
 class CheckpointStore {
  public:
   explicit CheckpointStore(Run& run) : run_(run), late_(run) {}
@@ -36,8 +37,8 @@ class CheckpointStore {
   void act();
   /// Before the first step of training.
   void start_training();
-  /// Before anybody but forward and backward of a step may write weights or the state of optimizers: on a GPU, copies for
-  /// the save in flight may be under way, and what the current stream does next waits for them.
+  /// Before anybody but forward and backward of a step may write weights or the state of optimizers: on a GPU, copies
+  /// for the save in flight may be under way, and what the current stream does next waits for them.
   void before_writes();
   /// True on rank 0 where the save in flight has come to its end, and nobody was told yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
@@ -45,8 +46,8 @@ class CheckpointStore {
   void settle();
   /// The run goes on from this checkpoint.
   void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
-  /// Tells callbacks of it, as if it had been written now: they counted on that when it was, and the process may have died
-  /// in between. Behind on_train_start.
+  /// Tells callbacks of it, as if it had been written now: they counted on that when it was, and the process may have
+  /// died in between. Behind on_train_start.
   void tell_resumed();
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
@@ -80,10 +81,10 @@ class CheckpointStore {
   int64_t saved_step_ = -1, saves_ = 0;
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
-  std::optional<CheckpointError> begin_error_;   // rank 0 could not begin it, and the others are to be told
+  std::optional<CheckpointError> begin_error_;  // rank 0 could not begin it, and the others are to be told
   LateTensors late_;
-  std::string torn_;                  // what was written while it was copied for the save in flight
-  std::optional<c10::Event> begun_;   // the device's work before the save in flight; with several ranks
+  std::string torn_;                 // what was written while it was copied for the save in flight
+  std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
 };
 
 /// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.

@@ -12,11 +12,12 @@
 
 namespace fulgur {
 
-/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile, and verifies
-/// them (write_verified_checkpoint).
+/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile, and
+/// verifies them (write_verified_checkpoint).
 ///
 /// One save is in flight at most. The copies lie in host memory that is kept and used again, as much as the state is
-/// large. All functions are for one thread, which may be any. A process that ends through `exit` waits for the save first.
+/// large. All functions are for one thread, which may be any. A process that ends through `exit` waits for the save
+/// first.
 class FULGUR_API AsyncCheckpointWriter {
  public:
   /// How a save ended: a path, or an error.
@@ -46,10 +47,11 @@ class FULGUR_API AsyncCheckpointWriter {
   AsyncCheckpointWriter(const AsyncCheckpointWriter&) = delete;
   AsyncCheckpointWriter& operator=(const AsyncCheckpointWriter&) = delete;
 
-  /// Copies `content` and returns; the file will hold it as it is now, whatever changes afterwards. Waits for the save in
-  /// flight, if there is one. Tensors on a CUDA device are copied on a stream of their own into pinned memory: the host
+  /// Copies `content` and returns; the file will hold it as it is now, whatever changes afterwards. Waits for the save
+  /// in flight, if there is one. Tensors on a CUDA device are copied on a side stream into pinned memory: the host
   /// waits for nothing, and what the current stream does next waits for the copies of large tensors that are not late.
-  /// Returns the ticket of this save, 1, 2, …. Throws a CheckpointError where the copy fails; nothing is in flight then.
+  /// Returns the ticket of this save, 1, 2, …. Throws a CheckpointError where the copy fails; nothing is in flight
+  /// then.
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
 

@@ -7,9 +7,9 @@
 namespace fulgur {
 
 /// A number of a state that lies on a device, so that `state()` need not wait for it: a leaf that a checkpoint holds as
-/// the number that `scalar` (one element, integer, floating or boolean) has when the state is copied. Until then it is a
-/// map `{"__number__": scalar}`; `as_int`, `as_double` and their like read it, which waits for the device. A scalar on the
-/// CPU is read at once.
+/// the number that `scalar` (one element, integer, floating or boolean) has when the state is copied. Until then it is
+/// a map `{"__number__": scalar}`; `as_int`, `as_double` and their like read it, which waits for the device. A scalar
+/// on the CPU is read at once.
 FULGUR_API StateTree late_number(const Tensor& scalar);
 
 /// The number of such a leaf, which this waits for; nothing for any other.
