@@ -11,8 +11,8 @@ set -euo pipefail
 [ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 dir="${FULGUR_SIMULATED_CUDA_DIR:-$root/build/release/simulated_cuda}"
-if [ ! -e "$dir/libcudart.so.13" ]; then
-  echo "simulated_gpu.sh: no simulated CUDA in $dir. Build it: cmake --preset release && cmake --build build/release --target simulated_cuda" >&2
+if [ ! -e "$dir/libcudart.so.13" ] || [ ! -e "$dir/libsimulated_cuda_operators.so" ]; then
+  echo "simulated_gpu.sh: no simulated CUDA in $dir, or not all of it. Build it: cmake --preset release && cmake --build build/release --target simulated_cuda" >&2
   exit 2
 fi
 

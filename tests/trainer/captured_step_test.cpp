@@ -236,5 +236,5 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.detect_anomaly = true; }),
              ContainsSubstring("detect_anomaly is true"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.check_every = 5; }), ContainsSubstring("check_every is not 0"));
-  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }), ContainsSubstring("a step on cpu cannot be"));
+  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }), ContainsSubstring("only a CUDA device can; this run is on cpu"));
 }

@@ -48,7 +48,7 @@ void CapturedStep::give_up(const std::string& reason) {
   copy_batches();
   given_up_ = true;
   log::warn("trainer.not_captured",
-            cat("cuda_graph: the steps are not captured: ", reason, ". The run goes on without"));
+            cat("cuda_graph: the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
 }
 
 void CapturedStep::start_over() {

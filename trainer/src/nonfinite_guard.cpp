@@ -115,6 +115,20 @@ void NonFiniteGuard::log_counters() {
   if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
+void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
+  // A scaled loss overflows now and then, which is no finding; on the CPU each was noted when it was seen.
+  const bool decided_by_device = policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
+  if (!decided_by_device || skipped <= noted_skips_) return;
+  const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
+  const int64_t running = std::exchange(first_batch_, first_batch);
+  last_batch_ = last_batch;
+  const std::string what = "the norm of the gradients";
+  note(what);
+  log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ", ", steps, steps == 1 ? " step " : " steps ", batches(), ")"));
+  first_batch_ = running;
+  last_batch_ = -1;
+}
+
 void NonFiniteGuard::saw_replayed_step() {
   if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
 }
@@ -173,7 +187,7 @@ bool NonFiniteGuard::act(const std::string& what) {
     case Policy::raise: {
       const std::string bad = find();
       throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")", bad.empty() || bad == what ? "" : cat("; first of all ", bad),
-                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip goes on without such steps."));
+                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
     case Policy::skip:
       skip_step_ = true;
@@ -248,7 +262,7 @@ StateTree NonFiniteGuard::state() const {
 
 void NonFiniteGuard::load_state(const StateTree& state) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
-  skipped_ = skipped;
+  skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
 }
 

@@ -33,6 +33,8 @@ class NonFiniteGuard {
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
   /// Logs how many steps were left out, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
+  /// The row of these batches says how many steps a device has left out so far: under `skip`, each that is new is noted.
+  void saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
   /// The window of watched losses is closed: the first and the last batch in it.
   std::pair<int64_t, int64_t> close_window();
   /// Acts by the policy if losses of the batches from `first_batch` to `last_batch` were not `finite` on any rank.
@@ -69,7 +71,7 @@ class NonFiniteGuard {
   std::optional<Tensor> found_inf_;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
-  int64_t counters_logged_at_ = 0;
+  int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool skip_step_ = false, stopped_ = false;
   bool counts_ = false;  // skipped steps are counted
 };

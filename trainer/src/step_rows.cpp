@@ -63,7 +63,12 @@ void StepRows::write(Row& row) {
   if (std::exchange(row.written, true)) return;
   row.finite = row.window.finite();
   Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
-  if (row.stage == Stage::train) warn_of_small_scale(values);
+  if (row.stage == Stage::train) {
+    warn_of_small_scale(values);
+    for (const auto& [name, value] : values)
+      if (name == "skipped_steps")
+        run_.finite.saw_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
+  }
   run_.send_metrics(std::move(values), row.place);
   if (const auto then = std::exchange(row.then, {})) then();
 }

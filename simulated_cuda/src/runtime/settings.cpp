@@ -1,7 +1,12 @@
 #include "settings.h"
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
+#include <limits>
 #include <string>
 
 namespace simulated_cuda {
@@ -12,9 +17,33 @@ const char* text(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-long long number(const char* name, long long otherwise) {
-  const char* value = text(name);
-  return value ? std::strtoll(value, nullptr, 0) : otherwise;
+// A test whose settings are not what they seem would pass for nothing.
+[[noreturn]] void refuse(const char* name, const std::string& allowed) {
+  std::fprintf(stderr, "[simulated CUDA] %s is '%s'; it must be %s\n", name, text(name), allowed.c_str());
+  std::_Exit(2);
+}
+
+long long number(const char* name, long long otherwise, long long least, long long most) {
+  const char* const value = text(name);
+  if (value == nullptr) return otherwise;
+  char* end = nullptr;
+  errno = 0;
+  const long long parsed = std::strtoll(value, &end, 0);
+  if (errno != 0 || *end != '\0' || parsed < least || parsed > most)
+    refuse(name, "a number from " + std::to_string(least) +
+                     (most < std::numeric_limits<long long>::max() ? " to " + std::to_string(most) : std::string(" on")));
+  return parsed;
+}
+
+uint64_t schedule() {
+  const char* const value = text("SIMULATED_CUDA_SCHEDULE");
+  if (value == nullptr || std::strcmp(value, "immediate") == 0) return 0;
+  if (std::strcmp(value, "late") == 0) return 1;
+  char* end = nullptr;
+  const unsigned long long seed = std::strtoull(value, &end, 0);
+  if (*value == '-' || *end != '\0' || seed < 2)
+    refuse("SIMULATED_CUDA_SCHEDULE", "'immediate', 'late' or a number from 2 on");
+  return seed;
 }
 
 // CUDA_VISIBLE_DEVICES: a list of indices; the first that does not exist ends it, as in the driver.
@@ -35,19 +64,18 @@ int visible(int devices) {
 
 Settings read() {
   Settings s;
-  s.devices = visible(static_cast<int>(number("SIMULATED_CUDA_DEVICES", 1)));
-  s.device_bytes = static_cast<size_t>(number("SIMULATED_CUDA_MEMORY", 16LL << 30));
-  s.poison = static_cast<int>(number("SIMULATED_CUDA_POISON", 0xFF));
-  if (const char* schedule = text("SIMULATED_CUDA_SCHEDULE")) {
-    if (std::strcmp(schedule, "late") == 0)
-      s.schedule = 1;
-    else if (std::strcmp(schedule, "immediate") != 0)
-      s.schedule = std::strtoull(schedule, nullptr, 0);
-  }
-  s.print_counts = number("SIMULATED_CUDA_COUNTS", 0) != 0;
-  s.log = static_cast<int>(number("SIMULATED_CUDA_LOG", 1));
-  s.backtrace = number("SIMULATED_CUDA_BACKTRACE", 0) != 0;
+  constexpr long long kAny = std::numeric_limits<long long>::max();
+  s.devices = visible(static_cast<int>(number("SIMULATED_CUDA_DEVICES", 1, 0, 64)));
+  s.device_bytes = static_cast<size_t>(number("SIMULATED_CUDA_MEMORY", 16LL << 30, 1 << 20, kAny));
+  s.poison = static_cast<int>(number("SIMULATED_CUDA_POISON", 0xFF, -1, 255));
+  s.schedule = schedule();
+  s.print_counts = number("SIMULATED_CUDA_COUNTS", 0, 0, 1) != 0;
+  s.log = static_cast<int>(number("SIMULATED_CUDA_LOG", 1, 0, 3));
+  s.backtrace = number("SIMULATED_CUDA_BACKTRACE", 0, 0, 1) != 0;
   if (const char* broken = text("SIMULATED_CUDA_BREAK")) {
+    const auto known = {"wait", "query", "sync", "record_stream"};
+    if (std::none_of(known.begin(), known.end(), [&](const char* name) { return std::strcmp(broken, name) == 0; }))
+      refuse("SIMULATED_CUDA_BREAK", "'wait', 'query', 'sync' or 'record_stream'");
     s.break_wait = std::strcmp(broken, "wait") == 0;
     s.break_query = std::strcmp(broken, "query") == 0;
     s.break_sync = std::strcmp(broken, "sync") == 0;
