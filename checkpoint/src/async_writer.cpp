@@ -85,10 +85,11 @@ class AsyncCheckpointWriter::Worker {
     idle_.wait(lock, [&] { return !job_; });
   }
 
-  void complete(std::function<void(CheckpointContent&)> change) {
+  /// Of any save in flight without a ticket.
+  void complete(std::optional<uint64_t> ticket, std::function<void(CheckpointContent&)> change) {
     {
       const std::lock_guard lock(mutex_);
-      if (!job_ || std::exchange(complete_, true)) return;
+      if (!job_ || (ticket && job_->ticket != *ticket) || std::exchange(complete_, true)) return;
       change_ = std::move(change);
     }
     completed_.notify_one();
@@ -123,7 +124,7 @@ class AsyncCheckpointWriter::Worker {
     void wait_idle() {
       const std::lock_guard lock(mutex_);
       for (Worker* worker : workers_) {
-        worker->complete({});
+        worker->complete(std::nullopt, {});
         worker->wait_idle();
       }
     }
@@ -197,7 +198,7 @@ class AsyncCheckpointWriter::Worker {
 AsyncCheckpointWriter::AsyncCheckpointWriter() : worker_(std::make_unique<Worker>()) {}
 
 AsyncCheckpointWriter::~AsyncCheckpointWriter() {
-  worker_->complete({});
+  worker_->complete(std::nullopt, {});
   worker_->wait_idle();
   for (const Result& result : worker_->poll())
     if (result.error) log::error(result.error->what());
@@ -209,7 +210,9 @@ uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointC
 uint64_t AsyncCheckpointWriter::submit(const fs::path& folder, const CheckpointContent& content) {
   return submit(folder, content, Rules());
 }
-void AsyncCheckpointWriter::complete(std::function<void(CheckpointContent&)> change) { worker_->complete(std::move(change)); }
+void AsyncCheckpointWriter::complete(uint64_t ticket, std::function<void(CheckpointContent&)> change) {
+  worker_->complete(ticket, std::move(change));
+}
 void AsyncCheckpointWriter::before_writes() { worker_->before_writes(); }
 std::vector<Result> AsyncCheckpointWriter::poll() { return worker_->poll(); }
 std::vector<Result> AsyncCheckpointWriter::wait() {

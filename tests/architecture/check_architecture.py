@@ -62,6 +62,9 @@ MAY_NAME_SHARED = {".ci/run"}
 OWN = "tests/architecture/"
 
 
+WARNING = re.compile(r'log::warn\(\s*"([a-z_.0-9]+)"')
+
+
 def tracked_files(root):
     """Files under version control, or all but build folders where there is none (a tarball)."""
     try:
@@ -161,8 +164,17 @@ def check_tests(root, name, report):
             report(name, text.count("\n", 0, match.start()) + 1, "a test that needs a GPU has the tag [gpu]")
 
 
+def check_warnings(root, name, documented, report):
+    text = "\n".join(line for _, line in lines_of(root, name))
+    for match in WARNING.finditer(text):
+        if f"`{match.group(1)}`" not in documented:
+            report(name, text.count("\n", 0, match.start()) + 1, f"docs/errors.md has the warning {match.group(1)}")
+
+
 def check(root):
     breaches = []
+    errors = os.path.join(root, "docs/errors.md")
+    documented = open(errors, encoding="utf-8").read() if os.path.isfile(errors) else ""
 
     def report(name, number, rule):
         breaches.append(f"{name}:{number}: {rule}")
@@ -174,6 +186,8 @@ def check(root):
             check_code(root, name, report)
             if name.startswith("tests/"):
                 check_tests(root, name, report)
+            elif not name.startswith(("examples/", "benchmarks/")):
+                check_warnings(root, name, documented, report)
         for number, line in lines_of(root, name):
             if MACHINE_PATH.search(line):
                 report(name, number, "no path of one machine: " + line.strip()[:80])

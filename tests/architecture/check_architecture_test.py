@@ -12,6 +12,7 @@ HEADER = "#pragma once\n"
 
 # (file, text, words that the report must have; None: no report)
 CASES = [
+    ("core/src/a.cpp", 'void f() { log::warn(\n    "core.unknown", "x"); }\n', "docs/errors.md has the warning core.unknown"),
     ("callbacks/src/a.cpp", '#include "fulgur/core/module.h"\n', None),
     ("callbacks/src/a.cpp", '#include "fulgur/trainer/trainer.h"\n', "callbacks/ does not include trainer/"),
     ("callbacks/src/a.cpp", '#include <fulgur/strategies/single_device.h>\n', "callbacks/ does not include strategies/"),

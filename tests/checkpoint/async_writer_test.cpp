@@ -39,7 +39,8 @@ bool holds(const fs::path& path, int64_t value) {
   const CheckpointContent c = read_checkpoint(path);
   const auto all = [&](const Tensor& tensor) { return tensor.eq(value).all().item<bool>(); };
   return all(c.module[0].second) && all(c.module[1].second) && all(c.optimizers.as_list()[0].at("momentum").tensor()) &&
-         all(c.state.at("nested").at("list").as_list()[0].tensor()) && c.state.at("progress").at("global_step").as_int() == value;
+         all(c.state.at("nested").at("list").as_list()[0].tensor()) &&
+         c.state.at("progress").at("global_step").as_int() == value;
 }
 
 void change(CheckpointContent& c) {
@@ -100,12 +101,14 @@ TEST_CASE("a state that several threads copy is copied whole") {
   TemporaryFolder folder;
   CheckpointContent c;
   // Sizes that end in the middle of what one thread takes at once.
-  for (const int64_t size : {20'000'003, 1, 7'000'001, 0}) c.module.emplace_back(cat("t", size), at::arange(size, at::kFloat));
+  for (const int64_t size : {20'000'003, 1, 7'000'001, 0})
+    c.module.emplace_back(cat("t", size), at::arange(size, at::kFloat));
   AsyncCheckpointWriter writer;
   for (int round = 0; round < 2; ++round) writer.submit(folder / cat("a", round, ".ckpt"), c);
   for (const auto& result : writer.wait()) {
     REQUIRE_FALSE(result.error);
-    for (const auto& [name, value] : read_checkpoint(result.path).module) CHECK(value.equal(at::arange(value.numel(), at::kFloat)));
+    for (const auto& [name, value] : read_checkpoint(result.path).module)
+      CHECK(value.equal(at::arange(value.numel(), at::kFloat)));
   }
 }
 
@@ -143,14 +146,16 @@ TEST_CASE("an asynchronous save writes the same bytes as a synchronous one") {
   AsyncCheckpointWriter writer;
   writer.submit(folder / "async.ckpt", c);
   const fs::path async = writer.wait().at(0).path;
-  for (const auto& entry : fs::directory_iterator(sync)) CHECK(read_text(entry.path()) == read_text(async / entry.path().filename()));
+  for (const auto& entry : fs::directory_iterator(sync))
+    CHECK(read_text(entry.path()) == read_text(async / entry.path().filename()));
 }
 
 TEST_CASE("F52 whatever the writer's thread throws is the result of that save, and the next one goes") {
   TemporaryFolder folder;
   AsyncCheckpointWriter writer;
   const auto fail_with = [&](const std::function<long()>& thrower) {
-    const FaultCalls calls([&](std::string_view call_name, const auto& call) { return call_name == "write" ? thrower() : call(); });
+    const FaultCalls calls(
+        [&](std::string_view call_name, const auto& call) { return call_name == "write" ? thrower() : call(); });
     writer.submit(folder / "bad.ckpt", content(1));
     const auto results = writer.wait();
     REQUIRE(results.size() == 1);
@@ -159,9 +164,11 @@ TEST_CASE("F52 whatever the writer's thread throws is the result of that save, a
     return std::string(results[0].error->what());
   };
   CHECK_THAT(fail_with([]() -> long { throw 42; }), ContainsSubstring("an exception of unknown type"));
-  CHECK_THAT(fail_with([]() -> long { throw std::runtime_error("the roof is on fire"); }), ContainsSubstring("the roof is on fire"));
+  CHECK_THAT(fail_with([]() -> long { throw std::runtime_error("the roof is on fire"); }),
+             ContainsSubstring("the roof is on fire"));
   CHECK_THAT(fail_with([]() -> long { throw std::bad_alloc(); }), ContainsSubstring("not enough memory"));
-  CHECK_THAT(fail_with([]() -> long { return errno = ENOSPC, -1; }), ContainsSubstring("No space left") && ContainsSubstring("The checkpoint needs"));
+  CHECK_THAT(fail_with([]() -> long { return errno = ENOSPC, -1; }),
+             ContainsSubstring("No space left") && ContainsSubstring("The checkpoint needs"));
   writer.submit(folder / "good.ckpt", content(2));
   CHECK(holds(writer.wait().at(0).path, 2));
 }
@@ -180,7 +187,9 @@ TEST_CASE("F52 the writer's end waits for its save, and tells an error that nobo
   CHECK(holds(folder / "a.ckpt", 5));
   CHECK(logged.empty());
   {
-    const FaultCalls calls([](std::string_view call_name, const auto& call) -> long { return call_name == "fsync" ? (errno = EIO, -1) : call(); });
+    const FaultCalls calls([](std::string_view call_name, const auto& call) -> long {
+      return call_name == "fsync" ? (errno = EIO, -1) : call();
+    });
     AsyncCheckpointWriter writer;
     writer.submit(folder / "b.ckpt", content(5));
   }
@@ -188,18 +197,19 @@ TEST_CASE("F52 the writer's end waits for its save, and tells an error that nobo
   CHECK_THAT(logged, ContainsSubstring("syncing failed"));
 }
 
-TEST_CASE("a held save is written when it is complete, with what was added; exit() and the destructor write it as it is") {
+TEST_CASE(
+    "a held save is written when it is complete, with what was added; exit() and the destructor write it as it is") {
   TemporaryFolder folder;
   AsyncCheckpointWriter::Rules held;
   held.held = true;
   {
     AsyncCheckpointWriter writer;
-    writer.submit(folder / "a.ckpt", content(7), held);
+    const uint64_t first = writer.submit(folder / "a.ckpt", content(7), held);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     CHECK(writer.busy());
     CHECK_FALSE(fs::exists(folder / "a.ckpt"));
-    writer.complete([](CheckpointContent& c) { c.state["late"] = 3; });
-    writer.complete([](CheckpointContent& c) { c.state["late"] = 4; });  // too late, and of no save
+    writer.complete(first, [](CheckpointContent& c) { c.state["late"] = 3; });
+    writer.complete(first, [](CheckpointContent& c) { c.state["late"] = 4; });  // too late, and of no save
     const auto results = writer.wait();
     REQUIRE(results.size() == 1);
     CHECK_FALSE(results[0].error.has_value());
@@ -209,7 +219,9 @@ TEST_CASE("a held save is written when it is complete, with what was added; exit
     CHECK(writer.wait().size() == 1);
     CHECK_FALSE(read_checkpoint(folder / "b.ckpt").state.contains("late"));
     writer.submit(folder / "c.ckpt", content(9), held);
+    writer.complete(first, [](CheckpointContent& c) { c.state["late"] = 5; });  // of another save
   }
+  CHECK_FALSE(read_checkpoint(folder / "c.ckpt").state.contains("late"));
   CHECK(holds(folder / "c.ckpt", 9));
   const int status = in_child([&] {
     static auto* const writer = new AsyncCheckpointWriter;

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "boring.h"
 #include "fulgur/callbacks/model_checkpoint.h"
@@ -39,11 +40,12 @@ struct Watching : Callback {
   explicit Watching(std::shared_ptr<MemoryLogger> logger_) : logger(std::move(logger_)) {}
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     if (asks) asked.push_back(run.metric("train_loss"));
-    newest.push_back(logger->rows.empty() ? 0 : logger->rows.back().step);
+    newest.push_back(newest_row());
   }
-  void on_validation_start(RunContext&) override { at_validation.push_back(logger->rows.back().step); }
-  void on_train_epoch_end(RunContext&) override { at_epoch_end.push_back(logger->rows.back().step); }
-  void on_exception(RunContext&, const std::exception&) override { at_exception = logger->rows.back().step; }
+  void on_validation_start(RunContext&) override { at_validation.push_back(newest_row()); }
+  void on_train_epoch_end(RunContext&) override { at_epoch_end.push_back(newest_row()); }
+  void on_exception(RunContext&, const std::exception&) override { at_exception = newest_row(); }
+  int64_t newest_row() const { return logger->rows.empty() ? 0 : logger->rows.back().step; }
   std::shared_ptr<MemoryLogger> logger;
   bool asks = false;
   std::vector<int64_t> newest, at_validation, at_epoch_end;
@@ -197,6 +199,109 @@ TEST_CASE("on a GPU, a loss that is not finite ends the run a fixed number of ba
       ContainsSubstring("a loss or the norm of the gradients is not finite") && ContainsSubstring("batch 3)"));
   // The row of batch 3 is judged after batch 3 + kLater.
   CHECK(*FaultyAtFour::seen.rbegin() == 3 + StepRows::kLater);
+}
+
+TEST_CASE("on a GPU, a logger that throws at a row for which a save is held ends the run with its error", "[gpu]") {
+  require_gpus(1);
+  struct Broken : MemoryLogger {
+    void log_metrics(const Metrics&, int64_t step) override {
+      if (step == 4) throw std::runtime_error("the tracking server is gone");
+    }
+  };
+  TemporaryFolder folder;
+  ModelCheckpoint::Options save;
+  save.every_n_train_steps = 4;
+  save.save_top_k = -1;
+  CHECK_THROWS_WITH(fit(on_gpu(folder), false,
+                        [&](Parts& parts) {
+                          parts.loggers.push_back(std::make_shared<Broken>());
+                          parts.add(std::make_shared<ModelCheckpoint>(save));
+                        }),
+                    ContainsSubstring("the tracking server is gone"));
+}
+
+TEST_CASE("on a GPU, an exception in an evaluation leaves its rows as on the CPU", "[gpu]") {
+  require_gpus(1);
+  struct InValidation : SelfPlanned {
+    Outputs validation_step(const Batch& batch, int64_t index, int64_t) override {
+      if (index == 2) throw std::runtime_error("the user's");
+      log("val_loss", at::mse_loss(forward(batch[0]), batch[1]), {.on_step = true});
+      return {};
+    }
+  };
+  TemporaryFolder folder;
+  std::map<std::string, std::vector<std::pair<int64_t, double>>> values;
+  for (const char* accelerator : {"cpu", "cuda"}) {
+    TrainerOptions options = on_gpu(folder);
+    options.accelerator = accelerator;
+    const Fitted fitted = fit<InValidation>(options);
+    CHECK(fitted.watching->at_exception == 10);
+    values[accelerator] = fitted.logger->values("val_loss_step");
+  }
+  REQUIRE(values["cpu"].size() == 2);
+  REQUIRE(values["cuda"].size() == 2);
+  for (size_t i = 0; i < 2; ++i) CHECK(std::abs(values["cpu"][i].second - values["cuda"][i].second) < 1e-6);
+}
+
+namespace {
+
+// Makes one batch of the whole run give a loss that is not a number.
+struct Poisoning : Callback {
+  explicit Poisoning(int64_t batch) : at(batch) {}
+  void on_train_batch_start(RunContext&, const Batch& batch, int64_t) override {
+    if (batches++ == at) batch["y"].fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  int64_t at, batches = 0;
+};
+
+std::vector<std::string> lines_of(const std::filesystem::path& path) {
+  std::istringstream text(read_text(path));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("on a GPU, a logged loss that is not finite is found, also if somebody reads the metric in between",
+          "[gpu]") {
+  require_gpus(1);
+  for (const bool asks : {false, true})
+    for (const int64_t every : {1, 4, 50}) {
+      CAPTURE(asks, every);
+      TemporaryFolder folder;
+      TrainerOptions options = on_gpu(folder);
+      options.log_every_n_steps = every;
+      CHECK_THROWS_AS(fit(options, asks, [](Parts& parts) { parts.add(std::make_shared<Poisoning>(2)); }),
+                      NonFiniteError);
+    }
+}
+
+TEST_CASE("on a GPU, one loss that is not finite is rolled back once, eager or captured, and its window is named",
+          "[gpu]") {
+  require_gpus(1);
+  for (const bool captures : {false, true})
+    for (const int64_t every : {4, 100}) {
+      CAPTURE(captures, every);
+      TemporaryFolder folder;
+      TrainerOptions options = on_gpu(folder);
+      options.max_epochs = 6;
+      options.log_every_n_steps = every;
+      options.on_nonfinite = "rollback";
+      options.cuda_graph = captures;
+      const Fitted fitted = fit(options, false, [](Parts& parts) {
+        ModelCheckpoint::Options save;
+        save.every_n_train_steps = 15;
+        parts.add(std::make_shared<ModelCheckpoint>(save));
+        parts.add(std::make_shared<Poisoning>(26));
+      });
+      const auto lines = lines_of(fitted.report.run_dir / "nonfinite.jsonl");
+      REQUIRE(lines.size() == 1);
+      CHECK_THAT(lines[0], ContainsSubstring("\"epoch\":2"));
+      // Rows of 4 end after batches 3, 7 and 11 of all 10 · 6; else the epoch's end judges all of its batches.
+      CHECK_THAT(lines[0], ContainsSubstring(every == 4 ? "\"first_batch\":4,\"last_batch\":7"
+                                                        : "\"first_batch\":0,\"last_batch\":9"));
+    }
 }
 
 TEST_CASE("a loss that was logged is watched without an addition; whatever else is logged does not hide it", "[gpu]") {

@@ -158,8 +158,8 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
 }
 
 // Metrics of the rows that were on their way are known now.
-void CheckpointStore::complete_save() {
-  writer_->complete([metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
+void CheckpointStore::complete_save(uint64_t save) {
+  writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
     content.state["metrics"] = metrics;
     if (content.state.contains("logs")) content.state["logs"]["values"] = values;
   });
@@ -242,8 +242,8 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
       if (run_.is_global_zero()) {
         if (!writer_) writer_.emplace();
         try {
-          writer_->submit(folder, content, rules_for(folder, content));
-          if (awaits_rows()) run_.rows.when_written([this] { complete_save(); });
+          const uint64_t save = writer_->submit(folder, content, rules_for(folder, content));
+          if (awaits_rows()) run_.rows.when_written([this, save] { complete_save(save); });
         } catch (const CheckpointError& error) {
           if (run_.world_size() == 1) throw;
           begin_error_ = error;

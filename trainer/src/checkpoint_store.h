@@ -69,7 +69,7 @@ class CheckpointStore {
   AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
   AsyncCheckpointWriter::Result without_torn(AsyncCheckpointWriter::Result result);
   void check_exchanges_before_save();
-  void complete_save();
+  void complete_save(uint64_t save);
 
   Run& run_;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;

@@ -91,6 +91,12 @@ class ModeGuard {
     } catch (...) {
       log::error("while leaving evaluation: an exception of unknown type");
     }
+    // Rows of this evaluation are on their way only if there is one rank, so nothing is exchanged.
+    try {
+      if (run_.world_size() == 1) run_.rows.settle(/*and_act=*/false);
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    }
     run_.logs.reset(run_.stage_);
   }
   ModeGuard(const ModeGuard&) = delete;

@@ -62,7 +62,7 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stag
     throw Error(cat("[module.log] '", name,
                     "' cannot be logged from this hook. Log from a step, a batch hook, or an epoch hook."));
   if (name.empty()) throw Error("[module.log] a metric needs a name.");
-  auto made = std::make_unique<Slot>();
+  auto made = std::make_shared<Slot>();
   made->name = name;
   made->scope = scope;
   made->stage = stage;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -143,7 +144,7 @@ class LogStore {
     Accumulator* to;
     std::optional<size_t> recorded;  // which of the recorded additions
   };
-  using Running = std::pair<Slot*, Accumulator>;
+  using Running = std::pair<std::shared_ptr<Slot>, Accumulator>;  // a closed window may outlive the store's slots
 
   void add_number(Slot& slot, double value, double weight);
   void add_device(Accumulator& to, DeviceScalars& scalars, const Tensor& value, double weight, Reduce reduce);
@@ -171,7 +172,7 @@ class LogStore {
   std::vector<Addition> recorded_;
   std::optional<at::Device> noting_on_;
   HostNumbers noted_;
-  std::vector<std::unique_ptr<Slot>> slots_;           // in the order of their first use
+  std::vector<std::shared_ptr<Slot>> slots_;           // in the order of their first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
   std::map<std::string, Stage, std::less<>> stages_;

@@ -49,7 +49,7 @@ LogStore::Window LogStore::close(Stage stage, bool epoch) {
     Accumulator& a = epoch ? s->epoch : s->step;
     if (s->stage != stage || !(epoch ? s->on_epoch : s->on_step) || a.count == 0) continue;
     on_device |= a.device_used;
-    window.values_.emplace_back(s.get(), a);
+    window.values_.emplace_back(s, a);
     restart(a, s->options.reduce_fx);
   }
   if (stage == Stage::train && !epoch && watch_.count > 0) {
@@ -62,7 +62,7 @@ LogStore::Window LogStore::close(Stage stage, bool epoch) {
 }
 
 bool LogStore::finite(const Accumulator& a, const DeviceScalars::Reading& reading) {
-  return !a.device_used || std::isfinite(reading.at(a.place));
+  return std::isfinite(a.value) && (!a.device_used || std::isfinite(reading.at(a.place)));
 }
 
 bool LogStore::Window::finite() const {
@@ -109,7 +109,7 @@ void LogStore::merge(Window& window, Collectives& collectives) {
   window.values_.clear();
   for (auto& s : slots_)
     if (const auto found = merged.find(s.get()); found != merged.end()) {
-      window.values_.emplace_back(s.get(), found->second);
+      window.values_.emplace_back(s, found->second);
       s->has_steps |= !window.epoch_;
     }
 }
@@ -159,7 +159,7 @@ Metrics LogStore::progress_values() {
   if (asked_.empty()) {
     std::map<Stage, std::vector<Running>> wanted;
     for (const auto& s : slots_)
-      if (s->options.prog_bar && s->on_step && s->step.device_used) wanted[s->stage].emplace_back(s.get(), s->step);
+      if (s->options.prog_bar && s->on_step && s->step.device_used) wanted[s->stage].emplace_back(s, s->step);
     for (auto& [stage, values] : wanted) asked_.push_back({std::move(values), scalars(stage, /*epoch=*/false).read()});
     receive_asked();
   }

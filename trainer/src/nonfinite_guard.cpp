@@ -221,7 +221,10 @@ void NonFiniteGuard::roll_back(const std::string& what) {
   for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
   run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
-  run_.logs.forget_watched();
+  // What the running window has summed up is of weights that are gone. A captured step goes on watching by that sum, so
+  // the window ends here.
+  if (run_.device().is_cuda()) run_.rows.begin(Stage::train);
+  else run_.logs.forget_watched();
   run_.rows.forgive();
   log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ": weights, optimizers and schedules are those of ", *path, " again; training goes on behind this batch."));
 }

@@ -1,5 +1,8 @@
 #include "step_rows.h"
 
+#include <c10/util/ScopeExit.h>
+
+#include <exception>
 #include <utility>
 
 #include "fulgur/core/log.h"
@@ -22,7 +25,8 @@ void warn_of_small_scale(const Metrics& values) {
 }  // namespace
 
 void StepRows::begin(Stage stage) {
-  const auto [first_batch, last_batch] = run_.finite.close_window();
+  const auto [first_batch, last_batch] =
+      stage == Stage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
   rows_.push_back({.window = run_.logs.close_step_window(stage),
                    .stage = stage,
                    .place = run_.row_place(),
@@ -42,7 +46,15 @@ void StepRows::advance() {
 }
 
 void StepRows::settle(bool and_act) {
-  for (Row& row : rows_) write(row);
+  std::exception_ptr error;  // of the first row that cannot be written; the others are
+  for (Row& row : rows_) {
+    try {
+      write(row);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
   while (and_act && !rows_.empty()) {
     const Row row = std::move(rows_.front());
     rows_.pop_front();
@@ -61,6 +73,10 @@ void StepRows::when_written(std::function<void()> then) {
 
 void StepRows::write(Row& row) {
   if (std::exchange(row.written, true)) return;
+  // Also if a logger throws: a save may be held for this row.
+  const auto then = c10::make_scope_exit([&] {
+    if (const auto call = std::exchange(row.then, {})) call();
+  });
   row.finite = row.window.finite();
   Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
   if (row.stage == Stage::train) {
@@ -70,7 +86,6 @@ void StepRows::write(Row& row) {
         run_.finite.saw_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
   }
   run_.send_metrics(std::move(values), row.place);
-  if (const auto then = std::exchange(row.then, {})) then();
 }
 
 void StepRows::judge(const Row& row) {

@@ -55,10 +55,10 @@ class FULGUR_API AsyncCheckpointWriter {
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
 
-  /// The save in flight, which is `held`, may be written. `change` brings in what was not known when it was submitted; it is
+  /// The save `ticket`, if it is in flight and `held`, may be written. `change` brings in what was not known when it was submitted; it is
   /// called on the writer's thread with the copied content. `exit()` and the destructor do not wait for this call: they
   /// write what was submitted.
-  void complete(std::function<void(CheckpointContent& copies)> change);
+  void complete(uint64_t ticket, std::function<void(CheckpointContent& copies)> change);
 
   /// What the current streams do from now on waits for the copies, also of late tensors. Costs nothing where all are
   /// made.
