@@ -28,3 +28,18 @@ function(fulgur_on_simulated_gpus target prefix)
       -- TEST_SPEC "[gpu]" EXTRA_ARGS --name ${schedule} TEST_PREFIX "${prefix} (simulated GPU, ${schedule}): ")
   endforeach()
 endfunction()
+
+# fulgur_broken_simulated_gpus(target prefix filter): negative controls. On a simulated GPU that breaks one of its rules, the tests that
+# `filter` names fail: so they would see it if the code forgot the rule.
+function(fulgur_broken_simulated_gpus target prefix filter)
+  if(NOT TARGET simulated_cuda)
+    return()
+  endif()
+  foreach(broken wait query sync record_stream)
+    set(name "${prefix} (simulated GPU, broken ${broken}): ${filter} fails")
+    add_test(NAME "${name}"
+      COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD} SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_SCHEDULE=late
+              SIMULATED_CUDA_BREAK=${broken} FULGUR_REQUIRE_GPU=1 $<TARGET_FILE:${target}> "${filter}")
+    set_tests_properties("${name}" PROPERTIES PASS_REGULAR_EXPRESSION "FAILED:" LABELS simulated-gpu)
+  endforeach()
+endfunction()
