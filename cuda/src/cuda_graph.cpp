@@ -1,6 +1,7 @@
 #include "cuda_graph.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -126,6 +127,9 @@ class CudaGraph final : public GraphCapture {
     }
     graph_->forget_generators();
     forget();
+    // Steps are made on the caller's stream now, for which cuBLAS takes another workspace: memory may be short.
+    attempt([] { at::cuda::clearCublasWorkspaces(); });
+    attempt([] { c10::cuda::CUDACachingAllocator::emptyCache(); });
   }
 
   std::shared_ptr<Shared> shared_;

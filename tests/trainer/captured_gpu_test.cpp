@@ -205,6 +205,26 @@ std::map<std::string, Tensor> weights_of_gpt(const std::string& checkpointing, b
   return weights(*gpt);
 }
 
+// Reads a value in each step, which a recording forbids.
+struct ReadingStep : BoringModule {
+  StepOutput training_step(const Batch& batch, int64_t index) override {
+    StepOutput output = BoringModule::training_step(batch, index);
+    last = output.loss.item<double>();
+    return output;
+  }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}); }
+  double last = 0;
+};
+
+int64_t allocated_after_fit(bool captures) {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.accelerator = "cuda";
+  options.cuda_graph = captures;
+  Trainer(options).fit(std::make_shared<ReadingStep>(), regression_data(40, 0));
+  return device_memory(at::Device(at::kCUDA, 0))->allocated;
+}
+
 int64_t reserved_by_fit(bool captures) {
   // Three steps before the recording, and one after it.
   constexpr int64_t kSamples = 8192;
@@ -225,6 +245,12 @@ int64_t reserved_by_fit(bool captures) {
 }
 
 }  // namespace
+
+TEST_CASE("on a GPU, a recording that is broken off leaves no workspace of its stream behind", "[gpu]") {
+  require_gpus(1);
+  const int64_t eager = allocated_after_fit(false);
+  CHECK(allocated_after_fit(true) <= eager);
+}
 
 TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws other numbers in each", "[gpu]") {
   require_gpus(1);
