@@ -29,13 +29,13 @@ function(fulgur_on_simulated_gpus target prefix)
   endforeach()
 endfunction()
 
-# fulgur_broken_simulated_gpus(target prefix filter): negative controls. On a simulated GPU that breaks one of its rules, the tests that
-# `filter` names fail: so they would see it if the code forgot the rule.
+# fulgur_broken_simulated_gpus(target prefix filter rules…): negative controls. On a simulated GPU that breaks one of the rules, the tests
+# that `filter` names fail: so they would see it if the code forgot the rule.
 function(fulgur_broken_simulated_gpus target prefix filter)
   if(NOT TARGET simulated_cuda)
     return()
   endif()
-  foreach(broken wait query sync record_stream)
+  foreach(broken ${ARGN})
     set(name "${prefix} (simulated GPU, broken ${broken}): ${filter} fails")
     add_test(NAME "${name}"
       COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD} SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_SCHEDULE=late
