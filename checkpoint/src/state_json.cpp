@@ -39,10 +39,13 @@ double float_of_word(const std::string& word) {
 
 bool is_word(std::string_view key) { return key == "__tensor__" || key == "__float__" || key == "__map__"; }
 
-std::string below(const std::string& place, std::string_view key) { return place.empty() ? std::string(key) : cat(place, ".", key); }
+std::string below(const std::string& place, std::string_view key) {
+  return place.empty() ? std::string(key) : cat(place, ".", key);
+}
 
 Json to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
-  if (depth > kMaxStateDepth) bad(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
+  if (depth > kMaxStateDepth)
+    bad(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
   if (const auto number = read_late_number(tree)) return to_json(*number, place, tensors, depth);
   return std::visit(
       [&](const auto& value) -> Json {
@@ -57,12 +60,14 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
           return Json{{"__float__", float_word(value)}};
         } else if constexpr (std::is_same_v<T, StateTree::List>) {
           Json list = Json::array();
-          for (size_t i = 0; i < value.size(); ++i) list.push_back(to_json(value[i], below(place, std::to_string(i)), tensors, depth + 1));
+          for (size_t i = 0; i < value.size(); ++i)
+            list.push_back(to_json(value[i], below(place, std::to_string(i)), tensors, depth + 1));
           return list;
         } else if constexpr (std::is_same_v<T, StateTree::Map>) {
           Json map = Json::object();
           // Straight into the vector that it is: looking each key up would be quadratic.
-          for (const auto& [key, item] : value) map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
+          for (const auto& [key, item] : value)
+            map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
           if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
           return map;
         } else if constexpr (std::is_same_v<T, std::string>) {
@@ -80,16 +85,21 @@ StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int
 StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
   if (depth > 2 * kMaxStateDepth + 2) bad("it is nested too deeply.");
   switch (json.type()) {
-    case ReadJson::value_t::null: return nullptr;
-    case ReadJson::value_t::boolean: return json.get<bool>();
-    case ReadJson::value_t::number_integer: return json.get<int64_t>();
+    case ReadJson::value_t::null:
+      return nullptr;
+    case ReadJson::value_t::boolean:
+      return json.get<bool>();
+    case ReadJson::value_t::number_integer:
+      return json.get<int64_t>();
     case ReadJson::value_t::number_unsigned: {
       const auto value = json.get<uint64_t>();
       if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return static_cast<int64_t>(value);
       return value;
     }
-    case ReadJson::value_t::number_float: return json.get<double>();
-    case ReadJson::value_t::string: return json.get<std::string>();
+    case ReadJson::value_t::number_float:
+      return json.get<double>();
+    case ReadJson::value_t::string:
+      return json.get<std::string>();
     case ReadJson::value_t::array: {
       StateTree::List list;
       for (const ReadJson& item : json) list.push_back(from_json(item, tensors, depth + 1));
@@ -105,7 +115,8 @@ StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
       if (found == tensors.end()) bad(cat("the tensor '", escape_controls(word.substr(0, 200)), "' is missing."));
       return found->second;
     }
-    default: bad("a value of an unknown kind.");
+    default:
+      bad("a value of an unknown kind.");
   }
 }
 
@@ -137,14 +148,16 @@ std::string encode_state(const StateTree& tree, const std::string& place, StateT
   }
 }
 
-DecodedState decode_state(std::string_view text, CheckpointParts parts, const TensorMap& optimizer_tensors, const TensorMap& state_tensors) {
+DecodedState decode_state(std::string_view text, CheckpointParts parts, const TensorMap& optimizer_tensors,
+                          const TensorMap& state_tensors) {
   // Deep nesting is refused while it is read: recursion comes later.
   const auto shallow = [](int depth, ReadJson::parse_event_t, ReadJson&) {
     if (depth > 2 * kMaxStateDepth + 4) bad("it is nested too deeply.");
     return true;
   };
   const ReadJson json = ReadJson::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers")) bad("it is no state of a checkpoint.");
+  if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers"))
+    bad("it is no state of a checkpoint.");
   DecodedState decoded{nullptr, from_json(json["state"], state_tensors, 0)};
   if (parts == CheckpointParts::all) decoded.optimizers = from_json(json["optimizers"], optimizer_tensors, 0);
   return decoded;

@@ -37,7 +37,8 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
   for (const auto& group : by_device_and_dtype(gradients)) {
     // A norm in float16 is infinite above 65,504.
     const bool is_half = group.front().scalar_type() == at::kHalf || group.front().scalar_type() == at::kBFloat16;
-    for (Tensor& norm : at::_foreach_norm(group, 2, is_half ? std::optional(at::kFloat) : std::nullopt)) norms.push_back(norm.device() == home ? norm : norm.to(home));
+    for (Tensor& norm : at::_foreach_norm(group, 2, is_half ? std::optional(at::kFloat) : std::nullopt))
+      norms.push_back(norm.device() == home ? norm : norm.to(home));
   }
   const at::ScalarType wide = norms.front().scalar_type();
   for (Tensor& norm : norms)

@@ -11,7 +11,8 @@ namespace fulgur {
 Stateful::~Stateful() = default;
 
 std::string StateTree::type_name() const {
-  static constexpr const char* kNames[] = {"null", "tensor", "bool", "int", "unsigned int", "float", "string", "list", "map"};
+  static constexpr const char* kNames[] = {"null",  "tensor", "bool", "int", "unsigned int",
+                                           "float", "string", "list", "map"};
   return kNames[value_.index()];
 }
 
@@ -44,7 +45,8 @@ const Tensor& StateTree::tensor() const { return get<Tensor>("a tensor"); }
 
 int64_t StateTree::as_int() const {
   if (const auto number = read_late_number(*this)) return number->as_int();
-  if (const auto* u = std::get_if<uint64_t>(&value_); u && *u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+  if (const auto* u = std::get_if<uint64_t>(&value_);
+      u && *u <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return static_cast<int64_t>(*u);
   return get<int64_t>("an integer");
 }

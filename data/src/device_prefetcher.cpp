@@ -15,7 +15,10 @@ namespace {
 class SideStream {
  public:
   explicit SideStream(at::Device device)
-      : impl_(device.type()), device_(device), side_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/false)), copied_(device.type()) {}
+      : impl_(device.type()),
+        device_(device),
+        side_(impl_.getStreamFromGlobalPool(device, /*isHighPriority=*/false)),
+        copied_(device.type()) {}
 
   Batch copy(const Batch& batch) {
     const c10::StreamGuard guard(side_);
@@ -31,7 +34,8 @@ class SideStream {
     copied_.block(current);
     if (sets_) sets_->begin(batch, device_);
     for (const auto& [name, value] : batch) {
-      if (const auto* tensor = std::get_if<Tensor>(&value)) used_by(current, *tensor);
+      if (const auto* tensor = std::get_if<Tensor>(&value))
+        used_by(current, *tensor);
       else if (const auto* list = std::get_if<std::vector<Tensor>>(&value))
         for (const Tensor& item : *list) used_by(current, item);
     }
@@ -46,7 +50,8 @@ class SideStream {
  private:
   // The memory belongs to the side stream: without this it could be given out again while the current one reads it.
   void used_by(const c10::Stream& stream, const Tensor& tensor) const {
-    if (tensor.defined() && tensor.device().type() == device_.type()) impl_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+    if (tensor.defined() && tensor.device().type() == device_.type())
+      impl_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
   }
 
   c10::impl::VirtualGuardImpl impl_;
@@ -73,8 +78,10 @@ DevicePrefetcher::DevicePrefetcher(std::shared_ptr<Loader> loader, at::Device de
 DevicePrefetcher::~DevicePrefetcher() = default;
 
 void DevicePrefetcher::start_epoch(int64_t epoch) {
-  if (device_) device_->ahead.start_epoch(epoch);
-  else loader_->start_epoch(epoch);
+  if (device_)
+    device_->ahead.start_epoch(epoch);
+  else
+    loader_->start_epoch(epoch);
 }
 
 bool DevicePrefetcher::next(Batch& out) {
@@ -93,15 +100,19 @@ void DevicePrefetcher::write_into(std::shared_ptr<InputSets> sets) {
 }
 
 void DevicePrefetcher::unread() {
-  if (device_) device_->ahead.unread();
-  else loader_->unread();
+  if (device_)
+    device_->ahead.unread();
+  else
+    loader_->unread();
 }
 
 StateTree DevicePrefetcher::state() const { return device_ ? device_->ahead.state() : loader_->state(); }
 
 void DevicePrefetcher::load_state(const StateTree& state) {
-  if (device_) device_->ahead.load_state(state);
-  else loader_->load_state(state);
+  if (device_)
+    device_->ahead.load_state(state);
+  else
+    loader_->load_state(state);
 }
 
 }  // namespace fulgur

@@ -24,7 +24,10 @@ constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
 // The bits of a tensor, added up as integers: one flipped bit changes it.
 Tensor checksum(const Tensor& value) {
-  const at::ScalarType bits = value.element_size() == 8 ? at::kLong : value.element_size() == 4 ? at::kInt : value.element_size() == 2 ? at::kShort : at::kChar;
+  const at::ScalarType bits = value.element_size() == 8   ? at::kLong
+                              : value.element_size() == 4 ? at::kInt
+                              : value.element_size() == 2 ? at::kShort
+                                                          : at::kChar;
   return value.contiguous().view(bits).sum(at::kLong);
 }
 
@@ -39,19 +42,35 @@ std::vector<Tensor> own_buffers(const LightningModule& module) {
 }  // namespace
 
 void DdpStrategy::Options::fields(Fields& f) {
-  f(process_group_backend, "process_group_backend", "What gradients go through. auto: nccl for GPUs, gloo for the CPU. Named, one process is a group as well.").one_of({"auto", "gloo", "nccl", "mpi"});
-  f(cluster_environment, "cluster_environment", "Who says which rank this process is. auto: looked for in the order of docs/distributed.md.")
+  f(process_group_backend, "process_group_backend",
+    "What gradients go through. auto: nccl for GPUs, gloo for the CPU. Named, one process is a group as well.")
+      .one_of({"auto", "gloo", "nccl", "mpi"});
+  f(cluster_environment, "cluster_environment",
+    "Who says which rank this process is. auto: looked for in the order of docs/distributed.md.")
       .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
-  f(find_unused_parameters, "find_unused_parameters", "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
-  f(static_graph, "static_graph", "The same parameters are used in every step: unused ones are looked for in the first only.");
-  f(gradient_as_bucket_view, "gradient_as_bucket_view", "Gradients lie in the buckets that are sent: saves a copy and their memory.");
+  f(find_unused_parameters, "find_unused_parameters",
+    "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
+  f(static_graph, "static_graph",
+    "The same parameters are used in every step: unused ones are looked for in the first only.");
+  f(gradient_as_bucket_view, "gradient_as_bucket_view",
+    "Gradients lie in the buckets that are sent: saves a copy and their memory.");
   f(bucket_cap_mb, "bucket_cap_mb", "MiB of gradients that are sent at once.").at_least(1e-6);
-  f(broadcast_buffers, "broadcast_buffers", "Buffers (running statistics) become rank 0's before each forward that follows an exchange.");
-  f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.").one_of({"none", "fp16", "bf16"});
-  f(start_timeout_s, "start_timeout_s", "Seconds for all ranks to come together, and for each exchange up to the end of the first step.").at_least(0.001);
-  f(timeout_s, "timeout_s", "Seconds for each exchange from then on. Longer than the longest pause of one rank (a slow batch, a save).").at_least(0.001);
-  f(check_replicas_every, "check_replicas_every", "Steps after which all ranks compare their weights bit by bit; 0: never.").at_least(0);
-  f(max_restarts, "max_restarts", "Times that the processes of `devices` are started again after a failure, from the newest checkpoint.").at_least(0);
+  f(broadcast_buffers, "broadcast_buffers",
+    "Buffers (running statistics) become rank 0's before each forward that follows an exchange.");
+  f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.")
+      .one_of({"none", "fp16", "bf16"});
+  f(start_timeout_s, "start_timeout_s",
+    "Seconds for all ranks to come together, and for each exchange up to the end of the first step.")
+      .at_least(0.001);
+  f(timeout_s, "timeout_s",
+    "Seconds for each exchange from then on. Longer than the longest pause of one rank (a slow batch, a save).")
+      .at_least(0.001);
+  f(check_replicas_every, "check_replicas_every",
+    "Steps after which all ranks compare their weights bit by bit; 0: never.")
+      .at_least(0);
+  f(max_restarts, "max_restarts",
+    "Times that the processes of `devices` are started again after a failure, from the newest checkpoint.")
+      .at_least(0);
 }
 
 DdpStrategy::DdpStrategy(Options options) : options_(std::move(options)) {}
@@ -62,20 +81,27 @@ void DdpStrategy::configure(StrategySetup setup) {
   sync_batchnorm_ = setup.sync_batchnorm;
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
   if (place_.environment == "none" && (setup.devices.size() > 1 || setup.num_nodes > 1))
-    throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes, " processes are asked for (devices × num_nodes), and this is one, started by nobody "
-                               "that says which. Run it with `trainer`, which starts its own, with torchrun --no-python, srun or mpirun (docs/distributed.md)."));
+    throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes,
+                               " processes are asked for (devices × num_nodes), and this is one, started by nobody "
+                               "that says which. Run it with `trainer`, which starts its own, with torchrun "
+                               "--no-python, srun or mpirun (docs/distributed.md)."));
   const auto devices = static_cast<int64_t>(setup.devices.size());
   const bool nodes_are_known = place_.environment != "mpi" && setup.num_nodes != 1;
-  require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices, nodes_are_known ? setup.num_nodes : place_.num_nodes);
+  require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices,
+                nodes_are_known ? setup.num_nodes : place_.num_nodes);
   const at::Device first = setup.devices.front();
   if (!first.is_cpu() && place_.local_rank >= devices)
-    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices, " are visible and ", place_.local_world_size, " processes run on this node."));
+    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices,
+                               " are visible and ", place_.local_world_size, " processes run on this node."));
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
   // Who names a backend wants to see it work, on one GPU too.
   if (place_.world_size > 1 || options_.process_group_backend != "auto")
-    group_ = ProcessGroup::connect(place_, {.backend = backend, .device = device_, .start_timeout_s = options_.start_timeout_s, .timeout_s = options_.timeout_s});
+    group_ = ProcessGroup::connect(place_, {.backend = backend,
+                                            .device = device_,
+                                            .start_timeout_s = options_.start_timeout_s,
+                                            .timeout_s = options_.timeout_s});
   if (!group_) return;
   place_ = group_->place();
   require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
@@ -87,7 +113,8 @@ Collectives& DdpStrategy::collectives() {
 }
 
 std::string DdpStrategy::text() const {
-  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->text()) : std::string();
+  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->text())
+                : std::string();
 }
 
 void DdpStrategy::attach(LightningModule& module) {
@@ -96,8 +123,9 @@ void DdpStrategy::attach(LightningModule& module) {
   if (sync_batchnorm_) {
     const std::vector<std::string> fixed = nn::unsyncable_batch_norms(module);
     if (!fixed.empty())
-      throw ConfigError(cat("[strategies.ddp] sync_batchnorm: true needs layers that can be switched; these are torch::nn::BatchNorm: ", join(fixed),
-                            ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
+      throw ConfigError(cat(
+          "[strategies.ddp] sync_batchnorm: true needs layers that can be switched; these are torch::nn::BatchNorm: ",
+          join(fixed), ". Use fulgur::nn::BatchNorm1d, 2d or 3d, which take the same options and weights."));
   }
   if (!group_) return;
   if (sync_batchnorm_ && nn::sync_norms_over(module, &group_->collectives()) == 0)
@@ -137,7 +165,9 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
           const Tensor& parameter = group.of_module()[i];
           const std::string name = i < group.names.size() ? group.names[i] : std::to_string(i);
           if (!taken.insert(parameter.unsafeGetTensorImpl()).second)
-            throw ConfigError(cat("[strategies.ddp] with several optimizers under ddp each parameter may be in one only; '", name, "' of ", optimizer->name(), " is in another too."));
+            throw ConfigError(
+                cat("[strategies.ddp] with several optimizers under ddp each parameter may be in one only; '", name,
+                    "' of ", optimizer->name(), " is in another too."));
           if (learns(parameter)) share.push_back({name, parameter});
         }
     }
@@ -163,7 +193,8 @@ void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
   } catch (...) {
     group_->rethrow("ddp");
   }
-  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now)) take_from_rank_0(own_buffers(module));
+  if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now))
+    take_from_rank_0(own_buffers(module));
 }
 
 void DdpStrategy::before_evaluation(LightningModule& module) {
@@ -175,7 +206,8 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
   group_->collectives().set_activity("backward", steps_);
   std::vector<detail::GradientReducer*> used;
   for (auto& reducer : reducers_) {
-    const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient() : reducer->holds_any_of(options.inputs);
+    const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient()
+                                               : reducer->holds_any_of(options.inputs);
     if (wanted) used.push_back(reducer.get());
   }
   try {
@@ -193,7 +225,8 @@ void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, c
   ++steps_;
   group_->use_short_timeout();
   group_->collectives().set_activity("the optimizer's step", steps_);
-  if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0 && module_) check_replicas(*module_);
+  if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0 && module_)
+    check_replicas(*module_);
 }
 
 std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
@@ -226,11 +259,14 @@ void DdpStrategy::check_replicas(LightningModule& module) {
   std::vector<std::string> differences;
   for (size_t rank = 1; rank < by_rank.size(); ++rank)
     for (size_t i = 0; i < parameters.size(); ++i)
-      if (by_rank[rank].const_data_ptr<int64_t>()[i] != by_rank[0].const_data_ptr<int64_t>()[i]) differences.push_back(cat("'", parameters[i].name, "' of rank ", static_cast<int64_t>(rank)));
+      if (by_rank[rank].const_data_ptr<int64_t>()[i] != by_rank[0].const_data_ptr<int64_t>()[i])
+        differences.push_back(cat("'", parameters[i].name, "' of rank ", static_cast<int64_t>(rank)));
   if (differences.empty()) return;
   if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
-  throw DistributedError(cat("[strategies.ddp] all ranks must have the same weights; other than rank 0's after step ", steps_, ": ", join(differences),
-                             ". Does the module change weights in another way on each rank? If not, a machine computes or stores wrongly: resume from a checkpoint, on another one."));
+  throw DistributedError(cat("[strategies.ddp] all ranks must have the same weights; other than rank 0's after step ",
+                             steps_, ": ", join(differences),
+                             ". Does the module change weights in another way on each rank? If not, a machine computes "
+                             "or stores wrongly: resume from a checkpoint, on another one."));
 }
 
 StateTree DdpStrategy::state() const {
@@ -242,15 +278,20 @@ StateTree DdpStrategy::state() const {
       for (const int64_t index : bucket) indices.emplace_back(index);
       buckets.emplace_back(std::move(indices));
     }
-    reducers.push_back(StateTree::map({{"parameters", static_cast<int64_t>(reducer->parameters().size())}, {"buckets", std::move(buckets)}}));
+    reducers.push_back(StateTree::map(
+        {{"parameters", static_cast<int64_t>(reducer->parameters().size())}, {"buckets", std::move(buckets)}}));
   }
-  return StateTree::map({{"reducers", std::move(reducers)}, {"world_size", place_.world_size}, {"bucket_cap_mb", options_.bucket_cap_mb}});
+  return StateTree::map({{"reducers", std::move(reducers)},
+                         {"world_size", place_.world_size},
+                         {"bucket_cap_mb", options_.bucket_cap_mb}});
 }
 
 void DdpStrategy::load_state(const StateTree& state) {
   loaded_buckets_.clear();
   // With other buckets wanted, or another number of ranks, nothing is exact to the bit anyway.
-  if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size || state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb) return;
+  if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size ||
+      state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb)
+    return;
   std::vector<detail::Buckets> all;
   for (const StateTree& reducer : state.at("reducers").as_list()) {
     auto& buckets = all.emplace_back();
@@ -264,7 +305,8 @@ void DdpStrategy::load_state(const StateTree& state) {
           throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
       }
     }
-    if (static_cast<int64_t>(seen.size()) != count) throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
+    if (static_cast<int64_t>(seen.size()) != count)
+      throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
   }
   loaded_buckets_ = std::move(all);
 }
@@ -289,7 +331,7 @@ void DdpStrategy::teardown() noexcept {
   module_ = nullptr;
 }
 
-[[maybe_unused]] static const bool registered =
-    Registry<Strategy>::add<DdpStrategy>("ddp", "Distributed data parallel: one process per device, gradients averaged over all.");
+[[maybe_unused]] static const bool registered = Registry<Strategy>::add<DdpStrategy>(
+    "ddp", "Distributed data parallel: one process per device, gradients averaged over all.");
 
 }  // namespace fulgur

@@ -21,8 +21,12 @@ namespace fulgur {
 
 void GradScaler::Options::fields(Fields& f) {
   f(init_scale, "init_scale", "The loss scale at the start.").greater_than(0);
-  f(growth_factor, "growth_factor", "The scale grows by this factor after growth_interval steps in a row without an overflow.").greater_than(1);
-  f(backoff_factor, "backoff_factor", "The scale falls by this factor where the gradients of a step overflow.").greater_than(0).less_than(1);
+  f(growth_factor, "growth_factor",
+    "The scale grows by this factor after growth_interval steps in a row without an overflow.")
+      .greater_than(1);
+  f(backoff_factor, "backoff_factor", "The scale falls by this factor where the gradients of a step overflow.")
+      .greater_than(0)
+      .less_than(1);
   f(growth_interval, "growth_interval", "Steps without an overflow after which the scale grows.").at_least(1);
 }
 
@@ -37,7 +41,8 @@ void GradScaler::set_device(at::Device device) {
 }
 
 Tensor GradScaler::scale(const Tensor& loss) const {
-  return (at::isReducedFloatingType(loss.scalar_type()) ? loss.to(at::kFloat) : loss) * (loss.device() == scale_.device() ? scale_ : scale_.to(loss.device()));
+  return (at::isReducedFloatingType(loss.scalar_type()) ? loss.to(at::kFloat) : loss) *
+         (loss.device() == scale_.device() ? scale_ : scale_.to(loss.device()));
 }
 
 void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients) {
@@ -45,16 +50,18 @@ void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& 
   Found& found = found_[&optimizer];
   if (found.current) return;
   found.current = true;
-  if (found.inf.defined()) found.inf.zero_();
-  else found.inf = at::zeros({}, scale_.options());
+  if (found.inf.defined())
+    found.inf.zero_();
+  else
+    found.inf = at::zeros({}, scale_.options());
   // As Python does: the reciprocal of a float32 scale in float64, rounded once; by one kernel.
   Tensor inverse = at::empty_like(scale_);
   at::div_out(inverse, at::scalar_tensor(1.0, at::kDouble), scale_);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const at::ScalarType dtype = group.front().scalar_type();
     if (at::isReducedFloatingType(dtype))
-      throw ConfigError(cat("[strategies.grad_scaler] a scaled loss needs float32 gradients; got ", c10::toString(dtype),
-                            ". Set master_weights: true, or loss_scaling: false."));
+      throw ConfigError(cat("[strategies.grad_scaler] a scaled loss needs float32 gradients; got ",
+                            c10::toString(dtype), ". Set master_weights: true, or loss_scaling: false."));
     const at::Device device = group.front().device();
     if (device == scale_.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(group, found.inf, inverse);
@@ -80,7 +87,9 @@ void GradScaler::update() {
     any = any.defined() ? at::maximum(any, found.inf) : found.inf;
     found.current = false;
   }
-  if (any.defined()) at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor, options_.growth_interval);
+  if (any.defined())
+    at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor,
+                           options_.growth_interval);
 }
 
 void GradScaler::abandon_step() {
@@ -99,7 +108,8 @@ void GradScaler::load_state(const StateTree& state) {
   const double scale = state.at("scale").as_double();
   const int64_t tracker = state.at("_growth_tracker").as_int();
   if (!(scale > 0) || !std::isfinite(scale) || tracker < 0)
-    throw CheckpointError(cat("[strategies.grad_scaler] a loss scale is a positive number; the checkpoint has ", scale, " after ", tracker, " good steps."));
+    throw CheckpointError(cat("[strategies.grad_scaler] a loss scale is a positive number; the checkpoint has ", scale,
+                              " after ", tracker, " good steps."));
   scale_.fill_(scale);
   growth_tracker_.fill_(tracker);
 }

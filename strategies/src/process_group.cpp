@@ -24,7 +24,9 @@ namespace {
 
 MakeNcclBackend g_make_nccl = nullptr;
 
-std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)); }
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
 
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = "";
@@ -34,8 +36,9 @@ std::string host_name() {
 
 bool comes_from_an_exchange(std::string_view text) {
   // Gloo's threads report what they meet without saying that they are Gloo's.
-  for (const char* mark : {"gloo", "Gloo", "NCCL", "c10d", "TCPStore", "Timed out waiting", "Connection closed by peer",
-                           "onnection reset by peer", "pair closure", "Connect timeout", "Read timeout", "Write timeout"})
+  for (const char* mark :
+       {"gloo", "Gloo", "NCCL", "c10d", "TCPStore", "Timed out waiting", "Connection closed by peer",
+        "onnection reset by peer", "pair closure", "Connect timeout", "Read timeout", "Write timeout"})
     if (text.find(mark) != text.npos) return true;
   return false;
 }
@@ -58,8 +61,8 @@ void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, const ProcessGroupOptions& options) {
-  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks). NCCL's
-  // own watchdog writes from it what hung.
+  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks).
+  // NCCL's own watchdog writes from it what hung.
   if (options.backend != "nccl") setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   if (options.backend == "nccl") {
     // The device is there, and so is libfulgur_cuda.so.
@@ -100,14 +103,18 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
     throw;
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
-    throw DistributedError(cat("[strategies.process_group] rank ", rank, " of ", world_size, " cannot connect to the others from ", impl->address.text, ": ", text.substr(0, text.find('\n')),
-                               ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
+    throw DistributedError(
+        cat("[strategies.process_group] rank ", rank, " of ", world_size, " cannot connect to the others from ",
+            impl->address.text, ": ", text.substr(0, text.find('\n')),
+            ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
   }
   impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
   const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
   group->impl_->collectives.emplace(*group, group->impl_->group);
   // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
-  if (place.environment == "mpi") group->impl_->place = detail::number_nodes(place, group->collectives().gather_text(detail::node_word(host_name(), place)));
+  if (place.environment == "mpi")
+    group->impl_->place =
+        detail::number_nodes(place, group->collectives().gather_text(detail::node_word(host_name(), place)));
   return group;
 }
 
@@ -163,7 +170,9 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 void ProcessGroup::check() const {
   if (!impl_->nccl || impl_->ended) return;
   if (impl_->launch_was_late)
-    lose("exchange", true, cat("a captured step with exchanges over NCCL took longer than ", format_double(static_cast<double>(timeout().count()) / 1000), " s"));
+    lose("exchange", true,
+         cat("a captured step with exchanges over NCCL took longer than ",
+             format_double(static_cast<double>(timeout().count()) / 1000), " s"));
   const c10d::ErrorType error = impl_->nccl->getError();
   if (error == c10d::ErrorType::SUCCESS) return;
   // Where the device itself has failed, that is the reason: this throws its error. The communicators are aborted by
@@ -191,7 +200,8 @@ std::string ProcessGroup::text() const {
   std::string text = cat(impl_->options.backend, " over ", impl_->address.text);
   if (impl_->options.backend == "nccl") {
     const char* interface = std::getenv("NCCL_SOCKET_IFNAME");
-    text += interface ? cat(", NCCL over ", interface, " (NCCL_SOCKET_IFNAME)") : std::string(", NCCL over what it finds");
+    text +=
+        interface ? cat(", NCCL over ", interface, " (NCCL_SOCKET_IFNAME)") : std::string(", NCCL over what it finds");
   }
   return text;
 }

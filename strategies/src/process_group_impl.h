@@ -19,7 +19,8 @@ namespace detail {
 /// Collectives over c10d: tensors on the host through Gloo, those on a GPU through the run's backend.
 class C10dCollectives final : public Collectives {
  public:
-  C10dCollectives(ProcessGroup& owner, c10::intrusive_ptr<c10d::ProcessGroup> group) : owner_(owner), group_(std::move(group)) {}
+  C10dCollectives(ProcessGroup& owner, c10::intrusive_ptr<c10d::ProcessGroup> group)
+      : owner_(owner), group_(std::move(group)) {}
 
   int64_t rank() const override { return group_->getRank(); }
   int64_t world_size() const override { return group_->getSize(); }

@@ -11,15 +11,17 @@ namespace {
 void check_half_format(const std::string& precision, at::ScalarType dtype, at::Device device) {
   if (device.is_cpu()) {
     if (dtype == at::kHalf)
-      log::warn("strategies.float16_on_cpu", cat("precision ", precision, " on a CPU: float16 is emulated there, a linear layer takes 47 times as long as in float32. "
-                                                 "Use bf16-mixed on a CPU"));
+      log::warn("strategies.float16_on_cpu",
+                cat("precision ", precision,
+                    " on a CPU: float16 is emulated there, a linear layer takes 47 times as long as in float32. "
+                    "Use bf16-mixed on a CPU"));
     return;
   }
   const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
   if (!accelerator) return;
   if (const std::string reason = accelerator->cannot_compute_in(dtype, device.index()); !reason.empty())
-    throw ConfigError(cat("[strategies.precision] precision ", precision, " does not run on ", device.str(), ": ", reason, ". Use ",
-                          dtype == at::kBFloat16 ? "16-mixed or 32-true" : "32-true", "."));
+    throw ConfigError(cat("[strategies.precision] precision ", precision, " does not run on ", device.str(), ": ",
+                          reason, ". Use ", dtype == at::kBFloat16 ? "16-mixed or 32-true" : "32-true", "."));
 }
 
 }  // namespace
@@ -40,7 +42,9 @@ void ScaledPrecision::unscale(Optimizer& optimizer) {
   if (scaler_) scaler_->unscale(optimizer, optimizer.gradients());
 }
 
-std::optional<Tensor> ScaledPrecision::found_inf(const Optimizer& optimizer) const { return scaler_ ? scaler_->found_inf(optimizer) : std::nullopt; }
+std::optional<Tensor> ScaledPrecision::found_inf(const Optimizer& optimizer) const {
+  return scaler_ ? scaler_->found_inf(optimizer) : std::nullopt;
+}
 
 void ScaledPrecision::update() {
   if (scaler_) scaler_->update();
@@ -50,7 +54,9 @@ void ScaledPrecision::abandon_step() {
   if (scaler_) scaler_->abandon_step();
 }
 
-std::optional<Tensor> ScaledPrecision::loss_scale() const { return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt; }
+std::optional<Tensor> ScaledPrecision::loss_scale() const {
+  return scaler_ ? std::optional(scaler_->scale_tensor()) : std::nullopt;
+}
 
 StateTree ScaledPrecision::state() const {
   StateTree state;

@@ -1,6 +1,8 @@
-// A module, a data set and a callback for tests of several processes: they do what they are told, on the rank they are told.
+// A module, a data set and a callback for tests of several processes: they do what they are told, on the rank they are
+// told.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
@@ -8,17 +10,16 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
-#include <ATen/ops/cat.h>
 #include <fulgur/core/callback.h>
 #include <fulgur/core/collectives.h>
 #include <fulgur/core/data_module.h>
 #include <fulgur/core/log.h>
 #include <fulgur/core/module.h>
+#include <fulgur/core/registry.h>
 #include <fulgur/core/text.h>
 #include <fulgur/data/data_loader.h>
 #include <fulgur/data/iterable_loader.h>
 #include <fulgur/data/tensor_dataset.h>
-#include <fulgur/core/registry.h>
 #include <fulgur/nn/batch_norm.h>
 #include <fulgur/optim/sgd.h>
 #include <signal.h>
@@ -36,9 +37,9 @@
 namespace {
 
 using fulgur::Batch;
+using fulgur::cat;
 using fulgur::Fields;
 using fulgur::Tensor;
-using fulgur::cat;
 
 /// Two layers; trouble of a kind, at a step, on a rank.
 class ProbeNet : public fulgur::LightningModule {
@@ -58,7 +59,9 @@ class ProbeNet : public fulgur::LightningModule {
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
-          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss", "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert", "kill_between", "stop_between"});
+          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss",
+                   "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert",
+                   "kill_between", "stop_between"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
@@ -66,13 +69,18 @@ class ProbeNet : public fulgur::LightningModule {
   };
 
   explicit ProbeNet(const Options& options)
-      : options_(options), first_(5, options.hidden), norm_(fulgur::nn::BatchNormOptions(options.hidden)), last_(options.hidden, 2) {
+      : options_(options),
+        first_(5, options.hidden),
+        norm_(fulgur::nn::BatchNormOptions(options.hidden)),
+        last_(options.hidden, 2) {
     register_module("first", first_);
     if (options.norm) register_module("norm", norm_);
     register_module("last", last_);
     if (options.spare) spare_ = register_parameter("spare", at::full({3}, 1.0));
     // At the first start only, before there is a run.
-    if (options.trouble == "kill_before" && told("RANK") == std::to_string(options.trouble_rank) && told("FULGUR_RESTARTS") == "0") ::raise(SIGKILL);
+    if (options.trouble == "kill_before" && told("RANK") == std::to_string(options.trouble_rank) &&
+        told("FULGUR_RESTARTS") == "0")
+      ::raise(SIGKILL);
   }
   ~ProbeNet() override {
     if (options_.trouble == "kill_behind" && trained_here_) ::raise(SIGKILL);
@@ -117,7 +125,8 @@ class ProbeNet : public fulgur::LightningModule {
     }
     Tensor loss = at::mse_loss(out, target);
     if (options_.trouble == "unused" && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
-    if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step) loss = loss * std::numeric_limits<double>::quiet_NaN();
+    if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step)
+      loss = loss * std::numeric_limits<double>::quiet_NaN();
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
     log("own_rank", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false});
     log("rank_of_all", static_cast<double>(global_rank()), {.on_step = true, .on_epoch = false, .sync_dist = true});
@@ -162,7 +171,8 @@ class ProbeNet : public fulgur::LightningModule {
     if (what == "loop")
       while (true) ::usleep(1000);
     // Behind the end of what is selected from: on a GPU the kernel itself fails.
-    if (what == "device_assert") last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
+    if (what == "device_assert")
+      last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
     if (what == "flip") {
       const at::NoGradGuard no_grad;
       last_->weight.view(-1)[1].add_(1e-3);
@@ -198,7 +208,8 @@ class ProbePair : public fulgur::LightningModule {
   bool automatic_optimization() const override { return false; }
 
   fulgur::OptimizerPlan configure_optimizers() override {
-    auto first = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.05}), second = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.03});
+    auto first = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.05}),
+         second = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.03});
     auto made = group(maker_, "maker"), judged = group(judge_, "judge");
     if (options_.shared) judged.params.push_back(maker_->bias), judged.names.emplace_back("maker.bias");
     first->attach({made});
@@ -229,8 +240,10 @@ class ProbePair : public fulgur::LightningModule {
   }
   void learn(const Tensor& loss, fulgur::OptimizerHandle& optimizer, bool last) {
     const auto backward = [&] {
-      if (options_.how == "inputs") manual_backward(loss / static_cast<double>(options_.accumulate), optimizer);
-      else manual_backward(loss / static_cast<double>(options_.accumulate));
+      if (options_.how == "inputs")
+        manual_backward(loss / static_cast<double>(options_.accumulate), optimizer);
+      else
+        manual_backward(loss / static_cast<double>(options_.accumulate));
     };
     if (last) {
       backward();
@@ -259,7 +272,9 @@ class ProbeFixedNorm : public fulgur::LightningModule {
     register_module("layer", layer_);
     register_module("norm", norm_);
   }
-  fulgur::StepOutput training_step(const Batch& batch, int64_t) override { return at::mse_loss(norm_(layer_(batch[0])), batch[1]); }
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+    return at::mse_loss(norm_(layer_(batch[0])), batch[1]);
+  }
 
  private:
   torch::nn::Linear layer_;
@@ -283,7 +298,8 @@ class ProbeImages : public fulgur::LightningModule {
     return batch;
   }
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
-    if (global_step() == 0) fulgur::log::info(cat("the batch is ", layout(batch[0]), ", the weight ", layout(conv_->weight)));
+    if (global_step() == 0)
+      fulgur::log::info(cat("the batch is ", layout(batch[0]), ", the weight ", layout(conv_->weight)));
     return at::mse_loss(last_(at::tanh(conv_(batch[0])).mean({2, 3})), batch[1]);
   }
   void on_before_zero_grad(fulgur::Optimizer&) override {
@@ -291,7 +307,10 @@ class ProbeImages : public fulgur::LightningModule {
   }
 
  private:
-  static std::string layout(const Tensor& tensor) { return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous() ? "channels last" : "contiguous"; }
+  static std::string layout(const Tensor& tensor) {
+    return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous() ? "channels last"
+                                                                                           : "contiguous";
+  }
   torch::nn::Conv2d conv_;
   torch::nn::Linear last_;
 };
@@ -371,9 +390,14 @@ class ProbeData : public fulgur::DataModule {
     at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(stage) + 1);
     Tensor x = at::randn({count, 5}, generator, at::kDouble);
     Tensor y = at::tanh(x.slice(1, 0, 2) - 2 * x.slice(1, 2, 4));
-    Batch samples({Batch::Entry{"x", x.to(at::kFloat)}, Batch::Entry{"y", y.to(at::kFloat)}, Batch::Entry{"index", at::arange(count)}});
-    if (train && !options_.stream.empty()) return {std::make_shared<fulgur::IterableLoader>(std::make_shared<Stream>(std::move(samples), options_.stream), fulgur::IterableLoaderOptions{.batch_size = options_.batch_size})};
-    fulgur::DataLoaderOptions options{.batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
+    Batch samples({Batch::Entry{"x", x.to(at::kFloat)}, Batch::Entry{"y", y.to(at::kFloat)},
+                   Batch::Entry{"index", at::arange(count)}});
+    if (train && !options_.stream.empty())
+      return {
+          std::make_shared<fulgur::IterableLoader>(std::make_shared<Stream>(std::move(samples), options_.stream),
+                                                   fulgur::IterableLoaderOptions{.batch_size = options_.batch_size})};
+    fulgur::DataLoaderOptions options{
+        .batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
     options.num_workers = options_.num_workers;
     if (options_.selfish) options.sampler = std::make_shared<Selfish>(count), options.shuffle = false;
     return {std::make_shared<fulgur::DataLoader>(std::make_shared<fulgur::TensorDataset>(std::move(samples)), options)};
@@ -396,8 +420,9 @@ class ProbeCallback : public fulgur::Callback {
       f(signal_step, "signal_step", "Behind this step.");
       f(signal, "signal", "Its number.");
       f(signal_place, "signal_place", "Where the signal is sent; behind the step for batch_end, from it on elsewhere.")
-          .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start", "before_backward", "after_backward", "before_step", "before_zero_grad",
-                   "validation_start", "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
+          .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start",
+                   "before_backward", "after_backward", "before_step", "before_zero_grad", "validation_start",
+                   "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
       f(sleep_until, "sleep_until", "No pause once this file is there.");
     }
@@ -405,7 +430,8 @@ class ProbeCallback : public fulgur::Callback {
   explicit ProbeCallback(const Options& options) : options_(options) {}
 
   void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch&, int64_t) override {
-    if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0)) ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
+    if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0))
+      ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
     if (run.rank() == options_.stop_rank && step == options_.stop_step) run.request_stop("the probe asked for it");
     if (step == options_.signal_step) at(run, "batch_end");
@@ -425,13 +451,17 @@ class ProbeCallback : public fulgur::Callback {
   void on_before_optimizer_step(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_step"); }
   void on_before_zero_grad(fulgur::RunContext& run, fulgur::Optimizer&) override { at(run, "before_zero_grad"); }
   void on_validation_start(fulgur::RunContext& run) override { at(run, "validation_start"); }
-  void on_validation_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override { at(run, "validation_batch"); }
+  void on_validation_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
+    at(run, "validation_batch");
+  }
   void on_validation_end(fulgur::RunContext& run) override { at(run, "validation_end"); }
   void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }
 
  private:
   void at(fulgur::RunContext& run, std::string_view place) {
-    if (place != options_.signal_place || run.rank() != options_.signal_rank || run.progress().global_step < options_.signal_step || std::exchange(sent_, true)) return;
+    if (place != options_.signal_place || run.rank() != options_.signal_rank ||
+        run.progress().global_step < options_.signal_step || std::exchange(sent_, true))
+      return;
     ::raise(static_cast<int>(options_.signal));
   }
 

@@ -7,7 +7,7 @@ namespace fulgur::test {
 
 /// Since the start of the process.
 struct DeviceCounts {
-  int64_t launches = 0;          ///< kernels, those inside libraries among them
+  int64_t launches = 0;  ///< kernels, those inside libraries among them
   int64_t graph_launches = 0;
   int64_t copies_to_device = 0;  ///< from the host
   int64_t copies_on_device = 0;  ///< within one device

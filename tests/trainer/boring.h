@@ -48,7 +48,9 @@ struct BoringModule : LightningModule {
 /// A BoringModule that plans its own SGD.
 struct SelfPlanned : BoringModule {
   using BoringModule::BoringModule;
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9}); }
+  OptimizerPlan configure_optimizers() override {
+    return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+  }
 };
 
 inline Batch regression(int64_t samples, uint64_t seed = 1) {
@@ -57,7 +59,8 @@ inline Batch regression(int64_t samples, uint64_t seed = 1) {
   return Batch{{"x", x}, {"y", at::randn({samples, 2})}};
 }
 
-inline std::shared_ptr<DataModule> regression_data(int64_t train = 40, int64_t val = 12, int64_t batch_size = 4, bool shuffle = true) {
+inline std::shared_ptr<DataModule> regression_data(int64_t train = 40, int64_t val = 12, int64_t batch_size = 4,
+                                                   bool shuffle = true) {
   TensorDataModule::Sets sets;
   sets.train = regression(train, 1);
   if (val > 0) sets.val = sets.test = sets.predict = regression(val, 2);

@@ -68,8 +68,7 @@ TEST_CASE("on a GPU, captured steps with accumulation have the numbers of eager 
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"})
     for (const int64_t every : {2, 3, 4}) {
       CAPTURE(precision, every);
-      TrainerOptions options = three_epochs(folder);
-      options.accelerator = "cuda";
+      TrainerOptions options = three_epochs_on_cuda(folder);
       options.precision = Spec<Precision>(precision);
       options.accumulate_grad_batches = every;
       options.gradient_clip_val = 0.5;
@@ -81,8 +80,7 @@ TEST_CASE("on a GPU, captured steps with accumulation have the numbers of eager 
 TEST_CASE("on a GPU, the first batch of a captured window makes the gradients, down to the sign of a zero", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   // So that first batches lie in both sets of inputs.
   options.accumulate_grad_batches = 3;
   const auto captured = check_same<NegativeZeros>(options);
@@ -93,8 +91,7 @@ TEST_CASE("on a GPU, the first batch of a captured window makes the gradients, d
 TEST_CASE("on a GPU, captured windows follow a length that changes, and a layer's mode inside of one", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   check_same<Captured>(options, [](Parts& parts) { parts.add(std::make_shared<Widening>()); });
   options.accumulate_grad_batches = 3;
   check_same<Switching>(options);
@@ -104,8 +101,7 @@ TEST_CASE("on a GPU, each batch of a captured window is one launch", "[gpu]") {
   require_gpus(1);
   if (!device_counts()) SKIP("steps are counted on simulated CUDA only");
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.accumulate_grad_batches = 3;
   options.max_epochs = 1;
   options.log_every_n_steps = 1000;

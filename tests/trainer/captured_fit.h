@@ -105,6 +105,14 @@ struct Captured : BoringModule {
   }
 };
 
+// Logs a number of the host that changes with each batch.
+struct BatchIndexLogged : Captured {
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+    log("batch", static_cast<double>(batch_idx));
+    return Captured::training_step(batch, batch_idx);
+  }
+};
+
 template <class M>
 struct Outcome {
   std::shared_ptr<M> module;
@@ -157,6 +165,12 @@ inline TrainerOptions three_epochs(const TemporaryFolder& folder) {
   TrainerOptions options = quiet(folder);
   options.max_epochs = 3;
   options.log_every_n_steps = 3;
+  return options;
+}
+
+inline TrainerOptions three_epochs_on_cuda(const TemporaryFolder& folder) {
+  TrainerOptions options = three_epochs(folder);
+  options.accelerator = "cuda";
   return options;
 }
 

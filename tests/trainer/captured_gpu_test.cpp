@@ -25,12 +25,6 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-TrainerOptions on_cuda(const TemporaryFolder& folder) {
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
-  return options;
-}
-
 // A captured step launches the kernels of an eager one, with the same random numbers.
 template <class M>
 Outcome<M> check_equal(const TrainerOptions& options, const std::function<void(Parts&)>& change = by_device) {
@@ -257,7 +251,7 @@ TEST_CASE("on a GPU, captured steps equal uncaptured ones, and dropout draws oth
   const TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"}) {
     CAPTURE(precision);
-    TrainerOptions options = on_cuda(folder);
+    TrainerOptions options = three_epochs_on_cuda(folder);
     options.precision = Spec<Precision>(precision);
     const auto captured = check_equal<Captured>(options);
     CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
@@ -271,10 +265,10 @@ TEST_CASE(
   require_gpus(1);
   const TemporaryFolder folder;
   // Three epochs of ten whole batches and an odd one, with three steps before each recording.
-  const auto frozen = check_equal<Freezing>(on_cuda(folder));
+  const auto frozen = check_equal<Freezing>(three_epochs_on_cuda(folder));
   CHECK_THAT(frozen.told, ContainsSubstring("21 steps were made by the captured one"));
   CHECK_THAT(frozen.told, !ContainsSubstring("not captured"));
-  const auto thawed = check_equal<Thawing>(on_cuda(folder));
+  const auto thawed = check_equal<Thawing>(three_epochs_on_cuda(folder));
   CHECK_THAT(thawed.told, ContainsSubstring("24 steps were made by the captured one"));
 }
 
@@ -282,7 +276,7 @@ TEST_CASE("on a GPU, captured steps follow a schedule that moves the momentum", 
   require_gpus(1);
   const TemporaryFolder folder;
   const auto check = [&]<class M>(std::type_identity<M>, const char* precision = "32-true") {
-    TrainerOptions options = on_cuda(folder);
+    TrainerOptions options = three_epochs_on_cuda(folder);
     options.precision = Spec<Precision>(precision);
     const auto plain = fit<M>(options, false, by_device), captured = fit<M>(options, true, by_device);
     CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
@@ -306,9 +300,9 @@ TEST_CASE("on a GPU, a captured step with dropout inside a checkpointed call equ
           "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  const auto plain = fit<WithDropout<false>>(on_cuda(folder), false, by_device);
-  const auto eager = fit<WithDropout<true>>(on_cuda(folder), false, by_device);
-  const auto captured = fit<WithDropout<true>>(on_cuda(folder), true, by_device);
+  const auto plain = fit<WithDropout<false>>(three_epochs_on_cuda(folder), false, by_device);
+  const auto eager = fit<WithDropout<true>>(three_epochs_on_cuda(folder), false, by_device);
+  const auto captured = fit<WithDropout<true>>(three_epochs_on_cuda(folder), true, by_device);
   CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
   for (const auto& [name, value] : plain.weights) {
     CAPTURE(name);
@@ -333,14 +327,14 @@ TEST_CASE("on a GPU, a GPT with activation checkpointing and dropout is captured
 TEST_CASE("on a GPU, a layer that changes its mode inside an epoch is seen at once", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  const auto switched = check_equal<Switching>(on_cuda(folder));
+  const auto switched = check_equal<Switching>(three_epochs_on_cuda(folder));
   CHECK_THAT(switched.told, ContainsSubstring("steps were made by the captured one"));
 }
 
 TEST_CASE("on a GPU, a captured step follows the schedule after an eager step with other parameters", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  const auto captured = check_equal<UsedByWholeBatches>(on_cuda(folder));
+  const auto captured = check_equal<UsedByWholeBatches>(three_epochs_on_cuda(folder));
   CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
 }
 
@@ -349,19 +343,20 @@ TEST_CASE("on a GPU, a recording that is broken off leaves no trace: in this ste
   require_gpus(1);
   const TemporaryFolder folder;
   const bool in_forward = GENERATE(true, false);
-  const std::string told = in_forward ? check_equal<FailsInForward>(on_cuda(folder)).told
-                                      : check_equal<FailsInOptimizer>(on_cuda(folder)).told;
+  const std::string told = in_forward ? check_equal<FailsInForward>(three_epochs_on_cuda(folder)).told
+                                      : check_equal<FailsInOptimizer>(three_epochs_on_cuda(folder)).told;
   CHECK_THAT(told, ContainsSubstring("the steps are not captured: at aten::"));
   // Pinned memory is had as before, and the next fit captures, with dropout.
   CHECK(at::empty({1 << 20}, at::TensorOptions().pinned_memory(true)).is_pinned());
-  CHECK_THAT(check_equal<Captured>(on_cuda(folder)).told, ContainsSubstring("27 steps were made by the captured one"));
+  CHECK_THAT(check_equal<Captured>(three_epochs_on_cuda(folder)).told,
+             ContainsSubstring("27 steps were made by the captured one"));
 }
 
 TEST_CASE("on a GPU, a rollback in a captured run gives the weights and rates of an eager one", "[gpu]") {
   require_gpus(1);
   const auto run = [](bool captures) {
     const TemporaryFolder folder;
-    TrainerOptions options = on_cuda(folder);
+    TrainerOptions options = three_epochs_on_cuda(folder);
     options.on_nonfinite = "rollback";
     return fit<NotANumberOnce>(options, captures, [](Parts& parts) {
       by_device(parts);

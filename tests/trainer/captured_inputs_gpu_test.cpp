@@ -18,12 +18,6 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-TrainerOptions on_cuda(const TemporaryFolder& folder) {
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
-  return options;
-}
-
 using Change = std::function<void(Parts&)>;
 using MakeData = std::function<std::shared_ptr<DataModule>()>;
 
@@ -163,7 +157,7 @@ TEST_CASE("on a GPU, a captured step is one launch, and nothing else but the cop
   const TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"}) {
     CAPTURE(precision);
-    TrainerOptions options = on_cuda(folder);
+    TrainerOptions options = three_epochs_on_cuda(folder);
     options.precision = Spec<Precision>(precision);
     options.log_every_n_steps = 1000;
     options.gradient_clip_val = 0.5;
@@ -182,7 +176,7 @@ TEST_CASE("on a GPU, a captured step is one launch, and nothing else but the cop
 TEST_CASE("on a GPU, images come into the memory format inside the captured step", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = on_cuda(folder);
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.memory_format = "channels_last";
   options.log_every_n_steps = 1000;
   const auto counting = std::make_shared<Counting>(13, 19);
@@ -195,7 +189,7 @@ TEST_CASE("on a GPU, who keeps the tensors of captured batches keeps their value
   require_gpus(1);
   const TemporaryFolder folder;
   std::shared_ptr<Keeping> keeping;
-  const auto captured = check_same<Captured>(on_cuda(folder), {}, [&](Parts& parts) {
+  const auto captured = check_same<Captured>(three_epochs_on_cuda(folder), {}, [&](Parts& parts) {
     keeping = std::make_shared<Keeping>();
     parts.add(keeping);
   });
@@ -210,9 +204,9 @@ TEST_CASE("on a GPU, who keeps the tensors of captured batches keeps their value
 TEST_CASE("on a GPU, captured steps get what transfer hooks make of the batch", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  check_same<Doubling>(on_cuda(folder));
-  check_same<DoublingInPlace>(on_cuda(folder));
-  check_same<Moving>(on_cuda(folder));
+  check_same<Doubling>(three_epochs_on_cuda(folder));
+  check_same<DoublingInPlace>(three_epochs_on_cuda(folder));
+  check_same<Moving>(three_epochs_on_cuda(folder));
 }
 
 TEST_CASE("on a GPU, captured steps get batches of combined loaders", "[gpu]") {
@@ -220,7 +214,7 @@ TEST_CASE("on a GPU, captured steps get batches of combined loaders", "[gpu]") {
   const TemporaryFolder folder;
   for (const CombinedMode mode : {CombinedMode::sequential, CombinedMode::min_size, CombinedMode::max_size_cycle}) {
     CAPTURE(static_cast<int>(mode));
-    check_same<OfBoth>(on_cuda(folder), [mode] {
+    check_same<OfBoth>(three_epochs_on_cuda(folder), [mode] {
       const auto data = std::make_shared<TwoLoaders>(mode);
       data->set_overridden(DataModule::hooks_of<TwoLoaders>());
       return data;
@@ -232,7 +226,7 @@ TEST_CASE("on a GPU, captured steps get their batches with validation in between
           "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = on_cuda(folder);
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.val_check_interval = 3;
   options.reload_dataloaders_every_n_epochs = 1;
   const auto captured = check_same<Captured>(options, [] { return regression_data(42, 10); });
@@ -242,7 +236,7 @@ TEST_CASE("on a GPU, captured steps get their batches with validation in between
 TEST_CASE("on a GPU, an epoch's odd last batch in the place of the first recording is not what is captured", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = on_cuda(folder);
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.max_epochs = 6;
   // Four batches an epoch, the last of two samples.
   const auto captured = check_same<Captured>(options, [] { return regression_data(14, 0); });

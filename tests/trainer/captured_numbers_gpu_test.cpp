@@ -23,13 +23,6 @@ struct Constant : Captured {
   }
 };
 
-struct Index : Captured {
-  StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-    log("index", static_cast<double>(batch_idx));
-    return Captured::training_step(batch, batch_idx);
-  }
-};
-
 // Changes after steps were captured, and before one that is made as it is.
 struct Late : Captured {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -48,8 +41,7 @@ std::pair<Outcome<M>, Outcome<M>> both(const TrainerOptions& options) {
 TEST_CASE("on a GPU, numbers of the host that stay the same are logged by captured steps", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   const auto [plain, captured] = both<Constant>(options);
   CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
   CHECK_THAT(captured.told, ContainsSubstring("'alpha' 0.5, 'count' 2.0, 'beta' 0.25"));
@@ -60,20 +52,18 @@ TEST_CASE("on a GPU, numbers of the host that stay the same are logged by captur
 TEST_CASE("on a GPU, a number of the host that changes is named, and the steps are not captured", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
-  const auto [plain, captured] = both<Index>(options);
-  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'index' in log() is a number of the host that changes"));
+  TrainerOptions options = three_epochs_on_cuda(folder);
+  const auto [plain, captured] = both<BatchIndexLogged>(options);
+  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'batch' in log() is a number of the host that changes"));
   CHECK_THAT(captured.told, !ContainsSubstring("steps were made by the captured one"));
-  check_same_logs(plain, captured, "index");
+  check_same_logs(plain, captured, "batch");
   CHECK(same_weights(plain.weights, captured.weights));
 }
 
 TEST_CASE("on a GPU, a number of the host that changes later ends the capture where a step shows it", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.accumulate_grad_batches = 2;
   // An epoch's last window has whole batches, but is shorter, and so made as it is.
   const auto captured = fit<Late>(options, true, by_device, {}, 44);

@@ -100,8 +100,7 @@ struct Keeping : Callback {
 
 Outcome<Chosen> run(const Choices& choices, bool captures) {
   const TemporaryFolder folder;
-  TrainerOptions options = three_epochs(folder);
-  options.accelerator = "cuda";
+  TrainerOptions options = three_epochs_on_cuda(folder);
   options.precision = Spec<Precision>(choices.precision);
   if (choices.clip != "none") {
     options.gradient_clip_val = 0.25;

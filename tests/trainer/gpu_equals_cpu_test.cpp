@@ -271,7 +271,7 @@ TEST_CASE("on a GPU, each policy for losses that are not finite acts as on the C
   constexpr int64_t kBad = 8, kEpoch = 12;
   constexpr int64_t kJudged = std::min<int64_t>(kBad + 1 + fulgur::detail::StepRows::kLater, kEpoch);
   if (policy == "skip") {
-    // The device decides by itself, in the step; the row tells of it.
+    // The device decides by itself, in the step; the row reports it.
     for (const char* field : {"epoch", "first_batch", "last_batch"})
       CHECK(number_in(gpu.noted, field) == number_in(cpu.noted, field));
     CHECK(gpu.error.empty());

@@ -12,9 +12,9 @@
 
 using namespace fulgur;
 using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
 using fulgur::detail::LogScope;
 using fulgur::detail::LogStore;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -36,7 +36,7 @@ TEST_CASE("step values are means of their window, weighted by samples") {
   store.log("loss", LogScope::train_step, Stage::train, 5.0, 1, {});
   CHECK(store.newest("loss") == 2.0);
   CHECK(step_values(store) == Metrics{{"loss", 2.0}});
-  CHECK_FALSE(store.has_step_values(Stage::train));
+  CHECK(step_values(store).empty());
   store.log("loss", LogScope::train_step, Stage::train, 7.0, 1, {});
   CHECK(step_values(store) == Metrics{{"loss", 7.0}});
 }
@@ -61,19 +61,26 @@ TEST_CASE("sums, minima and maxima, and NaN is never dropped") {
     store.log("max", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::max});
   }
   CHECK(epoch_values(store, Stage::validate) == Metrics{{"sum", 5.0}, {"min", -1.0}, {"max", 4.0}});
-  for (const double v : std::vector<double>{1.0, std::nan(""), 0.5}) store.log("bad", LogScope::evaluation_step, Stage::validate, v, 1, {.reduce_fx = Reduce::min});
+  for (const double v : std::vector<double>{1.0, std::nan(""), 0.5})
+    store.log("bad", LogScope::evaluation_step, Stage::validate, v, 1, {.reduce_fx = Reduce::min});
   CHECK(std::isnan(store.newest("max").value() * epoch_values(store, Stage::validate)[0].second));
 }
 
 TEST_CASE("what cannot be logged is an error that says why") {
   LogStore store;
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, at::randn({3}), 1, {}), ContainsSubstring("must be a scalar"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, Tensor(), 1, {}), ContainsSubstring("undefined"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::forbidden, Stage::train, 1.0, 1, {}), ContainsSubstring("cannot be logged from this hook"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_epoch, Stage::train, 1.0, 1, {.on_step = true}), ContainsSubstring("on_step is impossible"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, 1.0, 1, {.on_step = false}), ContainsSubstring("never appear"));
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, at::randn({3}), 1, {}),
+                    ContainsSubstring("must be a scalar"));
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, Tensor(), 1, {}),
+                    ContainsSubstring("undefined"));
+  CHECK_THROWS_WITH(store.log("v", LogScope::forbidden, Stage::train, 1.0, 1, {}),
+                    ContainsSubstring("cannot be logged from this hook"));
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_epoch, Stage::train, 1.0, 1, {.on_step = true}),
+                    ContainsSubstring("on_step is impossible"));
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, 1.0, 1, {.on_step = false}),
+                    ContainsSubstring("never appear"));
   store.log("w", LogScope::train_step, Stage::train, 1.0, 1, {});
-  CHECK_THROWS_WITH(store.log("w", LogScope::train_step, Stage::train, 1.0, 1, {.prog_bar = true}), ContainsSubstring("other options"));
+  CHECK_THROWS_WITH(store.log("w", LogScope::train_step, Stage::train, 1.0, 1, {.prog_bar = true}),
+                    ContainsSubstring("other options"));
 }
 
 TEST_CASE("a tensor's graph is not kept, and the window goes on from the store's state") {

@@ -33,7 +33,9 @@ struct Told {
   std::string text;
   Told() {
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &text);
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &text);
   }
   ~Told() { log::set_sink({}, nullptr); }
 };
@@ -70,7 +72,8 @@ struct Fitted {
 };
 
 template <class M = Watched>
-Fitted<M> fit(const TrainerOptions& options, std::shared_ptr<Precision> precision = nullptr, const CheckpointChoice& from = {}) {
+Fitted<M> fit(const TrainerOptions& options, std::shared_ptr<Precision> precision = nullptr,
+              const CheckpointChoice& from = {}) {
   Fitted<M> fitted;
   at::manual_seed(7);
   fitted.module = std::make_shared<M>();
@@ -109,8 +112,9 @@ TEST_CASE("precision: formats of weights, input, activations, gradients and vali
     at::ScalarType weight, input, activation;
   };
   const auto [name, weight, input, activation] = GENERATE(
-      Case{"32-true", at::kFloat, at::kFloat, at::kFloat}, Case{"32", at::kFloat, at::kFloat, at::kFloat}, Case{"64-true", at::kDouble, at::kDouble, at::kDouble},
-      Case{"'64'", at::kDouble, at::kDouble, at::kDouble}, Case{"16-mixed", at::kFloat, at::kFloat, at::kHalf}, Case{"16", at::kFloat, at::kFloat, at::kHalf},
+      Case{"32-true", at::kFloat, at::kFloat, at::kFloat}, Case{"32", at::kFloat, at::kFloat, at::kFloat},
+      Case{"64-true", at::kDouble, at::kDouble, at::kDouble}, Case{"'64'", at::kDouble, at::kDouble, at::kDouble},
+      Case{"16-mixed", at::kFloat, at::kFloat, at::kHalf}, Case{"16", at::kFloat, at::kFloat, at::kHalf},
       Case{"bf16-mixed", at::kFloat, at::kFloat, at::kBFloat16}, Case{"bf16", at::kFloat, at::kFloat, at::kBFloat16},
       Case{"16-true", at::kHalf, at::kHalf, at::kHalf}, Case{"bf16-true", at::kBFloat16, at::kBFloat16, at::kBFloat16});
   CAPTURE(name);
@@ -126,7 +130,8 @@ TEST_CASE("precision: formats of weights, input, activations, gradients and vali
   CHECK(run.module->validation == activation);
   const auto losses = logged(*run.logger, "train_loss");
   REQUIRE(losses.size() == 40);
-  CHECK(std::accumulate(losses.end() - 10, losses.end(), 0.0) < std::accumulate(losses.begin(), losses.begin() + 10, 0.0));
+  CHECK(std::accumulate(losses.end() - 10, losses.end(), 0.0) <
+        std::accumulate(losses.begin(), losses.begin() + 10, 0.0));
   // The resolved config has the name itself.
   CHECK((options.precision.class_path().find("-") != std::string::npos));
   const bool emulated = activation == at::kHalf;
@@ -135,7 +140,8 @@ TEST_CASE("precision: formats of weights, input, activations, gradients and vali
 
 TEST_CASE("an unknown precision is refused with the names that there are") {
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(with_precision(folder, "transformer-engine"), ContainsSubstring("unknown precision") && ContainsSubstring("bf16-mixed"));
+  CHECK_THROWS_WITH(with_precision(folder, "transformer-engine"),
+                    ContainsSubstring("unknown precision") && ContainsSubstring("bf16-mixed"));
 }
 
 TEST_CASE("bf16-mixed equals a loop by hand under autocast, bit for bit") {
@@ -187,7 +193,8 @@ TEST_CASE("F31 50 overflows in a row: the scale halves, the device leaves the st
   TrainerOptions options = quiet(folder);
   options.max_epochs = 6;
   const double first_scale = std::ldexp(1, 56);
-  const auto run = fit<Overflowing>(options, std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = first_scale}));
+  const auto run =
+      fit<Overflowing>(options, std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = first_scale}));
   const auto scales = logged(*run.logger, "loss_scale"), skipped = logged(*run.logger, "skipped_steps");
   REQUIRE(scales.size() == 60);
   // After the step of the row.
@@ -267,13 +274,16 @@ struct Manual : BoringModule {
 
 }  // namespace
 
-TEST_CASE("16-mixed by hand: several optimizers share one scale, each skips by its own gradients, and clipping comes behind the unscaling") {
+TEST_CASE(
+    "16-mixed by hand: several optimizers share one scale, each skips by its own gradients, and clipping comes behind "
+    "the unscaling") {
   Told told;
   TemporaryFolder folder;
   Manual::overflows = false;
   const auto full = fit<Manual>(quiet(folder));
   Manual::overflows = true;
-  const auto mixed = fit<Manual>(quiet(folder), std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = 1024}));
+  const auto mixed =
+      fit<Manual>(quiet(folder), std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = 1024}));
   REQUIRE(mixed.module->clipped.size() == 20);
   // Up to the overflow in batch 2 the runs are the same but for rounding.
   for (size_t i : {0, 1, 2, 3, 4}) CHECK(std::abs(mixed.module->clipped[i] / full.module->clipped[i] - 1) < 0.02);
@@ -290,10 +300,13 @@ TEST_CASE("a closure and a loss scale, or master weights, do not go together") {
   };
   Told told;
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(fit<Closing>(quiet(folder), std::make_shared<Float16Mixed>()), ContainsSubstring("precision 16-mixed"));
-  CHECK_THROWS_WITH(fit<Closing>(quiet(folder), std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = true})),
-                    ContainsSubstring("without master weights"));
-  CHECK_THROWS_WITH(Float16True(Float16True::Options{.loss_scaling = true, .scaler = {}}), ContainsSubstring("master_weights is false"));
+  CHECK_THROWS_WITH(fit<Closing>(quiet(folder), std::make_shared<Float16Mixed>()),
+                    ContainsSubstring("precision 16-mixed"));
+  CHECK_THROWS_WITH(
+      fit<Closing>(quiet(folder), std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = true})),
+      ContainsSubstring("without master weights"));
+  CHECK_THROWS_WITH(Float16True(Float16True::Options{.loss_scaling = true, .scaler = {}}),
+                    ContainsSubstring("master_weights is false"));
 }
 
 namespace {
@@ -306,7 +319,9 @@ struct OneWeight : LightningModule {
 };
 
 double after_ten_steps(const TemporaryFolder& folder, bool master_weights) {
-  return fit<OneWeight>(quiet(folder), std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = master_weights})).module->weight.template item<double>();
+  return fit<OneWeight>(quiet(folder),
+                        std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = master_weights}))
+      .module->weight.template item<double>();
 }
 
 }  // namespace
@@ -331,11 +346,16 @@ struct Normed : SelfPlanned {
 };
 
 std::shared_ptr<Precision> made(const std::string& name) {
-  if (name == "16-mixed") return std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = 1024, .growth_interval = 4});
+  if (name == "16-mixed")
+    return std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = 1024, .growth_interval = 4});
   if (name == "bf16-mixed") return std::make_shared<BFloat16Mixed>();
   if (name == "16-true scaled")
-    return std::make_shared<Float16True>(Float16True::Options{.master_weights = true, .keep_norm_fp32 = true, .loss_scaling = true, .scaler = {.init_scale = 512, .growth_interval = 3}});
-  return std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = name == "bf16-true masters", .keep_norm_fp32 = name == "bf16-true masters"});
+    return std::make_shared<Float16True>(Float16True::Options{.master_weights = true,
+                                                              .keep_norm_fp32 = true,
+                                                              .loss_scaling = true,
+                                                              .scaler = {.init_scale = 512, .growth_interval = 3}});
+  return std::make_shared<BFloat16True>(BFloat16True::Options{.master_weights = name == "bf16-true masters",
+                                                              .keep_norm_fp32 = name == "bf16-true masters"});
 }
 
 }  // namespace
@@ -351,7 +371,9 @@ TEST_CASE("keep_norm_fp32 leaves weights and statistics of norms in float32, in 
   for (const auto& [name, value] : read_checkpoint(*run.report.last_checkpoint).module) {
     const bool of_norm = name.starts_with("norm.");
     CAPTURE(name);
-    CHECK(value.scalar_type() == (name == "norm.num_batches_tracked" ? at::kLong : of_norm ? at::kFloat : at::kBFloat16));
+    CHECK(value.scalar_type() == (name == "norm.num_batches_tracked" ? at::kLong
+                                  : of_norm                          ? at::kFloat
+                                                                     : at::kBFloat16));
   }
   const auto without = fit<Normed>(quiet(folder), made("bf16-true"));
   CHECK(without.module->norm->weight.scalar_type() == at::kBFloat16);
@@ -386,7 +408,8 @@ TEST_CASE("weights of one precision load into a run of another, and it is said")
   const auto as_float = std::make_shared<Watched>();
   Parts parts;
   parts.precision = nullptr;
-  const EvalReport report = Trainer(quiet(folder), parts).test(as_float, regression_data(), half.report.last_checkpoint->string());
+  const EvalReport report =
+      Trainer(quiet(folder), parts).test(as_float, regression_data(), half.report.last_checkpoint->string());
   CHECK(as_float->weight() == at::kFloat);
   CHECK(as_float->first->weight.equal(half.module->first->weight.to(at::kFloat)));
   CHECK_THAT(told.text, ContainsSubstring("BFloat16 in the checkpoint"));
@@ -396,12 +419,15 @@ TEST_CASE("the summary tells the bytes per trainable parameter, which are those 
   struct Case {
     std::string name, line;
   };
-  const auto [name, line] = GENERATE(Case{"32", "weights 4 + gradients 4 + optimizer 8"}, Case{"bf16-true", "weights 2 + gradients 2 + optimizer 4"},
-                                     Case{"bf16-true masters", "weights 2 + gradients 2 + master weights 4 + their gradients 4 + optimizer 8"});
+  const auto [name, line] = GENERATE(
+      Case{"32", "weights 4 + gradients 4 + optimizer 8"}, Case{"bf16-true", "weights 2 + gradients 2 + optimizer 4"},
+      Case{"bf16-true masters", "weights 2 + gradients 2 + master weights 4 + their gradients 4 + optimizer 8"});
   CAPTURE(name);
   struct Wide : LightningModule {
     torch::nn::Linear layer{register_module("layer", torch::nn::Linear(64, 500))};
-    StepOutput training_step(const Batch& b, int64_t) override { return layer->forward(b[0].repeat({1, 16})).square().mean(); }
+    StepOutput training_step(const Batch& b, int64_t) override {
+      return layer->forward(b[0].repeat({1, 16})).square().mean();
+    }
     OptimizerPlan configure_optimizers() override { return std::make_shared<AdamW>(adam_options()); }
   };
   Told told;

@@ -88,18 +88,21 @@ struct Renormed : Wide {
   }
 };
 
+void request(RunContext& run, const std::filesystem::path& name) {
+  run.request_checkpoint({.name = name,
+                          .reason = "test",
+                          .best = false,
+                          .keep = true,
+                          .weights_only = false,
+                          .owner = "test",
+                          .score = std::nullopt});
+}
+
 // Saves after every other step. The writer waits for its copies only once the step after has been launched.
 struct Saving : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
     const bool saves = ++batches % 2 == 1;
-    if (saves)
-      run.request_checkpoint({.name = cat("step-", run.progress().batches_total.ready),
-                              .reason = "test",
-                              .best = false,
-                              .keep = true,
-                              .weights_only = false,
-                              .owner = "test",
-                              .score = std::nullopt});
+    if (saves) request(run, cat("step-", run.progress().batches_total.ready));
     hold_event_waits_of_others(saves);
     at_end = host_waits_of_this_thread();
     stream_waits = counts().stream_waits;
@@ -293,14 +296,7 @@ TEST_CASE("on a GPU, a checkpoint waits neither for rows on their way nor for ru
   };
   struct SavingSeldom : Callback {
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t index) override {
-      if (index == 3)
-        run.request_checkpoint({.name = "a",
-                                .reason = "test",
-                                .best = false,
-                                .keep = true,
-                                .weights_only = false,
-                                .owner = "test",
-                                .score = std::nullopt});
+      if (index == 3) request(run, "a");
       before = host_waits_of_this_thread();
     }
     void on_train_batch_start(RunContext&, const Batch&, int64_t index) override {

@@ -159,10 +159,11 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
 
 // Metrics of the rows that were on their way are known now.
 void CheckpointStore::complete_save(uint64_t save) {
-  writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
-    content.state["metrics"] = metrics;
-    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
-  });
+  writer_->complete(
+      save, [metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
+        content.state["metrics"] = metrics;
+        if (content.state.contains("logs")) content.state["logs"]["values"] = values;
+      });
 }
 
 // A copy that was made while somebody wrote is worth nothing.

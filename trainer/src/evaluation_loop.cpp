@@ -39,14 +39,16 @@ struct EvaluationHooks {
 };
 
 const EvaluationHooks& hooks_of(Stage stage) {
-#define FULGUR_EVALUATION_HOOKS(kind)                                                                                  \
-  {Hook::on_##kind##_batch_start,          Hook::on_##kind##_batch_end,            &LightningModule::on_##kind##_model_eval, \
-   &LightningModule::on_##kind##_model_train,                                                                                \
-   &LightningModule::on_##kind##_start,    &LightningModule::on_##kind##_end,      &LightningModule::on_##kind##_epoch_start, \
-   &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start, &LightningModule::on_##kind##_batch_end, \
-   &LightningModule::kind##_step,          &Callback::on_##kind##_start,           &Callback::on_##kind##_end,              \
-   &Callback::on_##kind##_epoch_start,     &Callback::on_##kind##_epoch_end,       &Callback::on_##kind##_batch_start,      \
-   &Callback::on_##kind##_batch_end}
+#define FULGUR_EVALUATION_HOOKS(kind)                                                                         \
+  {                                                                                                           \
+    Hook::on_##kind##_batch_start, Hook::on_##kind##_batch_end, &LightningModule::on_##kind##_model_eval,     \
+        &LightningModule::on_##kind##_model_train, &LightningModule::on_##kind##_start,                       \
+        &LightningModule::on_##kind##_end, &LightningModule::on_##kind##_epoch_start,                         \
+        &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start,                   \
+        &LightningModule::on_##kind##_batch_end, &LightningModule::kind##_step, &Callback::on_##kind##_start, \
+        &Callback::on_##kind##_end, &Callback::on_##kind##_epoch_start, &Callback::on_##kind##_epoch_end,     \
+        &Callback::on_##kind##_batch_start, &Callback::on_##kind##_batch_end                                  \
+  }
   static const EvaluationHooks kValidation = FULGUR_EVALUATION_HOOKS(validation);
   static const EvaluationHooks kTest = FULGUR_EVALUATION_HOOKS(test);
   static const EvaluationHooks kPredict = FULGUR_EVALUATION_HOOKS(predict);
@@ -81,7 +83,8 @@ class StageGuard {
 // Whatever happens in an evaluation, the module gets its modes back.
 class ModeGuard {
  public:
-  ModeGuard(Run& run, const EvaluationHooks& hooks) : run_(run), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
+  ModeGuard(Run& run, const EvaluationHooks& hooks)
+      : run_(run), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
   ~ModeGuard() {
     if (std::uncaught_exceptions() == exceptions_) return;
     try {
@@ -167,7 +170,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       Outputs outputs;
       if (const std::vector<StepPart> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
         std::vector<Outputs> of_parts(parts.size());
-        run_parts(run, parts, [&](const StepPart& part, size_t index) { of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_); });
+        run_parts(run, parts, [&](const StepPart& part, size_t index) {
+          of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_);
+        });
         outputs = join_outputs(run, parts, of_parts);
       } else {
         const auto guard = run.strategy->precision().forward_guard();
@@ -196,7 +201,8 @@ std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
   for (const auto& [name, value] : values) {
     const size_t mark = name.rfind("/dataloader_idx_");
     size_t column = 0;
-    if (mark != std::string::npos && loader_count > 1) column = std::min<size_t>(std::stoul(name.substr(mark + 16)), columns.size() - 1);
+    if (mark != std::string::npos && loader_count > 1)
+      column = std::min<size_t>(std::stoul(name.substr(mark + 16)), columns.size() - 1);
     columns[column].emplace_back(name, value);
   }
   return columns;
@@ -246,7 +252,8 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
 }
 
 void warn_no_validation_step() {
-  log::warn("trainer.no_validation_step", "there is validation data, but the module has no validation_step; validation is skipped");
+  log::warn("trainer.no_validation_step",
+            "there is validation data, but the module has no validation_step; validation is skipped");
 }
 
 PredictReport predict(Run& run) {
@@ -256,7 +263,8 @@ PredictReport predict(Run& run) {
   const ModeGuard modes(run, hooks_of(Stage::predict));
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
-  std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(run.stages[Stage::predict].loaders.size());
+  std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(
+      run.stages[Stage::predict].loaders.size());
   report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
     auto& columns = collected[loader];
     const bool first = columns.empty();
@@ -267,8 +275,9 @@ PredictReport predict(Run& run) {
                         value.dim() == 0 ? "a scalar" : cat(value.size(0), " rows"), "."));
       if (first) columns.emplace_back(name, std::vector<Tensor>{});
       if (index >= columns.size() || columns[index].first != name)
-        throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name, "' where the first batch had '",
-                        index < columns.size() ? columns[index].first : "nothing", "'."));
+        throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name,
+                        "' where the first batch had '", index < columns.size() ? columns[index].first : "nothing",
+                        "'."));
       columns[index++].second.push_back(value.to(at::kCPU));
     }
   });

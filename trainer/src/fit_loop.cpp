@@ -17,7 +17,8 @@ std::optional<int64_t> validation_interval(const TrainerOptions& options, std::o
   if (options.val_check_interval.interval) return std::nullopt;
   const BatchLimit& interval = options.val_check_interval.batches;
   if (interval.count) {
-    if (*interval.count < 1) throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
+    if (*interval.count < 1)
+      throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
     if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
       throw ConfigError(cat("[trainer.val_check_interval] validation would never run: every ", *interval.count,
                             " batches, but an epoch has ", *train_batches,
@@ -77,7 +78,8 @@ class FitLoop {
       if (!item.value()->is_training()) names.push_back(item.key().empty() ? "the module itself" : item.key());
     if (names.empty()) return;
     if (names.size() > 5) names = {names.begin(), names.begin() + 5}, names.emplace_back("…");
-    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names), ". Call train() on what shall learn with dropout and batch statistics"));
+    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names),
+                                       ". Call train() on what shall learn with dropout and batch statistics"));
   }
 
   // A requested stop waits for min_epochs and min_steps.
@@ -99,7 +101,9 @@ class FitLoop {
     if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
     if (!run.agreement.stop()) return false;
     if (may_stop()) return true;
-    if (!told_to_go_on_) run.print(cat("a stop was requested (", *run.stop_reason, "), but min_epochs or min_steps is not reached: training goes on"));
+    if (!told_to_go_on_)
+      run.print(cat("a stop was requested (", *run.stop_reason,
+                    "), but min_epochs or min_steps is not reached: training goes on"));
     told_to_go_on_ = true;
     return false;
   }
@@ -118,7 +122,9 @@ class FitLoop {
   void reload_loaders() {
     Run& run = run_;
     const int64_t every = run.options.reload_dataloaders_every_n_epochs;
-    if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 || run.progress_.batches.completed > 0) return;
+    if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 ||
+        run.progress_.batches.completed > 0)
+      return;
     run.reload_loaders(Stage::train);
     if (run.validation_runs) run.reload_loaders(Stage::validate);
   }
@@ -200,7 +206,9 @@ class FitLoop {
       }
     }
     if (batch_idx == 0 && !skipped)
-      throw DataError("[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with drop_last?");
+      throw DataError(
+          "[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with "
+          "drop_last?");
     if (at_end || skipped) {
       progress.epochs.processed = progress.epoch + 1;
       if (run.window_done > 0) step_.close_window();
@@ -231,18 +239,22 @@ class FitLoop {
   // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
   void save_for_signal() {
     Run& run = run_;
-    if (run.checkpoints_allowed && run.progress_.global_step > 0 && run.checkpoints.saved_step() != run.progress_.global_step) {
+    if (run.checkpoints_allowed && run.progress_.global_step > 0 &&
+        run.checkpoints.saved_step() != run.progress_.global_step) {
       run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
       run.act_on_checkpoint_requests();
     }
     run.checkpoints.settle();
-    run.print(cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
+    run.print(
+        cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
     const auto job = slurm_job();
     if (!job || requeued_ || !run.is_global_zero()) return;
     requeued_ = true;
     const auto failure = slurm_requeue(*job);
-    if (failure) log::error(cat("job ", *job, " is not queued again: ", *failure));
-    else run.print(cat("job ", *job, " is queued again"));
+    if (failure)
+      log::error(cat("job ", *job, " is not queued again: ", *failure));
+    else
+      run.print(cat("job ", *job, " is queued again"));
   }
 
   void end_epoch() {

@@ -14,8 +14,8 @@ class Run;
 /// Which tensors of a run only its optimizers write, so that a checkpoint's copies of them may be made while the next
 /// forward and backward run: the parameters that optimizers step, and what the optimizers keep for them.
 ///
-/// That nobody else writes them is the rule, not a law: a forward may (`nn::Embedding` with `max_norm`), or a callback.
-/// Each such write counts up the tensor's version, so that it is seen; from then on that tensor is not late.
+/// A forward (`nn::Embedding` with `max_norm`) or a callback may write them all the same. Each such write counts up the
+/// tensor's version, so that it is seen; from then on that tensor is not late.
 class LateTensors {
  public:
   explicit LateTensors(Run& run) : run_(run) {}

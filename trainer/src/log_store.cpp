@@ -316,11 +316,6 @@ void LogStore::publish(const std::string& name, double value, Stage stage) {
     found->second = value;
 }
 
-bool LogStore::has_step_values(Stage stage) const {
-  return std::any_of(slots_.begin(), slots_.end(),
-                     [&](const auto& s) { return s->stage == stage && s->on_step && s->step.count > 0; });
-}
-
 void LogStore::reset(Stage stage) {
   asked_.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });

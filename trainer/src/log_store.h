@@ -41,7 +41,7 @@ class LogStore {
   bool watched_is_finite();
   /// Forgets what the running window has watched.
   void forget_watched();
-  /// From here on numbers of the host are noted as they are logged; a tensor is none if the run is on the CPU itself.
+  /// From here on numbers of the host are noted as they are logged; in a run on the CPU, a tensor is not one of them.
   void start_noting(at::Device device);
   HostNumbers take_noted();
 
@@ -67,8 +67,6 @@ class LogStore {
   /// else rank 0's; epoch values of all ranks. A rank that has failed alone has no `collectives`, and leaves out values
   /// that it would have to exchange.
   Metrics take(Window window, Collectives* collectives);
-  /// True if the step window of `stage` has a value.
-  bool has_step_values(Stage stage) const;
   /// Forgets running epochs of `stage` (sanity check).
   void reset(Stage stage);
 
@@ -191,9 +189,6 @@ class LogStore {
 
 class LogStore::Window {
  public:
-  /// True if the values can be taken without a wait.
-  bool there() const { return reading_.there(); }
-  bool empty() const { return values_.empty(); }
   /// Whether all that was watched is finite. Waits for the values.
   bool finite() const;
 

@@ -21,7 +21,9 @@ namespace {
 
 constexpr int64_t kMostRollbacks = 3;
 
-bool is_finite(const Tensor& value) { return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>(); }
+bool is_finite(const Tensor& value) {
+  return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>();
+}
 
 // A scalar on the CPU, read where it lies: item() would cost more than the rest of the check.
 bool is_finite_on_cpu(const Tensor& scalar) {
@@ -36,7 +38,11 @@ bool is_finite_on_cpu(const Tensor& scalar) {
 
 void NonFiniteGuard::configure() {
   const std::string& name = run_.options.on_nonfinite;
-  policy_ = name == "raise" ? Policy::raise : name == "skip" ? Policy::skip : name == "stop" ? Policy::stop : name == "rollback" ? Policy::rollback : Policy::off;
+  policy_ = name == "raise"      ? Policy::raise
+            : name == "skip"     ? Policy::skip
+            : name == "stop"     ? Policy::stop
+            : name == "rollback" ? Policy::rollback
+                                 : Policy::off;
   if (run_.options.barebones) policy_ = Policy::off;
 }
 
@@ -94,14 +100,17 @@ bool NonFiniteGuard::saw_scaled_gradients() {
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
     if (const std::string bad = find(); !bad.empty() && !act(bad)) return false;
   }
-  if (found_inf_->is_cpu()) skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
-  else count_skips(*found_inf_);
+  if (found_inf_->is_cpu())
+    skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
+  else
+    count_skips(*found_inf_);
   counts_ = true;
   return true;
 }
 
 void NonFiniteGuard::count_skips(const Tensor& found_inf) {
-  if (!skipped_on_device_.defined()) skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
+  if (!skipped_on_device_.defined())
+    skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
   skipped_on_device_.add_(found_inf);
 }
 
@@ -110,30 +119,51 @@ void NonFiniteGuard::log_counters() {
   if (!counts_ || run_.options.barebones || std::exchange(counters_logged_at_, step) == step) return;
   Run::ScopeGuard scope(run_, LogScope::train_step);
   const LogOptions last{.reduce_fx = Reduce::last};
-  if (skipped_on_device_.defined()) run_.log("skipped_steps", skipped_on_device_, last);
-  else run_.log("skipped_steps", static_cast<double>(skipped_), last);
+  if (skipped_on_device_.defined())
+    run_.log("skipped_steps", skipped_on_device_, last);
+  else
+    run_.log("skipped_steps", static_cast<double>(skipped_), last);
   if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
+class NonFiniteGuard::OfBatches {
+ public:
+  OfBatches(NonFiniteGuard& guard, int64_t first, int64_t last)
+      : guard_(guard), running_(std::exchange(guard.first_batch_, first)) {
+    guard.last_batch_ = last;
+  }
+  ~OfBatches() {
+    guard_.first_batch_ = running_;
+    guard_.last_batch_ = -1;
+  }
+  OfBatches(const OfBatches&) = delete;
+  OfBatches& operator=(const OfBatches&) = delete;
+
+ private:
+  NonFiniteGuard& guard_;
+  int64_t running_;
+};
+
 void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
   // A scaled loss overflows now and then, which is no finding; on the CPU each was noted when it was seen.
-  const bool decided_by_device = policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
+  const bool decided_by_device =
+      policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
   if (!decided_by_device || skipped <= noted_skips_) return;
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
-  const int64_t running = std::exchange(first_batch_, first_batch);
-  last_batch_ = last_batch;
+  const OfBatches of_batches(*this, first_batch, last_batch);
   const std::string what = "the norm of the gradients";
   note(what);
-  log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ", ", steps, steps == 1 ? " step " : " steps ", batches(), ")"));
-  first_batch_ = running;
-  last_batch_ = -1;
+  log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(),
+                                             ", ", steps, steps == 1 ? " step " : " steps ", batches(), ")"));
 }
 
 void NonFiniteGuard::saw_replayed_step() {
   if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
 }
 
-std::pair<int64_t, int64_t> NonFiniteGuard::close_window() { return {std::exchange(first_batch_, -1), run_.batch_idx_}; }
+std::pair<int64_t, int64_t> NonFiniteGuard::close_window() {
+  return {std::exchange(first_batch_, -1), run_.batch_idx_};
+}
 
 void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (policy_ == Policy::off) return;
@@ -141,11 +171,8 @@ void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
   // With skip, a bad loss has left no trace in the weights.
   if (good || policy_ == Policy::skip) return;
-  const int64_t running = std::exchange(first_batch_, first_batch);
-  last_batch_ = last_batch;
+  const OfBatches of_batches(*this, first_batch, last_batch);
   act("a loss or the norm of the gradients");
-  first_batch_ = running;
-  last_batch_ = -1;
 }
 
 void NonFiniteGuard::judge_running_window() {
@@ -183,23 +210,30 @@ std::optional<std::string> NonFiniteGuard::bad_weight() const {
 bool NonFiniteGuard::act(const std::string& what) {
   note(what);
   switch (policy_) {
-    case Policy::off: return true;
+    case Policy::off:
+      return true;
     case Policy::raise: {
       const std::string bad = find();
-      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")", bad.empty() || bad == what ? "" : cat("; first of all ", bad),
-                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
+      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")",
+                               bad.empty() || bad == what ? "" : cat("; first of all ", bad),
+                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip "
+                               "leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
     case Policy::skip:
       skip_step_ = true;
-      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ")"));
+      log::warn("trainer.nonfinite_skipped",
+                cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ")"));
       return true;
     case Policy::stop:
       stopped_ = true;
       run_.checkpoints_allowed = false;
       run_.stop_reason = cat("non-finite: ", what);
-      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), "): the run ends here, no further checkpoint is written."));
+      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(),
+                     "): the run ends here, no further checkpoint is written."));
       return false;
-    case Policy::rollback: roll_back(what); return false;
+    case Policy::rollback:
+      roll_back(what);
+      return false;
   }
   return true;
 }
@@ -208,12 +242,15 @@ void NonFiniteGuard::roll_back(const std::string& what) {
   run_.checkpoints.settle();
   const auto path = run_.checkpoints.last();
   const std::string where = cat("(", run_.where(), ", ", batches(), ")");
-  if (!path) throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", and there is no checkpoint to roll back to."));
+  if (!path)
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
+                             ", and there is no checkpoint to roll back to."));
   const CheckpointSummary summary = summarize_checkpoint(*path);
   rollbacks_in_a_row_ = summary.global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
   rolled_back_to_ = summary.global_step;
   if (rollbacks_in_a_row_ > kMostRollbacks)
-    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks, " rollbacks to the same checkpoint, ", *path,
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks,
+                             " rollbacks to the same checkpoint, ", *path,
                              ". Lower the learning rate or look at the data."));
   const CheckpointContent content = read_checkpoint(*path);
   load_module_state(*run_.model, content.module);
@@ -221,27 +258,35 @@ void NonFiniteGuard::roll_back(const std::string& what) {
   for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
   run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
-  // What the running window has summed up is of weights that are gone. A captured step goes on watching by that sum, so
+  // What the running window has summed up is of weights that are gone. A captured step still watches by that sum, so
   // the window ends here.
-  if (run_.device().is_cuda()) run_.rows.begin(Stage::train);
-  else run_.logs.forget_watched();
+  if (run_.device().is_cuda())
+    run_.rows.begin(Stage::train);
+  else
+    run_.logs.forget_watched();
   run_.rows.forgive();
-  log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ": weights, optimizers and schedules are those of ", *path, " again; training goes on behind this batch."));
+  log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
+                 ": weights, optimizers and schedules are those of ", *path,
+                 " again; training goes on behind this batch."));
 }
 
 void NonFiniteGuard::note(const std::string& what) const {
   if (run_.run_dir.empty() || !run_.is_global_zero()) return;
   std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
-  nlohmann::ordered_json line{{"epoch", run_.progress_.epoch}, {"global_step", run_.progress_.global_step},
-                              {"first_batch", first_batch_}, {"last_batch", last_batch()},
-                              {"what", what}, {"policy", run_.options.on_nonfinite}};
+  nlohmann::ordered_json line{{"epoch", run_.progress_.epoch},
+                              {"global_step", run_.progress_.global_step},
+                              {"first_batch", first_batch_},
+                              {"last_batch", last_batch()},
+                              {"what", what},
+                              {"policy", run_.options.on_nonfinite}};
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
 
 // What is not finite: an entry of the batch, a parameter, a gradient; empty where nothing is.
 std::string NonFiniteGuard::find() const {
   for (const auto& [name, value] : run_.batch_)
-    if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor)) return cat("'", escape_controls(name), "' of the batch");
+    if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
+      return cat("'", escape_controls(name), "' of the batch");
   const auto parameters = unique_parameters(*run_.model);
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.detach())) return cat("the parameter '", name, "'");

@@ -14,9 +14,9 @@ namespace fulgur::detail {
 
 class Run;
 
-/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. A loss on the CPU is read where it
-/// lies. One on a device is watched there (`LogStore::watch`), and judged with the row of metrics that covers it, before a
-/// validation, before checkpoints and at each epoch's end.
+/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. A loss on the CPU is read
+/// where it lies. One on a device is watched there (`LogStore::watch`), and judged with the row of metrics that covers
+/// it, before a validation, before checkpoints and at each epoch's end.
 class NonFiniteGuard {
  public:
   explicit NonFiniteGuard(Run& run) : run_(run) {}
@@ -24,8 +24,8 @@ class NonFiniteGuard {
 
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
   bool saw_loss(const Tensor& loss);
-  /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the optimizer is
-  /// not to step.
+  /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
+  /// optimizer is not to step.
   bool saw_gradients(Optimizer& optimizer, const Tensor& norm);
   /// The loss of a step that was launched as recorded: the device has watched it.
   void saw_replayed_step();
@@ -33,7 +33,8 @@ class NonFiniteGuard {
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
   /// Logs how many steps were left out, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
-  /// The row of these batches says how many steps a device has left out so far: under `skip`, each that is new is noted.
+  /// The row of these batches says how many steps a device has left out so far: under `skip`, each that is new is
+  /// noted.
   void saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
   /// The window of watched losses is closed: the first and the last batch in it.
   std::pair<int64_t, int64_t> close_window();
@@ -63,6 +64,8 @@ class NonFiniteGuard {
   std::string find() const;
   std::string batches() const;
   int64_t last_batch() const;
+  /// What is reported while it lives is of these batches.
+  class OfBatches;
 
   Run& run_;
   Policy policy_ = Policy::off;

@@ -39,7 +39,8 @@ std::optional<int64_t> Run::num_batches(Stage stage) const {
   if (found == stages.end()) return 0;
   if (sanity_checking_ && stage == Stage::validate && options.num_sanity_val_steps >= 0) {
     int64_t sum = 0;
-    for (const auto& count : found->second.batches) sum += std::min(count.value_or(options.num_sanity_val_steps), options.num_sanity_val_steps);
+    for (const auto& count : found->second.batches)
+      sum += std::min(count.value_or(options.num_sanity_val_steps), options.num_sanity_val_steps);
     return sum;
   }
   return found->second.total();
@@ -66,7 +67,8 @@ std::vector<Optimizer*> Run::optimizers() {
 
 std::optional<double> Run::part_done() const {
   std::optional<double> part;
-  if (const auto steps = estimated_steps(); steps && *steps > 0) part = static_cast<double>(progress_.global_step) / static_cast<double>(*steps);
+  if (const auto steps = estimated_steps(); steps && *steps > 0)
+    part = static_cast<double>(progress_.global_step) / static_cast<double>(*steps);
   if (options.max_time) part = std::max(part.value_or(0), fit_time_s() / options.max_time->value);
   if (part) part = std::min(*part, 1.0);
   return part;
@@ -81,18 +83,23 @@ std::vector<OptimizerHandle*> Run::optimizer_handles() {
 void Run::make_handles() {
   for (const auto& planned : plan.optimizers)
     handles.push_back(std::make_unique<OptimizerHandle>(
-        planned.optimizer, [this](OptimizerHandle& handle, const Closure& closure) { step_optimizer(handle, closure); }));
+        planned.optimizer,
+        [this](OptimizerHandle& handle, const Closure& closure) { step_optimizer(handle, closure); }));
 }
 
 void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
-  if (!in_training_step) throw Error("[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
+  if (!in_training_step)
+    throw Error(
+        "[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
   Optimizer& optimizer = handle.optimizer();
   checkpoints.before_writes();
   if (optimizer.needs_closure() && !closure)
-    throw Error(cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
+    throw Error(
+        cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
   if (manual) {
     unscale_gradients(optimizer);
-    each_callback(LogScope::train_step, Hook::on_before_optimizer_step, [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
+    each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+                  [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
     model->on_before_optimizer_step(optimizer);
   }
   stepped = true;
@@ -105,13 +112,16 @@ void Run::unscale_gradients(Optimizer& optimizer) { strategy->precision().unscal
 
 void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_options) {
   if (!manual)
-    throw Error("[trainer.manual_backward] the module uses automatic optimization, which does backward itself. Return the loss, or override "
-                "automatic_optimization() to return false.");
+    throw Error(
+        "[trainer.manual_backward] the module uses automatic optimization, which does backward itself. Return the "
+        "loss, or override "
+        "automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
   if (debug) debug->check_loss(loss);
   if (!finite.saw_loss(loss)) return;
   const Tensor scaled = strategy->precision().scale(loss);
-  each_callback(LogScope::train_step, Hook::on_before_backward, [&](Callback& c) { c.on_before_backward(*this, scaled); });
+  each_callback(LogScope::train_step, Hook::on_before_backward,
+                [&](Callback& c) { c.on_before_backward(*this, scaled); });
   model->on_before_backward(scaled);
   strategy->backward(*model, scaled, manual_sync_ ? GradSync::now : GradSync::deferred, backward_options);
   each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(*this); });
@@ -141,7 +151,8 @@ void Run::fall_back_to_batch_start() {
 }
 
 std::string Run::where() const {
-  std::string text = cat(name_of(stage_), ", epoch ", progress_.epoch, ", batch ", batch_idx_, ", step ", progress_.global_step);
+  std::string text =
+      cat(name_of(stage_), ", epoch ", progress_.epoch, ", batch ", batch_idx_, ", step ", progress_.global_step);
   if (!in_batch_) return text;
   for (const auto& [name, value] : batch_) {
     const auto* tensor = std::get_if<Tensor>(&value);
@@ -179,8 +190,10 @@ void Run::log_value(std::string_view name, const Value& value, const LogOptions&
   if (muted) return;
   if (options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
-  const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step && log_options.add_dataloader_idx;
-  if (of_one_loader) return logs.log(cat(name, "/dataloader_idx_", loader_idx_), scope_, stage_, value, weight, log_options);
+  const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step &&
+                             log_options.add_dataloader_idx;
+  if (of_one_loader)
+    return logs.log(cat(name, "/dataloader_idx_", loader_idx_), scope_, stage_, value, weight, log_options);
   logs.log(name, scope_, stage_, value, weight, log_options);
 }
 
@@ -190,7 +203,9 @@ void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_
   log_value(name, elsewhere ? value.detach().to(device(), /*non_blocking=*/true) : value, log_options);
 }
 
-void Run::log(std::string_view name, double value, const LogOptions& log_options) { log_value(name, value, log_options); }
+void Run::log(std::string_view name, double value, const LogOptions& log_options) {
+  log_value(name, value, log_options);
+}
 
 void Run::print(std::string_view line) {
   if (is_global_zero()) log::info(line);
@@ -268,7 +283,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["precision"] = strategy->precision().state();
     StateTree callback_states;
     for (const auto& callback : callbacks)
-      if (StateTree own = callback->state(); !own.as_map().empty()) callback_states[callback->state_key()] = std::move(own);
+      if (StateTree own = callback->state(); !own.as_map().empty())
+        callback_states[callback->state_key()] = std::move(own);
     state["callbacks"] = std::move(callback_states);
     state["rng"] = rng_state(strategy->devices());
     StateTree::List loaders;
@@ -297,7 +313,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
 }
 
 ReplicaContext& Run::replica_context(const LightningModule& replica) {
-  const auto found = std::find_if(replicas.begin(), replicas.end(), [&](const auto& known) { return known.first.get() == &replica; });
+  const auto found =
+      std::find_if(replicas.begin(), replicas.end(), [&](const auto& known) { return known.first.get() == &replica; });
   return *found->second;
 }
 

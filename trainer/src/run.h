@@ -52,7 +52,9 @@ class Run final : public RunContext {
   std::optional<int64_t> estimated_steps() const override;
   std::optional<int64_t> max_epochs() const override { return epoch_limit; }
   bool has_validation() const override { return validation_runs; }
-  std::optional<int64_t> max_steps() const override { return step_limit >= 0 ? std::optional(step_limit) : std::nullopt; }
+  std::optional<int64_t> max_steps() const override {
+    return step_limit >= 0 ? std::optional(step_limit) : std::nullopt;
+  }
   std::optional<double> part_done() const override;
   bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens) && !tokens_not_told; }
   bool validates_each_epoch_end() const override {
@@ -92,14 +94,18 @@ class Run final : public RunContext {
     counts_data_wait = true;
     return waited_for_data_s;
   }
-  bool step_is_logged() const override { return options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps; }
+  bool step_is_logged() const override {
+    return options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
+  }
   std::string precision_name() const override { return strategy->precision().name(); }
   void set_accumulation(int64_t count) override;
   int64_t accumulation() const override { return accumulation_; }
   void request_stop(std::string reason) override;
   bool stop_requested() const override { return stop_reason.has_value(); }
   uint64_t request_checkpoint(CheckpointRequest request) override { return checkpoints.request(std::move(request)); }
-  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override { checkpoints.release(path, owner); }
+  void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
+    checkpoints.release(path, owner);
+  }
 
   // ---- used by the loops ----
   bool channels_last() const { return options.memory_format == "channels_last"; }
@@ -140,7 +146,8 @@ class Run final : public RunContext {
   void start_clock() { agreement.start_clock(); }
   /// Makes the handles of `plan`.
   void make_handles();
-  /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of one.
+  /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of
+  /// one.
   void fall_back_to_batch_start();
   /// What the run was doing, for people: epoch, batch with its shapes, step.
   std::string where() const;
@@ -159,8 +166,8 @@ class Run final : public RunContext {
   /// Sends a row to all loggers.
   void send_metrics(Metrics metrics, RowPlace place);
   void send_metrics(Metrics metrics) { send_metrics(std::move(metrics), row_place()); }
-  /// A batch has ended: begins a row of the step window if it is due, and writes older ones. With `force` it is due, and
-  /// all are written.
+  /// A batch has ended: begins a row of the step window if it is due, and writes older ones. With `force` it is due,
+  /// and all are written.
   void flush_step_metrics(Stage stage, bool force);
   /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
   /// then.
@@ -183,7 +190,7 @@ class Run final : public RunContext {
   StepRows rows{*this};
   NonFiniteGuard finite{*this};
   Agreement agreement{*this};
-  bool failed_alone = false;   ///< an exception that the other ranks know nothing of: nothing is exchanged any more
+  bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
   std::filesystem::path run_dir;
   ConfigNode resolved_config;
   std::string config_hash;
@@ -197,12 +204,12 @@ class Run final : public RunContext {
 
   // The running window of gradient accumulation: its batches, how many of them are done, how many of these had a loss.
   int64_t window_length = 0, window_done = 0, window_losses = 0;
-  bool manual = false;            ///< manual optimization
-  bool in_training_step = false;  ///< where manual backward and step may be called
-  bool tokens_not_told = false;   ///< num_tokens gave nothing: the module's class was not known before
-  bool stepped = false;           ///< an optimizer made a step in this batch
-  DebugChecks* debug = nullptr;   ///< of a run with `debug: true`, while it trains
-  bool muted = false;             ///< log() does nothing: a closure is evaluated again
+  bool manual = false;              ///< manual optimization
+  bool in_training_step = false;    ///< where manual backward and step may be called
+  bool tokens_not_told = false;     ///< num_tokens gave nothing: the module's class was not known before
+  bool stepped = false;             ///< an optimizer made a step in this batch
+  DebugChecks* debug = nullptr;     ///< of a run with `debug: true`, while it trains
+  bool muted = false;               ///< log() does nothing: a closure is evaluated again
   bool validation_pending = false;  ///< a validation is due or under way
   double fit_started_s = 0;
   double waited_for_data_s = 0;
@@ -215,14 +222,14 @@ class Run final : public RunContext {
   int64_t batch_idx_ = 0;
   double batch_samples_ = 1;
   int64_t loader_idx_ = 0, loader_count_ = 1;
-  Batch batch_;                  ///< the training batch under way
-  bool in_batch_ = false;        ///< still true after an exception in it
+  Batch batch_;            ///< the training batch under way
+  bool in_batch_ = false;  ///< still true after an exception in it
   int64_t samples_before_batch_ = 0, tokens_before_batch_ = 0;
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
-  int64_t logged_step_ = 0;      ///< global step of the last step row
+  int64_t logged_step_ = 0;  ///< global step of the last step row
   int64_t evaluation_batches_ = 0;
-  std::string device_text;       ///< `1 × cpu`, for checkpoints
+  std::string device_text;  ///< `1 × cpu`, for checkpoints
   int64_t threads = 1;
 
  private:

@@ -84,24 +84,28 @@ Trainer Trainer::from_config(const Config& config) {
   parts.load = config.load;
   if (config.optimizer && *config.optimizer) parts.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) parts.lr_scheduler = config.lr_scheduler;
-  parts.lr_scheduler_config = {.scheduler = nullptr,
-                               .interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
-                               .frequency = config.lr_scheduler_frequency,
-                               .monitor = config.lr_scheduler_monitor,
-                               .strict = config.lr_scheduler_strict,
-                               .name = config.lr_scheduler_name.value_or("")};
-  if (config.seed_everything.enabled) parts.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
+  parts.lr_scheduler_config = {
+      .scheduler = nullptr,
+      .interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
+      .frequency = config.lr_scheduler_frequency,
+      .monitor = config.lr_scheduler_monitor,
+      .strict = config.lr_scheduler_strict,
+      .name = config.lr_scheduler_name.value_or("")};
+  if (config.seed_everything.enabled)
+    parts.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);
-  // The model is made before a run begins: threads are set before its first operation, and its weights depend on the seed.
+  // The model is made before a run begins: threads are set before its first operation, and its weights depend on the
+  // seed.
   detail::set_threads(detail::decide_threads(config.trainer.num_threads));
   if (parts.seed) seed_everything(*parts.seed);
   return Trainer(config.trainer, std::move(parts));
 }
 
 ConfigNode Trainer::resolved_config() const {
-  ConfigNode written = impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
-  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options), detail::decide_threads(impl_->options.num_threads),
-                                impl_->parts.seed);
+  ConfigNode written =
+      impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
+  return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options),
+                                detail::decide_threads(impl_->options.num_threads), impl_->parts.seed);
 }
 
 int64_t count_processes(const TrainerOptions& options) {
@@ -116,8 +120,8 @@ namespace {
 
 // What every verb does around its loops: `body` receives the prepared run. Returns the signal that ended it.
 template <class Impl, class Body>
-std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module, DataSource data,
-                            const CheckpointChoice& checkpoint, Body body) {
+std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module,
+                            DataSource data, const CheckpointChoice& checkpoint, Body body) {
   Session session(impl->options, impl->parts, verb);
   return guarded(session, impl->running, [&] {
     session.prepare(std::move(module), std::move(data), checkpoint, impl->remembered);
@@ -150,7 +154,9 @@ void validate_before_training(Run& run) {
 
 // Whatever ended the loops, their last state is on disk.
 void write_final_checkpoint(Run& run) {
-  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.checkpoints.saved_step() == run.progress_.global_step) return;
+  if (!run.checkpoints_allowed || run.progress_.global_step == 0 ||
+      run.checkpoints.saved_step() == run.progress_.global_step)
+    return;
   run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
   run.act_on_checkpoint_requests();
 }
@@ -168,7 +174,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   FitReport report;
   if (checkpoint == "auto") {
     if (const auto finished = detail::find_finished_run(impl->options, impl->parts)) {
-      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", finished->epochs, " epochs, ", finished->global_step,
+      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", finished->epochs,
+                    " epochs, ", finished->global_step,
                     " steps): there is nothing to go on with. Raise the limit, or leave --resume out for a new run"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
@@ -191,41 +198,44 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.run_dir = run.run_dir;
     report.last_checkpoint = impl->remembered.last = run.last_checkpoint();
     report.best_checkpoint = impl->remembered.best = run.best_checkpoint();
-    run.print(cat("stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step, " steps · last checkpoint: ",
-                  report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+    run.print(cat(
+        "stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step,
+        " steps · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
     report.peak_memory = detail::gather_peak_memory(run);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
   };
-  const auto signal = with_run(impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
-    run.model->on_fit_start();
-    double started = run.agreed_time_s();
-    run.fit_started_s = started;
-    try {
-      const bool goes_on = path && run.parts.load.loads_loops();
-      if (!goes_on) validate_before_training(run);
-      run.fit_started_s = started = run.agreed_time_s();
-      detail::fit_loop(run, goes_on);
-    } catch (const Interrupted& interrupted) {
-      run.sanity_checking_ = false;
-      run.stop_reason = cat("signal ", interrupted.signal());
-      settle_checkpoints(run);
-      fill(run, started);
-      throw;
-    }
-    settle_checkpoints(run);
-    // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open; after a
-    // signal the run that goes on from there closes it.
-    run.flush_step_metrics(Stage::train, true);
-    run.check_exchanges();
-    run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
-    run.model->on_fit_end();
-    run.act_on_checkpoint_requests();
-    run.checkpoints.settle();
-    if (!run.finite.stopped() && run.is_global_zero()) detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
-    fill(run, started);
-  });
+  const auto signal = with_run(
+      impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
+        run.model->on_fit_start();
+        double started = run.agreed_time_s();
+        run.fit_started_s = started;
+        try {
+          const bool goes_on = path && run.parts.load.loads_loops();
+          if (!goes_on) validate_before_training(run);
+          run.fit_started_s = started = run.agreed_time_s();
+          detail::fit_loop(run, goes_on);
+        } catch (const Interrupted& interrupted) {
+          run.sanity_checking_ = false;
+          run.stop_reason = cat("signal ", interrupted.signal());
+          settle_checkpoints(run);
+          fill(run, started);
+          throw;
+        }
+        settle_checkpoints(run);
+        // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open;
+        // after a signal the run that goes on from there closes it.
+        run.flush_step_metrics(Stage::train, true);
+        run.check_exchanges();
+        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
+        run.model->on_fit_end();
+        run.act_on_checkpoint_requests();
+        run.checkpoints.settle();
+        if (!run.finite.stopped() && run.is_global_zero())
+          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
+        fill(run, started);
+      });
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
   return report;
 }
@@ -233,22 +243,24 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
 namespace {
 
 template <class Impl>
-EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage stage, std::shared_ptr<LightningModule> module, DataSource data,
-                         const CheckpointChoice& checkpoint) {
+EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage stage,
+                         std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   EvalReport report;
-  const auto signal = with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-    report = detail::evaluate(run, stage);
-    report.rank = run.rank();
-    report.run_dir = run.run_dir;
-    report.checkpoint = path;
-  });
+  const auto signal =
+      with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+        report = detail::evaluate(run, stage);
+        report.rank = run.rank();
+        report.run_dir = run.run_dir;
+        report.checkpoint = path;
+      });
   report.exit_code = exit_code_of(signal, false);
   return report;
 }
 
 }  // namespace
 
-EvalReport Trainer::validate(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
+EvalReport Trainer::validate(std::shared_ptr<LightningModule> module, DataSource data,
+                             const CheckpointChoice& checkpoint) {
   return evaluate_with(impl_, Verb::validate, Stage::validate, std::move(module), std::move(data), checkpoint);
 }
 
@@ -256,15 +268,18 @@ EvalReport Trainer::test(std::shared_ptr<LightningModule> module, DataSource dat
   return evaluate_with(impl_, Verb::test, Stage::test, std::move(module), std::move(data), checkpoint);
 }
 
-PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
+PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSource data,
+                               const CheckpointChoice& checkpoint) {
   PredictReport report;
-  const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-    report = detail::predict(run);
-    report.rank = run.rank();
-    report.run_dir = run.run_dir;
-    report.checkpoint = path;
-    if (!run.run_dir.empty() && run.is_global_zero()) report.files = detail::write_predictions(run.run_dir, report.loaders);
-  });
+  const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint,
+                               [&](Run& run, const ChosenCheckpoint& path) {
+                                 report = detail::predict(run);
+                                 report.rank = run.rank();
+                                 report.run_dir = run.run_dir;
+                                 report.checkpoint = path;
+                                 if (!run.run_dir.empty() && run.is_global_zero())
+                                   report.files = detail::write_predictions(run.run_dir, report.loaders);
+                               });
   report.exit_code = exit_code_of(signal, false);
   return report;
 }

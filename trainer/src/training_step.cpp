@@ -308,12 +308,13 @@ void TrainingStep::start_capturing() {
           : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
   if (!reason && !graph)
-    reason = run.device().is_cuda() ? cat("strategy ", run.strategy->name(), " computes on several devices in one process")
-                                    : cat("only a CUDA device can; this run is on ", run.device().str());
+    reason = run.device().is_cuda()
+                 ? cat("strategy ", run.strategy->name(), " computes on several devices in one process")
+                 : cat("only a CUDA device can; this run is on ", run.device().str());
   if (!reason) reason = cannot_capture(run);
   if (reason)
-    return log::warn("trainer.not_captured",
-                     cat("cuda_graph: the steps are not captured: ", *reason, ". Training continues without CUDA graphs"));
+    return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
+                                                 ". Training continues without CUDA graphs"));
   captured_ = std::make_unique<CapturedStep>(run, std::move(graph),
                                              [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
                                                StepOutput output = forward_backward(batch, batch_idx, last_of_window);

@@ -88,11 +88,16 @@ TypeInfo FieldTraits<DeviceChoice>::type() {
   index.minimum = 0;
   return {.kind = TypeInfo::Kind::any_of,
           .name = "auto, number of devices, or list of their indices",
-          .parts = {choice("auto"), count, {.kind = TypeInfo::Kind::list, .name = "list of int", .min_items = 1, .parts = {index}},
-                    {.kind = TypeInfo::Kind::string, .name = "indices as text, such as \"0,3\" or \"3,\"", .pattern = "^ *[0-9]+ *(, *[0-9]+ *)*,? *$"}}};
+          .parts = {choice("auto"),
+                    count,
+                    {.kind = TypeInfo::Kind::list, .name = "list of int", .min_items = 1, .parts = {index}},
+                    {.kind = TypeInfo::Kind::string,
+                     .name = "indices as text, such as \"0,3\" or \"3,\"",
+                     .pattern = "^ *[0-9]+ *(, *[0-9]+ *)*,? *$"}}};
 }
 
-bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value, Problems& problems, const std::string& path) {
+bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value, Problems& problems,
+                                     const std::string& path) {
   DeviceChoice chosen;
   if (node.is_list()) {
     if (!FieldTraits<std::vector<int64_t>>::read(node, chosen.indices, problems, path)) return false;
@@ -103,8 +108,10 @@ bool FieldTraits<DeviceChoice>::read(const ConfigNode& node, DeviceChoice& value
       return false;
     }
     // As in Lightning, "2" is two devices and "2," is device 2.
-    if (node.text().find(',') == std::string::npos) chosen.count = indices->front();
-    else chosen.indices = *indices;
+    if (node.text().find(',') == std::string::npos)
+      chosen.count = indices->front();
+    else
+      chosen.indices = *indices;
   } else if (!node.is_scalar()) {
     detail::wrong_type(node, type(), problems, path);
     return false;
@@ -132,10 +139,13 @@ TypeInfo FieldTraits<DeterministicChoice>::type() {
   return {.kind = TypeInfo::Kind::any_of, .name = "bool or warn", .parts = {FieldTraits<bool>::type(), choice("warn")}};
 }
 
-bool FieldTraits<DeterministicChoice>::read(const ConfigNode& node, DeterministicChoice& value, Problems& problems, const std::string& path) {
+bool FieldTraits<DeterministicChoice>::read(const ConfigNode& node, DeterministicChoice& value, Problems& problems,
+                                            const std::string& path) {
   DeterministicChoice read_value;
-  if (node.is_scalar() && node.text() == "warn") read_value = DeterministicChoice(true, true);
-  else if (!detail::read_bool(node, read_value.enabled, problems, path)) return false;
+  if (node.is_scalar() && node.text() == "warn")
+    read_value = DeterministicChoice(true, true);
+  else if (!detail::read_bool(node, read_value.enabled, problems, path))
+    return false;
   value = read_value;
   return true;
 }
@@ -151,7 +161,8 @@ TypeInfo FieldTraits<ValCheckInterval>::type() {
   return type;
 }
 
-bool FieldTraits<ValCheckInterval>::read(const ConfigNode& node, ValCheckInterval& value, Problems& problems, const std::string& path) {
+bool FieldTraits<ValCheckInterval>::read(const ConfigNode& node, ValCheckInterval& value, Problems& problems,
+                                         const std::string& path) {
   if (node.is_scalar() && Interval::parse(node.text())) {
     value = ValCheckInterval(*Interval::parse(node.text()));
     return true;
@@ -168,33 +179,45 @@ ConfigNode FieldTraits<ValCheckInterval>::write(const ValCheckInterval& value) {
 
 void AllocatorOptions::fields(Fields& f) {
   f(keep_freed_memory, "keep_freed_memory",
-    "malloc keeps up to 1 GiB of what tensors on the CPU free, instead of giving pages back and faulting them in again; malloc's own variables in the "
+    "malloc keeps up to 1 GiB of what tensors on the CPU free, instead of giving pages back and faulting them in "
+    "again; malloc's own variables in the "
     "environment win.");
-  f(cuda, "cuda", "Settings of CUDA's allocator, in the syntax and in place of PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True,max_split_size_mb:128.");
+  f(cuda, "cuda",
+    "Settings of CUDA's allocator, in the syntax and in place of PYTORCH_CUDA_ALLOC_CONF: "
+    "expandable_segments:True,max_split_size_mb:128.");
 }
 
 void TrainerOptions::fields(Fields& f) {
-  f(accelerator, "accelerator", "Kind of device; auto takes CUDA where there is a device, else the CPU. virtual: devices simulated on the CPU, to try strategies of several devices.")
+  f(accelerator, "accelerator",
+    "Kind of device; auto takes CUDA where there is a device, else the CPU. virtual: devices simulated on the CPU, to "
+    "try strategies of several devices.")
       .one_of({"auto", "cpu", "cuda", "gpu", "virtual"});
   f(devices, "devices", "Devices of that kind: a number (-1: all), or indices such as [3] or \"3,\".");
   f(num_nodes, "num_nodes", "Machines that the run is spread over, each with `devices` devices.").at_least(1);
   f(strategy, "strategy", "How the run is spread over devices.");
   f(sync_batchnorm, "sync_batchnorm", "BatchNorm layers of fulgur::nn normalise over the batches of all ranks.");
-  f(use_distributed_sampler, "use_distributed_sampler", "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
+  f(use_distributed_sampler, "use_distributed_sampler",
+    "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
   f(uneven_shares, "uneven_shares",
-    "Training samples that do not divide by the ranks: some of the epoch's first come once more (pad), the last are left out (drop), or it is an error.")
+    "Training samples that do not divide by the ranks: some of the epoch's first come once more (pad), the last are "
+    "left out (drop), or it is an error.")
       .one_of({"pad", "drop", "error"});
-  f(agree_every, "agree_every", "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.").at_least(1);
-  f(precision, "precision", "Number formats of weights and computation; 16, bf16, 32 and 64 are 16-mixed, bf16-mixed, 32-true and 64-true.");
+  f(agree_every, "agree_every",
+    "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.")
+      .at_least(1);
+  f(precision, "precision",
+    "Number formats of weights and computation; 16, bf16, 32 and 64 are 16-mixed, bf16-mixed, 32-true and 64-true.");
 
   f(max_epochs, "max_epochs", "Epochs to train; -1: no end; null: 1000 where max_steps gives no end either.")
       .at_least(-1);
   f(max_steps, "max_steps",
     "Optimizer steps to train; -1: no end. Whichever of epochs and steps comes first ends the run.")
       .at_least(-1);
-  f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until that many epochs are done.").at_least(1);
+  f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until that many epochs are done.")
+      .at_least(1);
   f(min_steps, "min_steps", "A requested stop waits until that many steps are done.").at_least(1);
-  f(max_time, "max_time", "Stops training after that time, over all parts of a resumed run: 90min, 12h.").units({"s", "min", "h"});
+  f(max_time, "max_time", "Stops training after that time, over all parts of a resumed run: 90min, 12h.")
+      .units({"s", "min", "h"});
   f(fast_dev_run, "fast_dev_run",
     "Runs that many batches of each loop once, without checkpoints and loggers; true is 1.");
   f(limit_train_batches, "limit_train_batches", "Training batches per epoch: a count, or a fraction such as 0.1.");
@@ -205,7 +228,8 @@ void TrainerOptions::fields(Fields& f) {
   f(overfit_batches, "overfit_batches",
     "Trains and validates on that many first batches only, unshuffled: a count, or a fraction; 0: off.");
   f(val_check_interval, "val_check_interval",
-    "Validates after that fraction of an epoch, after that many training batches, or after each such interval of the run: 30min, 500st, 0.1dur.")
+    "Validates after that fraction of an epoch, after that many training batches, or after each such interval of the "
+    "run: 30min, 500st, 0.1dur.")
       .greater_than(0);
   f(check_val_every_n_epoch, "check_val_every_n_epoch",
     "Validates every that many epochs; null: val_check_interval counts batches across epochs.")
@@ -219,34 +243,46 @@ void TrainerOptions::fields(Fields& f) {
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
       .at_least(1);
-  f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.").at_least(0);
+  f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.")
+      .at_least(0);
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
       .one_of({"norm", "value"});
-  f(log_grad_norm, "log_grad_norm", "Logs the joint 2-norm of the gradients before clipping as `grad_norm`; nothing waits for the device.");
+  f(log_grad_norm, "log_grad_norm",
+    "Logs the joint 2-norm of the gradients before clipping as `grad_norm`; nothing waits for the device.");
   f(scale_lr, "scale_lr",
-    "Multiplies all learning rates by global batch / base_batch_size (linear) or by its root (sqrt); the global batch is batch size × "
+    "Multiplies all learning rates by global batch / base_batch_size (linear) or by its root (sqrt); the global batch "
+    "is batch size × "
     "accumulate_grad_batches × ranks.")
       .one_of({"none", "linear", "sqrt"});
-  f(base_batch_size, "base_batch_size", "The batch size that the learning rates are meant for; scale_lr needs it.").at_least(1);
+  f(base_batch_size, "base_batch_size", "The batch size that the learning rates are meant for; scale_lr needs it.")
+      .at_least(1);
 
-  f(deterministic, "deterministic", "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
+  f(deterministic, "deterministic",
+    "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
   f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
   f(cuda_graph, "cuda_graph",
-    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on one CUDA device. If a step "
-    "cannot be captured, the run says why and goes on without.");
+    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on "
+    "one CUDA device. If a step "
+    "cannot be captured, the run says why and continues without.");
   f(float32_matmul_precision, "float32_matmul_precision",
-    "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the device has it); null: as the process has it.")
+    "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the "
+    "device has it); null: as the process has it.")
       .one_of({"highest", "high", "medium"});
   f(memory_format, "memory_format",
-    "channels_last: floating tensors of four dimensions, of the module and of batches, lie with their channels innermost, which convolutions are faster on; "
+    "channels_last: floating tensors of four dimensions, of the module and of batches, lie with their channels "
+    "innermost, which convolutions are faster on; "
     "contiguous: as they are.")
       .one_of({"contiguous", "channels_last"});
   f(allocator, "allocator", "How memory of tensors is taken and kept; for the life of the process.");
   f(inference_mode, "inference_mode",
-    "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is always without gradients only.");
+    "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is "
+    "always without gradients only.");
   f(detect_anomaly, "detect_anomaly", "Names the operation whose backward gives NaN; slow.");
-  f(debug, "debug", "Checks shapes, devices and finiteness of batches, losses, gradients and parameters in each step, with detect_anomaly; slow.");
-  f(barebones, "barebones", "For measuring: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
+  f(debug, "debug",
+    "Checks shapes, devices and finiteness of batches, losses, gradients and parameters in each step, with "
+    "detect_anomaly; slow.");
+  f(barebones, "barebones",
+    "For measuring: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
   f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
   f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every that many steps; 0: never.")
       .at_least(0);
@@ -256,14 +292,18 @@ void TrainerOptions::fields(Fields& f) {
   f(enable_autolog_hparams, "enable_autolog_hparams", "Gives the model's options to the loggers.");
   f(callbacks, "callbacks", "What watches and decides in the run, in this order.");
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint where the callbacks have none.");
-  f(async_checkpoint, "async_checkpoint", "Writes checkpoints on a thread of their own, from a copy in memory; false: training waits.");
-  f(on_save_error, "on_save_error", "When a checkpoint cannot be saved: end the run, or go on and tell of it.").one_of({"stop", "continue"});
+  f(async_checkpoint, "async_checkpoint",
+    "Writes checkpoints on a thread of their own, from a copy in memory; false: training waits.");
+  f(on_save_error, "on_save_error", "When a checkpoint cannot be saved: end the run, or go on and tell of it.")
+      .one_of({"stop", "continue"});
   f(on_nonfinite, "on_nonfinite",
-    "When the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll back to the last checkpoint "
+    "When the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll "
+    "back to the last checkpoint "
     "and go on behind it; off: nothing is checked.")
       .one_of({"raise", "skip", "stop", "rollback", "off"});
   f(check_every, "check_every",
-    "Looks at the loss, all gradients and all parameters every that many steps and names what is not finite (waits for the device); 0: the loss only, "
+    "Looks at the loss, all gradients and all parameters every that many steps and names what is not finite (waits for "
+    "the device); 0: the loss only, "
     "where metrics are written, before checkpoints and at each epoch's end.")
       .at_least(0);
   f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar where the callbacks have none.");

@@ -12,7 +12,7 @@
 
 namespace fulgur {
 
-/// Writes checkpoints on a thread of its own, from copies of the tensors, so that training goes on meanwhile, and
+/// Writes checkpoints on a separate thread, from copies of the tensors, so that training continues meanwhile, and
 /// verifies them (write_verified_checkpoint).
 ///
 /// One save is in flight at most. The copies lie in host memory that is kept and used again, as much as the state is
@@ -30,7 +30,7 @@ class FULGUR_API AsyncCheckpointWriter {
 
   /// What a save may rely on, and what is looked at before it is written.
   struct Rules {
-    /// True for a tensor on a device that nobody writes before `before_writes` is called. Without it all may be written
+    /// True for a tensor on a device that is not written before `before_writes` is called. Without it all may be written
     /// at any time.
     std::function<bool(const Tensor&)> is_late;
     /// Copied with the content, for `refuse`; not written.
