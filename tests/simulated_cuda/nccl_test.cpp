@@ -210,6 +210,16 @@ TEST_CASE("nccl: a time limit ends a process that waits, and says for what") {
   CHECK(says(first.err, "waits for ncclAllReduce of 8 float32, sum of rank 1"));
 }
 
+TEST_CASE("nccl: a time limit that is no number is refused") {
+  for (const char* limit : {"SIMULATED_NCCL_TIMEOUT=soon", "SIMULATED_NCCL_TIMEOUT=-1", "SIMULATED_NCCL_TIMEOUT=1m"}) {
+    Probes probes("timeout", 2, {limit});
+    const Ended first = probes.wait(0, 20);
+    INFO(first.err);
+    CHECK(first.code == 2);
+    CHECK(says(first.err, "it must be seconds"));
+  }
+}
+
 TEST_CASE("nccl: a finalized communicator has done its work, a destroyed one is refused") {
   CHECK(Probes("ends", 2).all_good());
 }

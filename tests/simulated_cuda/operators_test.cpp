@@ -319,3 +319,14 @@ TEST_CASE("steps without reads of the host wait for nothing", "[gpu]") {
   CHECK(counts.launches > 4);
   CHECK(counts.library_launches == 2);
 }
+
+// By SIMULATED_CUDA_OPERATORS=0 (CMakeLists.txt).
+TEST_CASE("without operators there are launches and no numbers", "[.setting]") {
+  simulated_cuda_reset_counts();
+  const Tensor filled = at::full({1000}, 3.F, kGpu);
+  SimulatedCudaCounts counts{};
+  simulated_cuda_counts(&counts);
+  CHECK(counts.launches == 1);
+  CHECK(counts.errors == 0);
+  CHECK(filled.cpu().isnan().all().item<bool>());  // as cudaMalloc gave it
+}

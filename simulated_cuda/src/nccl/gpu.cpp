@@ -1,17 +1,12 @@
 #include "gpu.h"
 
-#include <cstdlib>
-#include <cstring>
+#include <cuda_runtime_api.h>
 
 namespace fulgur::simulated_nccl {
 
 int gpu_of(int device) {
-  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  for (int i = 0; list && i < device; ++i) {
-    list = std::strchr(list, ',');
-    if (list) ++list;
-  }
-  return list && *list >= '0' && *list <= '9' ? std::atoi(list) : device;
+  int bus = 0;
+  return cudaDeviceGetAttribute(&bus, cudaDevAttrPciBusId, device) == cudaSuccess ? bus : -1;
 }
 
 }  // namespace fulgur::simulated_nccl

@@ -2,7 +2,7 @@
 
 namespace fulgur::simulated_nccl {
 
-/// The machine's number of a device of this process: CUDA_VISIBLE_DEVICES lists them.
+/// The bus of a device, which tells the machine's devices apart in every process.
 int gpu_of(int device);
 
 }  // namespace fulgur::simulated_nccl

@@ -17,7 +17,13 @@ constexpr int kMostMicroseconds = 1000;
 double timeout_s() {
   static const double value = [] {
     const char* text = std::getenv("SIMULATED_NCCL_TIMEOUT");
-    return text ? std::atof(text) : 0.0;
+    if (text == nullptr || *text == '\0') return 0.0;
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    if (*end == '\0' && seconds >= 0) return seconds;
+    // A test whose settings are not what they seem would pass for nothing.
+    say("SIMULATED_NCCL_TIMEOUT is '" + std::string(text) + "'; it must be seconds, from 0 on");
+    std::_Exit(2);
   }();
   return value;
 }

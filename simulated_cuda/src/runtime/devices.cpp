@@ -63,7 +63,9 @@ const std::map<cudaError_t, ErrorText>& error_texts() {
   return *texts;
 }
 
-bool exists(int device) { return device >= 0 && device < settings().devices; }
+bool exists(int device) { return device >= 0 && device < static_cast<int>(settings().devices.size()); }
+
+int bus_of(int device) { return 0x19 + settings().devices[static_cast<size_t>(device)]; }
 
 }  // namespace
 
@@ -94,7 +96,7 @@ SIMULATED_API cudaError_t cudaRuntimeGetVersion(int* version) { return *version 
 SIMULATED_API cudaError_t cudaGetDeviceCount(int* count) {
   // The first call that every program makes, and LibTorch none while its libraries are loaded.
   load_operators();
-  *count = settings().devices;
+  *count = static_cast<int>(settings().devices.size());
   if (*count > 0) return cudaSuccess;
   const Lock lock(state().mutex);
   return fail(cudaErrorNoDevice, __func__);
@@ -125,7 +127,7 @@ SIMULATED_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device)
   std::memset(p, 0, sizeof *p);
   std::snprintf(p->name, sizeof p->name, "Simulated CUDA device");
   p->uuid.bytes[0] = 0x5C;
-  p->uuid.bytes[15] = static_cast<char>(device);
+  p->uuid.bytes[15] = static_cast<char>(bus_of(device));
   p->totalGlobalMem = settings().device_bytes;
   p->sharedMemPerBlock = 49152;
   p->regsPerBlock = p->regsPerMultiprocessor = 65536;
@@ -140,7 +142,7 @@ SIMULATED_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device)
   p->textureAlignment = 512;
   p->multiProcessorCount = 132;
   p->canMapHostMemory = p->concurrentKernels = p->ECCEnabled = p->unifiedAddressing = p->streamPrioritiesSupported = 1;
-  p->pciBusID = 0x19 + device;
+  p->pciBusID = bus_of(device);
   p->asyncEngineCount = 3;
   p->memoryBusWidth = 6144;
   p->l2CacheSize = 62914560;
@@ -203,6 +205,9 @@ SIMULATED_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
     case cudaDevAttrMaxRegistersPerBlock:
       *value = p.regsPerBlock;
       break;
+    case cudaDevAttrPciBusId:
+      *value = p.pciBusID;
+      break;
     case cudaDevAttrL2CacheSize:
       *value = p.l2CacheSize;
       break;
@@ -223,7 +228,7 @@ SIMULATED_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
 SIMULATED_API cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
   ENTER();
   if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
-  std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", 0x19 + device);
+  std::snprintf(text, static_cast<size_t>(size), "0000:%02x:00.0", bus_of(device));
   return cudaSuccess;
 }
 

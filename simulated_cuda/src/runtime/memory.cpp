@@ -13,7 +13,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Filling more than this costs more time than it finds.
+// Filling more of an allocation than this costs more time than it finds.
 constexpr size_t kMostPoisoned = size_t{64} << 20;
 constexpr size_t kPage = 4096;
 
@@ -68,7 +68,7 @@ void* new_device_memory(size_t bytes, int device) {
   if (live + bytes > settings().device_bytes) return nullptr;
   void* const memory = map_pages(bytes, cudaMemoryTypeDevice, device);
   if (!memory) return nullptr;
-  if (settings().poison >= 0 && bytes <= kMostPoisoned) std::memset(memory, settings().poison, bytes);
+  if (settings().poison >= 0) std::memset(memory, settings().poison, std::min(bytes, kMostPoisoned));
   live += bytes;
   SimulatedCudaCounts& counts = state().counts;
   counts.device_bytes_live += bytes;

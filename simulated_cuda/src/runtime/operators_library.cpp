@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "settings.h"
+
 namespace simulated_cuda {
 namespace {
 
@@ -26,8 +28,7 @@ std::string path() {
 void load_operators() {
   static std::atomic<bool> done{false};
   if (done) return;
-  const char* wanted = std::getenv("SIMULATED_CUDA_OPERATORS");
-  if (wanted != nullptr && std::string(wanted) == "0") {
+  if (!settings().operators) {
     done = true;
     return;
   }

@@ -30,8 +30,9 @@ long long number(const char* name, long long otherwise, long long least, long lo
   errno = 0;
   const long long parsed = std::strtoll(value, &end, 0);
   if (errno != 0 || *end != '\0' || parsed < least || parsed > most)
-    refuse(name, "a number from " + std::to_string(least) +
-                     (most < std::numeric_limits<long long>::max() ? " to " + std::to_string(most) : std::string(" on")));
+    refuse(name,
+           "a number from " + std::to_string(least) +
+               (most < std::numeric_limits<long long>::max() ? " to " + std::to_string(most) : std::string(" on")));
   return parsed;
 }
 
@@ -46,20 +47,23 @@ uint64_t schedule() {
   return seed;
 }
 
-// CUDA_VISIBLE_DEVICES: a list of indices; the first that does not exist ends it, as in the driver.
-int visible(int devices) {
+// CUDA_VISIBLE_DEVICES: a list of places; the first that does not exist ends it, as in the driver.
+std::vector<int> visible(int devices) {
+  std::vector<int> places;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (list == nullptr) return devices;
-  int count = 0;
+  if (list == nullptr) {
+    for (int place = 0; place < devices; ++place) places.push_back(place);
+    return places;
+  }
   while (*list != '\0') {
     char* end = nullptr;
-    const long index = std::strtol(list, &end, 10);
-    if (end == list || index < 0 || index >= devices) break;
-    ++count;
+    const long place = std::strtol(list, &end, 10);
+    if (end == list || place < 0 || place >= devices) break;
+    places.push_back(static_cast<int>(place));
     if (*end != ',') break;
     list = end + 1;
   }
-  return count;
+  return places;
 }
 
 Settings read() {
@@ -72,6 +76,7 @@ Settings read() {
   s.print_counts = number("SIMULATED_CUDA_COUNTS", 0, 0, 1) != 0;
   s.log = static_cast<int>(number("SIMULATED_CUDA_LOG", 1, 0, 3));
   s.backtrace = number("SIMULATED_CUDA_BACKTRACE", 0, 0, 1) != 0;
+  s.operators = number("SIMULATED_CUDA_OPERATORS", 1, 0, 1) != 0;
   if (const char* broken = text("SIMULATED_CUDA_BREAK")) {
     const auto known = {"wait", "query", "sync", "record_stream"};
     if (std::none_of(known.begin(), known.end(), [&](const char* name) { return std::strcmp(broken, name) == 0; }))
