@@ -97,6 +97,8 @@ BODIES = {
 
 # Kernels of cuBLAS run on the stream that the handle was given last on this thread.
 BLAS_KERNEL = re.compile(r"cublas.*(gemm|gemv|dot|trsm|syrk|herk|getrf|getrs|geqrf|axpy|scal|ger|Gemm)")
+# What cuSPARSE computes, and sizes of what it needs for that: only tensors of a sparse layout ask for it. 10: CUSPARSE_STATUS_NOT_SUPPORTED
+SPARSE_ADMINISTRATION = re.compile(r"cusparse(Create|Destroy|Set|Get)")
 ARGUMENTS = 16
 
 
@@ -127,6 +129,8 @@ def body(library, name):
         return f'simulated_cuda_unsupported("{name}"); return 801;'
     if library.startswith("libcublas.") and BLAS_KERNEL.match(name):
         return f'simulated_cuda_library_launch(stream, "{name}"); return 0;'
+    if library.startswith("libcusparse.") and not SPARSE_ADMINISTRATION.match(name):
+        return f'return simulated_cuda_library_computes("{name}") ? 10 : 0;'
     if "Create" in name:
         return "*(void**)a0 = object; return 0;"
     return "return 0;"
@@ -139,6 +143,7 @@ def source(library, names):
         f"/* Stand-in of {library}, made by make_stand_ins.py. */",
         "extern int simulated_cuda_unsupported(const char*);",
         "extern void simulated_cuda_library_launch(void*, const char*);",
+        "extern int simulated_cuda_library_computes(const char*);",
         "extern int cudaGetDeviceCount(int*);" if library == "libcuda.so.1" else "",
         "extern int cudaDeviceGetAttribute(int*, int, int);" if library == "libcuda.so.1" else "",
         "static __attribute__((unused)) long object[512];  /* what handles point to */",

@@ -304,6 +304,186 @@ TEST_CASE("operations without a twin are refused, not computed wrongly", "[gpu]"
   CHECK_THROWS_AS(at::mm(a, a, at::kFloat), c10::NotImplementedError);
 }
 
+namespace {
+
+struct Layout {
+  const char* name;
+  std::function<Tensor(at::Device)> compute;  // a dense result
+  bool right;                                 // else refused
+};
+
+Tensor coo(at::Device device, bool coalesced = false) {
+  const Tensor indices = at::tensor({0, 2, 2, 4, 1, 1, 3, 0}, at::kLong).reshape({2, 4}).to(device);
+  const Tensor sparse = at::sparse_coo_tensor(indices, fill_with_steps({4}).to(device), {5, 4});
+  return coalesced ? sparse.coalesce() : sparse;
+}
+Tensor rows(at::Device device) {
+  return at::sparse_coo_tensor(at::tensor({1, 3, 1}, at::kLong).reshape({1, 3}).to(device),
+                               fill_with_steps({3, 4}).to(device), {5, 4});
+}
+Tensor dense(at::Device device) { return fill_with_steps({5, 4}).to(device); }
+Tensor csr(at::Device device) {
+  return at::sparse_csr_tensor(at::tensor({0, 1, 2, 2, 4, 4}, at::kLong).to(device),
+                               at::tensor({0, 3, 1, 2}, at::kLong).to(device), fill_with_steps({4}).to(device), {5, 4},
+                               at::TensorOptions(device).dtype(at::kFloat));
+}
+Tensor nested(at::Device device) {
+  return at::_nested_tensor_from_tensor_list(
+      Tensors{fill_with_steps({2, 4}).to(device), fill_with_steps({3, 4}).to(device)});
+}
+Tensor numbers(const Tensor& value) {
+  Tensors parts;
+  for (const Tensor& part : value.unbind()) parts.push_back(part.reshape({-1}));
+  return at::cat(parts);
+}
+Tensor quantized(at::Device device) { return at::quantize_per_tensor(dense(at::kCPU), 0.1, 3, at::kQInt8).to(device); }
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {
+      {"coo to_dense", [](at::Device d) { return coo(d).to_dense(); }, true},
+      {"coo coalesce", [](at::Device d) { return coo(d).coalesce().values(); }, true},
+      {"coo coalesced to_dense", [](at::Device d) { return coo(d, true).to_dense(); }, true},
+      {"dense add coo", [](at::Device d) { return dense(d).add_(coo(d), -0.5); }, true},
+      {"dense add coalesced", [](at::Device d) { return dense(d).add_(coo(d, true), -0.5); }, true},
+      {"dense add rows", [](at::Device d) { return dense(d).add_(rows(d), -0.5); }, true},
+      {"rows coalesce", [](at::Device d) { return rows(d).coalesce().to_dense(); }, true},
+      {"coo add coo", [](at::Device d) { return (coo(d) + coo(d)).to_dense(); }, true},
+      {"coo mul number", [](at::Device d) { return (coo(d) * 3).to_dense(); }, true},
+      {"coo mul_", [](at::Device d) { return coo(d).mul_(3).to_dense(); }, true},
+      {"coo mul coo", [](at::Device d) { return (coo(d, true) * coo(d, true)).to_dense(); }, false},
+      {"coo mul dense", [](at::Device d) { return (coo(d, true) * dense(d)).to_dense(); }, true},
+      {"coo mm dense", [](at::Device d) { return coo(d).mm(dense(d).t().contiguous()); }, false},
+      {"coo sum", [](at::Device d) { return coo(d).sum(); }, true},
+      {"coo sum of a dim", [](at::Device d) { return at::_sparse_sum(coo(d), at::IntArrayRef{0}).to_dense(); }, true},
+      {"coo norm", [](at::Device d) { return coo(d, true).norm(); }, true},
+      {"coo relu", [](at::Device d) { return coo(d, true).relu().to_dense(); }, true},
+      {"coo sqrt", [](at::Device d) { return coo(d, true).abs().sqrt().to_dense(); }, true},
+      {"coo clone", [](at::Device d) { return coo(d).clone().to_dense(); }, true},
+      {"coo to the CPU", [](at::Device d) { return coo(d).cpu().to_dense(); }, true},
+      {"coo zero_", [](at::Device d) { return coo(d).zero_().to_dense(); }, true},
+      {"coo cat",
+       [](at::Device d) {
+         return at::cat({coo(d), coo(d)}).to_dense();
+       },
+       true},
+      {"coo index_select",
+       [](at::Device d) {
+         return coo(d).index_select(0, at::tensor({2, 0}, at::kLong).to(d)).to_dense();
+       },
+       false},
+      {"coo softmax", [](at::Device d) { return at::_sparse_softmax(coo(d, true), 1).to_dense(); }, false},
+      {"sparse_mask", [](at::Device d) { return dense(d).sparse_mask(coo(d, true)).to_dense(); }, true},
+      {"to_sparse", [](at::Device d) { return dense(d).relu().to_sparse().to_dense(); }, true},
+      {"embedding with sparse gradients",
+       [](at::Device d) {
+         Tensor weight = dense(d).requires_grad_(true);
+         at::embedding(weight, at::tensor({1, 3, 1}, at::kLong).to(d), -1, false, true).square().sum().backward();
+         return weight.detach().clone().add_(weight.grad(), -0.1);
+       },
+       true},
+      {"csr to_dense", [](at::Device d) { return csr(d).to_dense(); }, true},
+      {"csr mm dense", [](at::Device d) { return csr(d).mm(dense(d).t().contiguous()); }, false},
+      {"csr mul number", [](at::Device d) { return (csr(d) * 2).to_dense(); }, true},
+      {"csr add csr", [](at::Device d) { return (csr(d) + csr(d)).to_dense(); }, false},
+      {"dense add csr", [](at::Device d) { return dense(d) + csr(d); }, false},
+      {"csr to coo", [](at::Device d) { return csr(d).to_sparse().to_dense(); }, true},
+      {"to_sparse_csr", [](at::Device d) { return dense(d).to_sparse_csr().to_dense(); }, true},
+      {"nested unbind", [](at::Device d) { return numbers(nested(d)); }, true},
+      {"nested to padded", [](at::Device d) { return at::nested_to_padded_tensor(nested(d), 0); }, false},
+      {"nested from padded",
+       [](at::Device d) {
+         return numbers(at::_nested_from_padded(dense(d).reshape({2, 2, 5}).contiguous(),
+                                                at::tensor({2, 3, 1, 5}, at::kLong).reshape({2, 2})));
+       },
+       false},
+      {"nested add", [](at::Device d) { return numbers(nested(d) + nested(d)); }, true},
+      {"nested relu", [](at::Device d) { return numbers(nested(d).relu()); }, true},
+      {"nested mul number", [](at::Device d) { return numbers(nested(d) * 2); }, true},
+      {"nested softmax", [](at::Device d) { return numbers(nested(d).softmax(-1)); }, true},
+      {"nested matmul", [](at::Device d) { return numbers(nested(d).matmul(nested(d).transpose(1, 2))); }, false},
+      {"nested linear",
+       [](at::Device d) {
+         return numbers(at::linear(nested(d), fill_with_steps({3, 4}).to(d)));
+       },
+       true},
+      {"nested add dense",
+       [](at::Device d) {
+         return numbers(at::linear(nested(d), fill_with_steps({3, 4}).to(d), fill_with_steps({3}).to(d)));
+       },
+       true},
+      {"nested layer norm",
+       [](at::Device d) {
+         return numbers(at::layer_norm(nested(d), {4}, fill_with_steps({4}).to(d), fill_with_steps({4}).to(d)));
+       },
+       false},
+      {"quantize", [](at::Device d) { return at::quantize_per_tensor(dense(d), 0.1, 3, at::kQInt8).dequantize(); },
+       false},
+      {"dequantize", [](at::Device d) { return quantized(d).dequantize(); }, false},
+      {"quantized integers", [](at::Device d) { return quantized(d).int_repr(); }, false},
+      {"quantized relu", [](at::Device d) { return quantized(d).relu().dequantize(); }, false},
+      {"quantize per channel",
+       [](at::Device d) {
+         return at::quantize_per_channel(dense(d), at::full({4}, 0.1, at::kDouble).to(d),
+                                         at::zeros({4}, at::kLong).to(d), 1, at::kQInt8)
+             .dequantize();
+       },
+       false},
+      {"fake quantize", [](at::Device d) { return at::fake_quantize_per_tensor_affine(dense(d), 0.1, 3, -128, 127); },
+       true},
+      {"fake quantize per channel",
+       [](at::Device d) {
+         return at::fake_quantize_per_channel_affine(dense(d), at::full({4}, 0.1, at::kFloat).to(d),
+                                                     at::zeros({4}, at::kInt).to(d), 1, -128, 127);
+       },
+       true},
+  };
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("tensors of another layout are computed rightly or refused, never wrong in silence", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  for (const Layout& each : layouts()) {
+    CAPTURE(each.name);
+    const Tensor expected = each.compute(at::kCPU).to(at::kDouble);
+    std::string refused;
+    Tensor got;
+    try {
+      got = each.compute(kGpu).cpu().to(at::kDouble);
+    } catch (const c10::NotImplementedError& error) {
+      refused = error.what_without_backtrace();
+    }
+    CAPTURE(refused);
+    CHECK(got.defined() == each.right);
+    if (got.defined())
+      CHECK(at::allclose(got, expected, 1e-5, 1e-6));
+    else
+      CHECK(refused.find("simulated CUDA computes strided dense tensors only; aten::") != refused.npos);
+    // What was refused leaves no error to the next operation.
+    CHECK(at::full({2}, 3.F, kGpu).sum().item<float>() == 6);
+  }
+  try {
+    coo(kGpu).index_select(0, at::tensor({2, 0}, at::kLong).to(kGpu));
+    FAIL("not refused");
+  } catch (const c10::NotImplementedError& error) {
+    const std::string text = error.what_without_backtrace();
+    CAPTURE(text);
+    CHECK(text.find("aten::index_select of a tensor of the layout Sparse") != text.npos);
+  }
+}
+
+TEST_CASE("a kernel outside of LibTorch's operations, which computes nothing, is reported once", "[gpu]") {
+  SimulatedCudaCounts before{}, after{};
+  const int kernel = 0;
+  simulated_cuda_counts(&before);
+  for (int i = 0; i < 2; ++i)
+    CHECK(cudaLaunchKernel(&kernel, dim3(1), dim3(1), nullptr, 0, c10::cuda::getCurrentCUDAStream()) == cudaSuccess);
+  simulated_cuda_counts(&after);
+  CHECK(after.lints == before.lints + 1);
+  CHECK(after.launches == before.launches + 2);
+}
+
 TEST_CASE("steps without reads of the host wait for nothing", "[gpu]") {
   const Tensor w = at::ones({8, 4}, kGpu).requires_grad_(true), x = at::ones({16, 8}, kGpu);
   at::mm(x, w).relu().sum().backward();

@@ -7,10 +7,12 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <sstream>
 
 #include "cpu_views.h"
 #include "fulgur/simulated_cuda/simulated_cuda.h"
@@ -21,6 +23,15 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
+// What launches of this thread are, while it lives.
+struct Kernels {
+  explicit Kernels(int kernels) : before(simulated_cuda_set_kernels(kernels)) {}
+  ~Kernels() { simulated_cuda_set_kernels(before); }
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+  int before;
+};
+
 // The arguments of the kernel whose host code runs in this thread; nullptr outside of one.
 thread_local const std::vector<c10::IValue>* kernel_arguments = nullptr;
 
@@ -29,6 +40,7 @@ struct InKernel {
   ~InKernel() { kernel_arguments = nullptr; }
   InKernel(const InKernel&) = delete;
   InKernel& operator=(const InKernel&) = delete;
+  Kernels kernels{SIMULATED_CUDA_KERNELS_WITH_NUMBERS};
 };
 
 bool inside_a_kernel() { return kernel_arguments != nullptr; }
@@ -63,6 +75,47 @@ void enqueue(std::function<void()> work, const std::string& name, unsigned flags
   simulated_cuda_enqueue(
       c10::cuda::getCurrentCUDAStream().stream(), [](void* f) { (*static_cast<std::function<void()>*>(f))(); },
       argument, [](void* f) { delete static_cast<std::function<void()>*>(f); }, name.c_str(), flags);
+}
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested();
+}
+
+// Of the first argument that is not dense.
+std::string layout_of(const std::vector<c10::IValue>& arguments) {
+  std::ostringstream text;
+  for (const c10::IValue& argument : arguments)
+    for_each_tensor(argument, [&](const at::Tensor& tensor) {
+      if (is_dense(tensor) || text.tellp() > 0) return;
+      if (tensor.is_nested())
+        text << "nested";
+      else if (tensor.is_quantized())
+        text << "quantized";
+      else
+        text << tensor.layout();
+    });
+  return text.str();
+}
+
+// The kernel, which has no twin: right where it launches none of its own.
+void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const std::string layout = layout_of({stack->end() - static_cast<std::ptrdiff_t>(count), stack->end()});
+  const uint64_t refused = simulated_cuda_refused_kernels();
+  const Kernels kernels(SIMULATED_CUDA_KERNELS_REFUSED);
+  try {
+    kernel.callBoxed(op, keys, stack);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const std::exception&) {
+    if (simulated_cuda_refused_kernels() == refused) throw;
+  }
+  if (simulated_cuda_refused_kernels() != refused) cudaGetLastError();  // else the next launch would report it
+  TORCH_CHECK_NOT_IMPLEMENTED(simulated_cuda_refused_kernels() == refused,
+                              "simulated CUDA computes strided dense tensors only; ", op.operator_name(),
+                              layout.empty() ? "" : " of a tensor of the layout ", layout,
+                              " has kernels of its own (docs/simulated_gpu.md lists what is not simulated)");
 }
 
 bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDAStream().stream()) != 0; }
@@ -113,13 +166,14 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     for_each_tensor(argument, [&](const at::Tensor& tensor) {
       if (tensor.is_cuda() && !on_cuda) device = tensor.device();
       on_cuda |= tensor.is_cuda();
-      if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_quantized()) strided = false;
+      if (!is_dense(tensor)) strided = false;
     });
     if (argument.isDevice() && argument.toDevice().is_cuda()) {
       if (!on_cuda && argument.toDevice().has_index()) device = argument.toDevice();
       on_cuda = true;
     }
   }
+  if (on_cuda && !strided && !inside_a_kernel()) return call_without_twin(cuda_kernel_, op, keys, stack);
   if (description_.mode == Mode::copy) {
     first = &arguments[0].toTensor();
     second = &arguments[1].toTensor();
@@ -226,6 +280,12 @@ void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::v
         for (size_t i = 0; i < targets->size(); ++i) put(description_.name, (*targets)[i], again[i]);
       },
       description_.name, 0);
+}
+
+void LayoutOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  if (inside_a_kernel()) return cuda_kernel_.callBoxed(op, keys, stack);
+  if (twin_ && twin_(*stack)) return;
+  call_without_twin(cuda_kernel_, op, keys, stack);
 }
 
 void HostRead::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

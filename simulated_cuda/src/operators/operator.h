@@ -45,6 +45,19 @@ class RefusedOperator : public c10::OperatorKernel {
   c10::SafeKernelFunction cuda_kernel_;
 };
 
+/// An operation of tensors of another layout (sparse, nested, quantized): right where it is made of other operations,
+/// or moves no numbers; refused where it launches a kernel of its own.
+class LayoutOperator : public c10::OperatorKernel {
+ public:
+  LayoutOperator(c10::SafeKernelFunction cuda_kernel, SparseTwin twin)
+      : cuda_kernel_(std::move(cuda_kernel)), twin_(std::move(twin)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  c10::SafeKernelFunction cuda_kernel_;
+  SparseTwin twin_;  ///< none but for a few
+};
+
 /// The host's read of a number: an error where a kernel's host code reads what no kernel has computed.
 ///
 /// Operations that a kernel's host code calls launch and allocate as they do, but have no twin: that of the outer one

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "operator.h"
 
@@ -50,6 +52,7 @@ const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::bincount",
                                               "aten::repeat_interleave.Tensor",
                                               "aten::equal",
+                                              "aten::fake_quantize_per_channel_affine_cachemask",
                                               "aten::nonzero_static"};
 const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
                                 "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
@@ -57,6 +60,10 @@ const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten
 const char* const kNoSolvers[] = {"aten::linalg_vector_norm", "aten::linalg_cross"};
 // Inside libraries whose stand-ins cannot carry the host code.
 const char* const kLibraries[] = {"aten::convolution_backward", "aten::_fft_", "aten::slow_conv", "aten::_slow_conv"};
+
+// Tensors of these are more than one piece of numbers.
+constexpr c10::DispatchKey kLayouts[] = {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA,
+                                         c10::DispatchKey::NestedTensorCUDA, c10::DispatchKey::QuantizedCUDA};
 
 template <size_t N>
 bool begins(const std::string& name, const char* const (&prefixes)[N]) {
@@ -112,6 +119,10 @@ class Registration {
       if (name.name.rfind("aten::", 0) != 0 || !op || !op->hasSchema()) continue;
       add(*op, name, twins);
     }
+    for (const c10::DispatchKey key : kLayouts)
+      for (const auto& name : dispatcher.getAllOpNames())
+        if (const auto op = dispatcher.findOp(name); op && op->hasSchema() && op->hasKernelForDispatchKey(key))
+          add_of_layout(*op, name, key);
     library_.impl("_cudnn_rnn_flatten_weight", flatten_weights);
     const char* const broken = std::getenv("SIMULATED_CUDA_BREAK");
     // A negative control: what is used on another stream is not said to be.
@@ -128,7 +139,9 @@ class Registration {
     const bool for_all_devices =
         name == "aten::copy_" || name == "aten::convolution_backward" || by_hand != twins.end();
     if (!op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) && !for_all_devices) return;
-    if (kUntouched.count(name) || base == "aten::set_" || contains_any(base, {"sparse", "nested", "quantize"})) return;
+    if (kUntouched.count(name) || base == "aten::set_") return;
+    if (contains_any(base, {"sparse", "nested", "quantize"}) && !contains_any(base, {"fake_quantize"}))
+      return add_of_layout(op, operator_name, c10::DispatchKey::CUDA);
     const auto& returns = op.schema().returns();
     if (std::any_of(returns.begin(), returns.end(),
                     [](const c10::Argument& r) { return r.alias_info() && !r.alias_info()->isWrite(); }))
@@ -161,7 +174,23 @@ class Registration {
                                            std::make_unique<Operator>(std::move(cuda_kernel), std::move(description))));
   }
 
+  void add_of_layout(const c10::OperatorHandle& op, const c10::OperatorName& operator_name, c10::DispatchKey key) {
+    const size_t colons = operator_name.name.find("::");
+    const std::string space = operator_name.name.substr(0, colons);
+    auto& library = libraries_[{space, key}];
+    if (!library) library = std::make_unique<torch::Library>(torch::Library::IMPL, space, key, __FILE__, __LINE__);
+    std::string name = operator_name.name.substr(colons + 2);
+    if (!operator_name.overload_name.empty()) name += "." + operator_name.overload_name;
+    SparseTwin twin;
+    if (const auto found = sparse_twins().find(name);
+        space == "aten" && key == c10::DispatchKey::SparseCUDA && found != sparse_twins().end())
+      twin = found->second;
+    library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<LayoutOperator>(
+                                    op.getComputedKernelForDispatchKey(key), std::move(twin))));
+  }
+
   torch::Library library_;
+  std::map<std::pair<std::string, c10::DispatchKey>, std::unique_ptr<torch::Library>> libraries_;
 };
 
 // To the end of the process: kernels cannot be taken out while others may run.

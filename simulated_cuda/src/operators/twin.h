@@ -55,6 +55,12 @@ struct HandWritten {
 /// Twins of operations that have no CPU kernel, and of those that draw numbers, by name with overload.
 using HandWrittenTwins = std::map<std::string, HandWritten>;
 
+/// A sparse operation made of dense ones: replaces the arguments on the stack by its results; false where it is not for
+/// these arguments.
+using SparseTwin = std::function<bool(torch::jit::Stack&)>;
+/// By name with overload, without `aten::`.
+const std::map<std::string, SparseTwin>& sparse_twins();
+
 void add_random_twins(HandWrittenTwins& twins);
 void add_recurrent_twins(HandWrittenTwins& twins);
 void add_norm_twins(HandWrittenTwins& twins);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "operators_library.h"
 #include "settings.h"
 
 namespace simulated_cuda {
@@ -261,6 +262,22 @@ void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t un
   }
   ++counter;
   say(2, "the host waits: %s", what);
+}
+
+cudaError_t check_computes(const char* kernel, const char* function) {
+  ThreadState& thread = this_thread();
+  if (thread.kernels == SIMULATED_CUDA_KERNELS_WITH_NUMBERS) return cudaSuccess;
+  if (thread.kernels == SIMULATED_CUDA_KERNELS_REFUSED) {
+    ++thread.refused_kernels;
+    return fail(cudaErrorNotSupported, function, "the kernel would compute nothing on simulated CUDA");
+  }
+  // Without the operators nothing has numbers.
+  static auto* const said = new std::set<std::string>;
+  if (operators_are_loaded() && said->insert(kernel).second) {
+    ++state().counts.lints;
+    say(1, "a kernel outside of LibTorch's operations computes nothing: %s", kernel);
+  }
+  return cudaSuccess;
 }
 
 void invalidate(Capture& capture, const char* function) {

@@ -110,6 +110,8 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  int kernels = SIMULATED_CUDA_KERNELS_ALONE;
+  uint64_t refused_kernels = 0;
 };
 ThreadState& this_thread();
 
@@ -134,6 +136,9 @@ bool is_done(const Recording& recording);
 
 /// Counts a host's wait for a stream (none: for all) in `counter`, or as idle.
 void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until = ~uint64_t{0});
+
+/// An error where this thread's kernels are refused; a line of the log where they compute nothing.
+cudaError_t check_computes(const char* kernel, const char* function);
 
 void invalidate(Capture& capture, const char* function);
 /// An error where a capture forbids the call to this thread ("unsafe" calls of cudaThreadExchangeStreamCaptureMode's

@@ -2,6 +2,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "engine.h"
 #include "settings.h"
@@ -73,12 +74,21 @@ SIMULATED_API void simulated_cuda_fail_device(const char* why) {
 SIMULATED_API void simulated_cuda_library_launch(cudaStream_t handle, const char* name) {
   Lock lock(state().mutex);
   Stream* const stream = find_stream(handle);
-  if (!stream || state().ending) return;
+  if (!stream || state().ending || check_computes(name, name)) return;
   if (!stream->capture) {
     ++state().counts.launches;
     ++state().counts.library_launches;
   }
   submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name, .run = {}, .recording = {}}, name);
+}
+
+SIMULATED_API int simulated_cuda_set_kernels(int kernels) { return std::exchange(this_thread().kernels, kernels); }
+
+SIMULATED_API uint64_t simulated_cuda_refused_kernels() { return this_thread().refused_kernels; }
+
+SIMULATED_API int simulated_cuda_library_computes(const char* function) {
+  ENTER();
+  return check_computes(function, function);
 }
 
 SIMULATED_API int simulated_cuda_unsupported(const char* function) {

@@ -47,14 +47,11 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared, cud
   if (empty || grid.y > kMostGrid || grid.z > kMostGrid || size_t{block.x} * block.y * block.z > kMostThreads ||
       shared > kMostShared)
     return fail(cudaErrorInvalidConfiguration, function);
+  const auto found = kernel_names().find(kernel);
+  const char* const name = found == kernel_names().end() ? "kernel" : found->second;
+  if (const cudaError_t error = check_computes(name, function)) return error;
   if (!stream->capture) ++state().counts.launches;
-  const auto name = kernel_names().find(kernel);
-  return submit(lock, *stream,
-                Work{.kind = Work::Kind::kernel,
-                     .name = name == kernel_names().end() ? "kernel" : name->second,
-                     .run = {},
-                     .recording = {}},
-                function);
+  return submit(lock, *stream, Work{.kind = Work::Kind::kernel, .name = name, .run = {}, .recording = {}}, function);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ namespace {
 
 constexpr const char* kName = "libsimulated_cuda_operators.so";
 
+std::atomic<bool> loaded{false};
+
 // Beside this library.
 std::string path() {
   Dl_info info{};
@@ -34,10 +36,15 @@ void load_operators() {
   }
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD) == nullptr) return;
   if (done.exchange(true)) return;
-  if (dlopen(path().c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
+  if (dlopen(path().c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+    loaded = true;
+    return;
+  }
   // Without it every number would be wrong.
   std::fprintf(stderr, "[simulated CUDA] %s\n", dlerror());
   std::abort();
 }
+
+bool operators_are_loaded() { return loaded; }
 
 }  // namespace simulated_cuda

@@ -60,6 +60,19 @@ void simulated_cuda_set_schedule(uint64_t schedule);
 void simulated_cuda_fail_device(const char* why);
 /// A kernel of a library (by the stand-ins of cuBLAS and others): computes nothing, is counted.
 void simulated_cuda_library_launch(cudaStream_t stream, const char* name);
+/// What the kernels compute that this thread launches from now on. The library of the numbers says it.
+enum SimulatedCudaKernels {
+  SIMULATED_CUDA_KERNELS_ALONE,         ///< nothing, which the log says, once for each kernel
+  SIMULATED_CUDA_KERNELS_WITH_NUMBERS,  ///< they are in an operation whose numbers are put on the stream
+  SIMULATED_CUDA_KERNELS_REFUSED        ///< nothing, so a launch is an error: cudaErrorNotSupported
+};
+/// Returns what they were.
+int simulated_cuda_set_kernels(int kernels);
+/// How many launches of this thread were refused.
+uint64_t simulated_cuda_refused_kernels(void);
+/// A call of a library that would compute: refused by the thread's SIMULATED_CUDA_KERNELS_REFUSED. Returns a
+/// cudaError_t.
+int simulated_cuda_library_computes(const char* function);
 /// A function of the runtime or the driver that is not simulated: says so, returns cudaErrorNotSupported.
 int simulated_cuda_unsupported(const char* function);
 
