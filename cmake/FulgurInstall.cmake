@@ -3,6 +3,7 @@
 #   find_package(fulgur REQUIRED)
 #   add_executable(my my.cpp)
 #   target_link_libraries(my PRIVATE fulgur::main)   # main() and the verbs; fulgur::fulgur for the library alone
+#   fulgur_add_simulated_gpu_test(NAME my_gpu_test COMMAND my_test)
 option(FULGUR_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 
 # libfulgur.so loads libfulgur_cuda.so from its own folder, in the build tree too.
@@ -39,6 +40,14 @@ if(TARGET fulgur_cuda)
   install(TARGETS fulgur_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
+set(FULGUR_SIMULATED_CUDA_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/fulgur/simulated_cuda)
+if(TARGET simulated_cuda)
+  # Only where they are built: `trainer` alone does not build them.
+  get_property(_simulated_libraries GLOBAL PROPERTY FULGUR_SIMULATED_CUDA_LIBRARIES)
+  install(TARGETS ${_simulated_libraries} LIBRARY DESTINATION ${FULGUR_SIMULATED_CUDA_INSTALL_DIR} OPTIONAL NAMELINK_SKIP)
+  install(PROGRAMS ${FULGUR_SIMULATED_GPU_SCRIPT} DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME fulgur-simulated-gpu)
+endif()
+
 file(GLOB _header_dirs LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/*/include/fulgur)
 foreach(_dir ${_header_dirs})
   install(DIRECTORY ${_dir} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -48,11 +57,12 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}
 
 install(EXPORT fulgurTargets NAMESPACE fulgur:: DESTINATION ${_package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/fulgurConfig.cmake.in ${PROJECT_BINARY_DIR}/fulgurConfig.cmake
-  INSTALL_DESTINATION ${_package_dir})
+  INSTALL_DESTINATION ${_package_dir} PATH_VARS CMAKE_INSTALL_BINDIR FULGUR_SIMULATED_CUDA_INSTALL_DIR)
 # Before 1.0 a minor version may change anything.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/fulgurConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES
   ${PROJECT_BINARY_DIR}/fulgurConfig.cmake
   ${PROJECT_BINARY_DIR}/fulgurConfigVersion.cmake
   ${PROJECT_SOURCE_DIR}/cmake/FulgurLibTorch.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/FulgurSimulatedGpu.cmake
   DESTINATION ${_package_dir})

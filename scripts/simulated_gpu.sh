@@ -1,18 +1,27 @@
 #!/usr/bin/env bash
 # Runs COMMAND with CUDA simulated on the CPU (docs/simulated_gpu.md): LibTorch in it, of C++ or Python, sees GPUs and computes the right
-# numbers.
+# numbers. Installed, it is bin/fulgur-simulated-gpu.
 #
 #   scripts/simulated_gpu.sh build/release/bin/trainer fit --config configs/fashion_mnist_mlp.yaml --trainer.accelerator cuda
 #   SIMULATED_CUDA_DEVICES=2 scripts/simulated_gpu.sh my_program
 #
-# FULGUR_SIMULATED_CUDA_DIR   the folder of the libraries (default: build/release/simulated_cuda)
+# FULGUR_SIMULATED_CUDA_DIR   the folder of the libraries (default: build/release/simulated_cuda, or where they are installed)
 set -euo pipefail
 
+me="$(basename "$0")"
 [ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-dir="${FULGUR_SIMULATED_CUDA_DIR:-$root/build/release/simulated_cuda}"
-if [ ! -e "$dir/libcudart.so.13" ] || [ ! -e "$dir/libsimulated_cuda_operators.so" ]; then
-  echo "simulated_gpu.sh: no simulated CUDA in $dir, or not all of it. Build it: cmake --preset release && cmake --build build/release --target simulated_cuda" >&2
+root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
+whole() { [ -e "$1/libcudart.so.13" ] && [ -e "$1/libsimulated_cuda_operators.so" ]; }
+dir="${FULGUR_SIMULATED_CUDA_DIR:-}"
+if [ -z "$dir" ]; then
+  # A source folder, or a prefix with one of the names that a folder of libraries has.
+  for dir in "$root"/build/release/simulated_cuda "$root"/lib*/fulgur/simulated_cuda "$root"/lib/*/fulgur/simulated_cuda; do
+    if whole "$dir"; then break; fi
+  done
+fi
+if ! whole "$dir"; then
+  echo "$me: no simulated CUDA in ${FULGUR_SIMULATED_CUDA_DIR:-$root}, or not all of it. In Fulgur's source folder it is built by" \
+    "cmake --preset release && cmake --build build/release --target simulated_cuda, and installed with the rest" >&2
   exit 2
 fi
 

@@ -3,17 +3,17 @@
 set(FULGUR_SIMULATED_SCHEDULES immediate late 2 3 CACHE STRING "Schedules of simulated CUDA in which tests for GPUs run")
 set(_simulated_devices 8)
 
-# simulated_gpu_tests(target variables… -- arguments of catch_discover_tests): with these environment variables, and the simulator's libraries
-# first. PROPERTIES of catch_discover_tests take one variable only, so the tests run through `cmake -E env`.
+# simulated_gpu_tests(target variables… -- arguments of catch_discover_tests): each test of the program is one of ctest's, on the simulator with
+# these environment variables. PROPERTIES of catch_discover_tests take one variable only, so the tests run through an emulator.
 function(simulated_gpu_tests target)
-  set(variables LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD} SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1)
   set(rest ${ARGN})
   list(FIND rest "--" end)
-  list(SUBLIST rest 0 ${end} more)
+  list(SUBLIST rest 0 ${end} variables)
   math(EXPR begin "${end} + 1")
   list(SUBLIST rest ${begin} -1 rest)
+  fulgur_simulated_gpu_command(simulated SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 ${variables})
   add_dependencies(${target} simulated_cuda)
-  set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${CMAKE_COMMAND};-E;env;${variables};${more}")
+  set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${simulated}")
   catch_discover_tests(${target} DISCOVERY_MODE PRE_TEST ${rest} PROPERTIES SKIP_RETURN_CODE 4 LABELS simulated-gpu)
   set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "")
 endfunction()
@@ -36,10 +36,9 @@ function(fulgur_broken_simulated_gpus target prefix filter)
     return()
   endif()
   foreach(broken ${ARGN})
-    set(name "${prefix} (simulated GPU, broken ${broken}): ${filter} fails")
-    add_test(NAME "${name}"
-      COMMAND ${CMAKE_COMMAND} -E env LD_PRELOAD=${FULGUR_SIMULATED_CUDA_PRELOAD} SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_SCHEDULE=late
-              SIMULATED_CUDA_BREAK=${broken} FULGUR_REQUIRE_GPU=1 $<TARGET_FILE:${target}> "${filter}")
-    set_tests_properties("${name}" PROPERTIES PASS_REGULAR_EXPRESSION "FAILED:" LABELS simulated-gpu)
+    fulgur_add_simulated_gpu_test(NAME "${prefix}: broken ${broken}: ${filter} fails" SCHEDULES late
+      COMMAND ${CMAKE_COMMAND} -E env SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_BREAK=${broken} FULGUR_REQUIRE_GPU=1
+              $<TARGET_FILE:${target}> "${filter}")
+    set_tests_properties("${prefix}: broken ${broken}: ${filter} fails (simulated GPU, late)" PROPERTIES PASS_REGULAR_EXPRESSION "FAILED:")
   endforeach()
 endfunction()
