@@ -339,6 +339,119 @@ TEST_CASE("a capture takes in the streams that fork from it, and they must join"
   cudaGetLastError();
 }
 
+namespace {
+
+// Captured: source = 7 on one stream, target = source on another. Returns target after one launch.
+int launch_of_two_streams(bool writer_forks, bool waits) {
+  const Stream first, second;
+  const Event fork, written, join;
+  DeviceInt source(0), target(0);
+  REQUIRE(cudaStreamBeginCapture(first.handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(cudaEventRecord(fork.handle, first.handle) == cudaSuccess);
+  REQUIRE(cudaStreamWaitEvent(second.handle, fork.handle, 0) == cudaSuccess);
+  const cudaStream_t writer = writer_forks ? second.handle : first.handle,
+                     reader = writer_forks ? first.handle : second.handle;
+  enqueue_add(writer, source.address, 7);
+  REQUIRE(cudaEventRecord(written.handle, writer) == cudaSuccess);
+  if (waits) REQUIRE(cudaStreamWaitEvent(reader, written.handle, 0) == cudaSuccess);
+  enqueue_add(reader, target.address, 0, source.address);
+  REQUIRE(cudaEventRecord(join.handle, second.handle) == cudaSuccess);
+  REQUIRE(cudaStreamWaitEvent(first.handle, join.handle, 0) == cudaSuccess);
+  cudaGraph_t graph{};
+  REQUIRE(cudaStreamEndCapture(first.handle, &graph) == cudaSuccess);
+  cudaGraphExec_t executable{};
+  REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(cudaGraphLaunch(executable, first.handle) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(first.handle) == cudaSuccess);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  return target.value();
+}
+
+}  // namespace
+
+TEST_CASE("in a graph too a stream's wait for an event is seen, and one that is missing") {
+  const bool writer_forks = GENERATE(true, false);
+  for (const uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+    const Schedule schedule(seed);
+    CHECK(launch_of_two_streams(writer_forks, true) == 7);
+  }
+  {
+    const Schedule late(1);
+    CHECK(launch_of_two_streams(writer_forks, false) == 0);
+  }
+  int missed = 0;
+  for (uint64_t seed = 2; seed < 12; ++seed) {
+    const Schedule schedule(seed);
+    missed += launch_of_two_streams(writer_forks, false) == 0;
+  }
+  CHECK(missed > 0);
+  CHECK(missed < 10);
+}
+
+TEST_CASE("a stream that is destroyed does its work, and the host does not wait for it") {
+  const Schedule schedule(1);
+  cudaStream_t stream{};
+  REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  DeviceInt value(0);
+  enqueue_add(stream, value.address, 5);
+  CHECK(cudaStreamDestroy(stream) == cudaSuccess);
+  CHECK(*value.address == 0);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(*value.address == 5);
+}
+
+TEST_CASE("cudaDeviceSynchronize waits for the current device, not for others") {
+  const Schedule schedule(1);
+  DeviceInt here(0), there(0);
+  const Stream of_zero;
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  const Stream of_one;
+  enqueue_add(of_zero.handle, here.address, 1);
+  enqueue_add(of_one.handle, there.address, 1);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(*there.address == 1);
+  CHECK(*here.address == 0);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(*here.address == 1);
+}
+
+TEST_CASE("cudaMemcpy from device to device does not wait") {
+  const Schedule schedule(1);
+  DeviceInt from(3), to(0);
+  REQUIRE(cudaMemcpy(to.address, from.address, sizeof(int), cudaMemcpyDefault) == cudaSuccess);
+  CHECK(*to.address == 0);
+  CHECK(to.value() == 3);
+}
+
+TEST_CASE("a host function must not call CUDA, nor one that a graph launches") {
+  const Schedule schedule(GENERATE(0, 1));
+  const bool captured = GENERATE(true, false);
+  const Stream stream;
+  cudaError_t error = cudaSuccess;
+  const cudaHostFn_t call = [](void* result) {
+    void* memory = nullptr;
+    *static_cast<cudaError_t*>(result) = cudaMalloc(&memory, 64);
+  };
+  if (captured) REQUIRE(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(cudaLaunchHostFunc(stream.handle, call, &error) == cudaSuccess);
+  cudaGraph_t graph{};
+  cudaGraphExec_t executable{};
+  if (captured) {
+    REQUIRE(cudaStreamEndCapture(stream.handle, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess);
+    CHECK(cudaGraphLaunch(executable, stream.handle) == cudaSuccess);
+  }
+  CHECK(cudaStreamSynchronize(stream.handle) == cudaSuccess);
+  CHECK(error == cudaErrorNotPermitted);
+  if (executable) CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  if (graph) CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  void* memory = nullptr;
+  CHECK(cudaMalloc(&memory, 64) == cudaSuccess);
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
 TEST_CASE("what a capture forbids is refused and makes it invalid") {
   const Stream stream, outside;
   const Event recorded;

@@ -67,6 +67,8 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (const cudaError_t error = submit(lock, stream, std::move(work), function)) return error;
   if (stream.capture || settings().break_sync) return cudaSuccess;
   const bool into_pageable = source.on_device() && target.pageable();
+  // From device to device the host does not wait, not even in cudaMemcpy.
+  if (source.on_device() && target.on_device()) waits = false;
   if (!waits && !into_pageable) return cudaSuccess;
   count_wait(waits ? state().counts.waits_copy : state().counts.waits_pageable_copy, function, &stream);
   run_until(lock, stream, stream.enqueued);

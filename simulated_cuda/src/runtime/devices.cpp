@@ -38,6 +38,7 @@ const std::map<cudaError_t, ErrorText>& error_texts() {
        {"cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"}},
       {cudaErrorPeerAccessUnsupported,
        {"cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"}},
+      {cudaErrorNotPermitted, {"cudaErrorNotPermitted", "operation not permitted"}},
       {cudaErrorAssert, {"cudaErrorAssert", "device-side assert triggered"}},
       {cudaErrorNotSupported, {"cudaErrorNotSupported", "operation not supported"}},
       {cudaErrorStreamCaptureUnsupported,
@@ -252,8 +253,8 @@ SIMULATED_API cudaError_t cudaDeviceSynchronize() {
     return fail(cudaErrorStreamCaptureUnsupported, __func__);
   }
   if (settings().break_sync) return cudaSuccess;
-  count_wait(state().counts.waits_device, __func__, nullptr);
-  run_all(lock);
+  count_device_wait(state().counts.waits_device, __func__, this_thread().device);
+  run_device(lock, this_thread().device);
   return state().failed;
 }
 

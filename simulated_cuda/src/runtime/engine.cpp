@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{2};
 
-// A pseudo random number below `bound` (a linear congruential generator: any will do, the same everywhere).
-uint64_t random_below(uint64_t bound) {
-  uint64_t& r = state().random;
-  r = r * 6364136223846793005ULL + 1442695040888963407ULL;
-  return (r >> 33) % bound;
-}
-
 void wake(Stream& stream) {
   stream.wake.notify_one();
   state().changed.notify_all();
@@ -96,6 +89,8 @@ cudaError_t capture_work(Stream& stream, Work work, const char* function) {
   Capture& capture = *stream.capture;
   if (capture.invalid) return fail(cudaErrorStreamCaptureInvalidated, function);
   if (work.kind == Work::Kind::wait || work.kind == Work::Kind::record) return cudaSuccess;
+  for (const auto& [other, place] : stream.after)
+    if (place > 0) work.after.push_back(place - 1);
   capture.graph->nodes.push_back(std::move(work));
   stream.last_node = capture.graph->nodes.size();
   stream.after[&stream] = stream.last_node;
@@ -124,7 +119,28 @@ void order_with_legacy(Stream& stream) {
     if (other.get() != &stream && other->device == stream.device && other->blocking()) wait_for(*other);
 }
 
+// Whether there was work that the host had not waited for.
+bool mark_waited(Stream& stream, uint64_t until) {
+  const uint64_t place = std::min(until, stream.enqueued);
+  return place > std::exchange(stream.waited, std::max(stream.waited, place));
+}
+
+void count(bool had_work, uint64_t& counter, const char* what) {
+  if (!had_work) {
+    ++state().counts.idle_waits;
+    return;
+  }
+  ++counter;
+  say(2, "the host waits: %s", what);
+}
+
 }  // namespace
+
+// A linear congruential generator: any will do.
+uint64_t random_below(uint64_t& state, uint64_t bound) {
+  state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+  return (state >> 33) % bound;
+}
 
 State& state() {
   static State* const one = [] {
@@ -206,9 +222,9 @@ cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function) 
     return cudaSuccess;
   }
   if (stream.may_wait_at > stream.completed) give_thread(stream);
-  if (state().schedule > 1 && random_below(3) == 0)
-    for (uint64_t steps = random_below(4) + 1; steps > 0; --steps)
-      run_a_little(lock, *state().streams[random_below(state().streams.size())]);
+  if (state().schedule > 1 && random_below(state().random, 3) == 0)
+    for (uint64_t steps = random_below(state().random, 4) + 1; steps > 0; --steps)
+      run_a_little(lock, *state().streams[random_below(state().random, state().streams.size())]);
   return cudaSuccess;
 }
 
@@ -232,6 +248,11 @@ void run_all(Lock& lock) {
     run_until(lock, *state().streams[i], state().streams[i]->enqueued);
 }
 
+void run_device(Lock& lock, int device) {
+  for (size_t i = 0; i < state().streams.size(); ++i)
+    if (state().streams[i]->device == device) run_until(lock, *state().streams[i], state().streams[i]->enqueued);
+}
+
 void run_a_little(Lock& lock, Stream& stream) {
   if (stream.running || stream.queue.empty()) return;
   const Work& front = stream.queue.front();
@@ -250,18 +271,16 @@ void run_a_little(Lock& lock, Stream& stream) {
 
 void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until) {
   bool had_work = false;
-  for (const auto& each : state().streams) {
-    if (stream && each.get() != stream) continue;
-    const uint64_t place = std::min(until, each->enqueued);
-    had_work |= each->waited < place;
-    each->waited = std::max(each->waited, place);
-  }
-  if (!had_work) {
-    ++state().counts.idle_waits;
-    return;
-  }
-  ++counter;
-  say(2, "the host waits: %s", what);
+  for (const auto& each : state().streams)
+    if (!stream || each.get() == stream) had_work |= mark_waited(*each, until);
+  count(had_work, counter, what);
+}
+
+void count_device_wait(uint64_t& counter, const char* what, int device) {
+  bool had_work = false;
+  for (const auto& each : state().streams)
+    if (each->device == device) had_work |= mark_waited(*each, each->enqueued);
+  count(had_work, counter, what);
 }
 
 cudaError_t check_computes(const char* kernel, const char* function) {

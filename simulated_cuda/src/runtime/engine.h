@@ -47,6 +47,7 @@ struct Work {
   std::function<void()> run;             ///< none: computes nothing
   std::shared_ptr<Recording> recording;  ///< of record and wait
   bool may_wait = false;
+  std::vector<size_t> after = {};  ///< in a graph: nodes that come before it; what those wait for is not repeated
 };
 
 struct Event {
@@ -57,6 +58,7 @@ struct Event {
 
 struct Graph {
   std::vector<Work> nodes;
+  uint64_t launches = 0;
 };
 
 struct Capture {
@@ -112,6 +114,7 @@ struct ThreadState {
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   int kernels = SIMULATED_CUDA_KERNELS_ALONE;
   uint64_t refused_kernels = 0;
+  bool in_host_function = false;
 };
 ThreadState& this_thread();
 
@@ -130,12 +133,17 @@ cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function);
 /// Runs the stream in this thread until `until` of it is done, with what it waits for.
 void run_until(Lock& lock, Stream& stream, uint64_t until);
 void run_all(Lock& lock);
+/// All streams of a device.
+void run_device(Lock& lock, int device);
+/// A pseudo random number below `bound`: the next one of `state`, the same everywhere.
+uint64_t random_below(uint64_t& state, uint64_t bound);
 /// Takes one step of the stream, if it can: polling must end.
 void run_a_little(Lock& lock, Stream& stream);
 bool is_done(const Recording& recording);
 
 /// Counts a host's wait for a stream (none: for all) in `counter`, or as idle.
 void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until = ~uint64_t{0});
+void count_device_wait(uint64_t& counter, const char* what, int device);
 
 /// An error where this thread's kernels are refused; a line of the log where they compute nothing.
 cudaError_t check_computes(const char* kernel, const char* function);
@@ -150,10 +158,12 @@ cudaError_t check_unsafe(const char* function);
 #define SIMULATED_API extern "C" __attribute__((visibility("default")))
 
 /// Every function that touches state begins with it.
-#define ENTER()                                                          \
-  ::simulated_cuda::Lock lock(::simulated_cuda::state().mutex);          \
-  if (::simulated_cuda::state().ending) return cudaErrorCudartUnloading; \
-  if (::simulated_cuda::state().failed != cudaSuccess)                   \
+#define ENTER()                                                                                                       \
+  ::simulated_cuda::Lock lock(::simulated_cuda::state().mutex);                                                       \
+  if (::simulated_cuda::state().ending) return cudaErrorCudartUnloading;                                              \
+  if (::simulated_cuda::this_thread().in_host_function)                                                               \
+    return ::simulated_cuda::fail(cudaErrorNotPermitted, __func__, "a host function of a stream must not call CUDA"); \
+  if (::simulated_cuda::state().failed != cudaSuccess)                                                                \
   return ::simulated_cuda::this_thread().last_error = ::simulated_cuda::state().failed
 #define FIND_STREAM(name, handle)                                               \
   ::simulated_cuda::Stream* const name = ::simulated_cuda::find_stream(handle); \

@@ -1,5 +1,5 @@
-// Capture and graphs. A graph runs its nodes in the order in which they were captured, which is one of the orders that
-// their dependencies allow.
+// Capture and graphs. A launch runs the nodes in an order that their dependencies allow: that of the capture when work
+// runs at once, else another one by the schedule.
 #include <algorithm>
 #include <cstdio>
 
@@ -12,6 +12,37 @@ namespace {
 Graph* find_graph(cudaGraph_t handle) {
   auto* graph = reinterpret_cast<Graph*>(handle);
   return state().live_graphs.count(graph) ? graph : nullptr;
+}
+
+// Late: of what can run, always what was captured last, so that what another stream should wait for comes after it.
+std::vector<size_t> order_of(Graph& graph) {
+  const size_t count = graph.nodes.size();
+  std::vector<size_t> order;
+  order.reserve(count);
+  const uint64_t schedule = state().schedule;
+  if (schedule == 0) {
+    for (size_t i = 0; i < count; ++i) order.push_back(i);
+    return order;
+  }
+  // The same in all processes that have such a graph: ranks must come to their exchanges in the same order.
+  uint64_t random = schedule * 0x9E3779B97F4A7C15ULL + graph.launches++;
+  std::vector<std::vector<size_t>> next(count);
+  std::vector<size_t> waits_for(count), ready;
+  for (size_t i = 0; i < count; ++i) {
+    waits_for[i] = graph.nodes[i].after.size();
+    for (const size_t before : graph.nodes[i].after) next[before].push_back(i);
+    if (waits_for[i] == 0) ready.push_back(i);
+  }
+  while (!ready.empty()) {
+    const auto chosen = schedule == 1 ? std::max_element(ready.begin(), ready.end())
+                                      : ready.begin() + static_cast<std::ptrdiff_t>(random_below(random, ready.size()));
+    const size_t node = *chosen;
+    ready.erase(chosen);
+    order.push_back(node);
+    for (const size_t after : next[node])
+      if (--waits_for[after] == 0) ready.push_back(after);
+  }
+  return order;
 }
 
 }  // namespace
@@ -144,9 +175,9 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
   Work work{.kind = Work::Kind::graph,
             .name = "graph",
             .run =
-                [nodes] {
-                  for (const Work& node : *nodes)
-                    if (node.run) node.run();
+                [nodes, order = order_of(*executable)] {
+                  for (const size_t i : order)
+                    if ((*nodes)[i].run) (*nodes)[i].run();
                 },
             .recording = {},
             .may_wait = may_wait};

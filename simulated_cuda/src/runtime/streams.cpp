@@ -14,6 +14,13 @@ cudaError_t refuse_capturing(Stream& stream, const char* function) {
   return fail(cudaErrorStreamCaptureUnsupported, function);
 }
 
+struct InHostFunction {
+  InHostFunction() { this_thread().in_host_function = true; }
+  ~InHostFunction() { this_thread().in_host_function = false; }
+  InHostFunction(const InHostFunction&) = delete;
+  InHostFunction& operator=(const InHostFunction&) = delete;
+};
+
 }  // namespace
 
 SIMULATED_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int priority) {
@@ -35,14 +42,12 @@ SIMULATED_API cudaError_t cudaStreamCreate(cudaStream_t* handle) {
   return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
 }
 
-// Its work still runs; the object stays, since recordings may name it.
+// Its work still runs, and the host does not wait for it; the object stays, since recordings may name it.
 SIMULATED_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   ENTER();
   if (handle == nullptr) return fail(cudaErrorInvalidResourceHandle, __func__);
   FIND_STREAM(stream, handle);
   if (stream->capture) invalidate(*stream->capture, __func__);
-  stream->wanted = stream->enqueued;
-  run_until(lock, *stream, stream->enqueued);
   state().live_streams.erase(stream);
   return cudaSuccess;
 }
@@ -146,7 +151,11 @@ SIMULATED_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t f
   return submit(lock, *stream,
                 Work{.kind = Work::Kind::host_function,
                      .name = "host function",
-                     .run = [=] { function(argument); },
+                     .run =
+                         [=] {
+                           const InHostFunction in;
+                           function(argument);
+                         },
                      .recording = {},
                      .may_wait = true},
                 __func__);
@@ -161,7 +170,11 @@ SIMULATED_API cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamC
   return submit(lock, *stream,
                 Work{.kind = Work::Kind::host_function,
                      .name = "callback",
-                     .run = [=] { function(handle, cudaSuccess, argument); },
+                     .run =
+                         [=] {
+                           const InHostFunction in;
+                           function(handle, cudaSuccess, argument);
+                         },
                      .recording = {},
                      .may_wait = true},
                 __func__);
