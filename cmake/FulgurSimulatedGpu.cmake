@@ -17,17 +17,17 @@ function(fulgur_simulated_gpu_command result)
 endfunction()
 
 # fulgur_add_simulated_gpu_test(NAME name COMMAND target|program [argument…]
-#                               [SCHEDULES immediate late 2 3] [DEVICES 1])
+#                               [SCHEDULES immediate late 2 3] [DEVICES 1] [ENVIRONMENT variable=value…])
 # A test for each schedule, "NAME (simulated GPU, SCHEDULE)", with the label simulated-gpu.
 function(fulgur_add_simulated_gpu_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;DEVICES" "COMMAND;SCHEDULES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;DEVICES" "COMMAND;SCHEDULES;ENVIRONMENT")
   if(FULGUR_NO_SIMULATED_GPU)
     message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): ${FULGUR_NO_SIMULATED_GPU} "
       "A project that can do without asks `if(FULGUR_HAS_SIMULATED_GPU)` first.")
   endif()
   if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES OR NOT arg_NAME OR NOT arg_COMMAND)
-    message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME name COMMAND target|program [argument…] [SCHEDULES immediate late 2 3] [DEVICES 1]); "
-      "got: ${ARGV}")
+    message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME name COMMAND target|program [argument…] [SCHEDULES immediate late 2 3] [DEVICES 1] "
+      "[ENVIRONMENT variable=value…]); got: ${ARGV}")
   endif()
   if(NOT DEFINED arg_SCHEDULES)
     set(arg_SCHEDULES immediate late 2 3)
@@ -43,7 +43,7 @@ function(fulgur_add_simulated_gpu_test)
     set(program $<TARGET_FILE:${program}>)
   endif()
   foreach(schedule ${arg_SCHEDULES})
-    fulgur_simulated_gpu_command(simulated SIMULATED_CUDA_DEVICES=${arg_DEVICES} SIMULATED_CUDA_SCHEDULE=${schedule})
+    fulgur_simulated_gpu_command(simulated SIMULATED_CUDA_DEVICES=${arg_DEVICES} SIMULATED_CUDA_SCHEDULE=${schedule} ${arg_ENVIRONMENT})
     set(name "${arg_NAME} (simulated GPU, ${schedule})")
     add_test(NAME "${name}" COMMAND ${simulated} ${program} ${arg_COMMAND})
     set_tests_properties("${name}" PROPERTIES LABELS simulated-gpu)

@@ -37,8 +37,7 @@ function(fulgur_broken_simulated_gpus target prefix filter)
   endif()
   foreach(broken ${ARGN})
     fulgur_add_simulated_gpu_test(NAME "${prefix}: broken ${broken}: ${filter} fails" SCHEDULES late
-      COMMAND ${CMAKE_COMMAND} -E env SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_BREAK=${broken} FULGUR_REQUIRE_GPU=1
-              $<TARGET_FILE:${target}> "${filter}")
+      COMMAND ${target} "${filter}" ENVIRONMENT SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 SIMULATED_CUDA_BREAK=${broken} FULGUR_REQUIRE_GPU=1)
     set_tests_properties("${prefix}: broken ${broken}: ${filter} fails (simulated GPU, late)" PROPERTIES PASS_REGULAR_EXPRESSION "FAILED:")
   endforeach()
 endfunction()

@@ -70,8 +70,9 @@ if [ -e "$build/simulated_cuda/libsimulated_cuda_operators.so" ]; then
   (cd "$work" && SIMULATED_CUDA_SCHEDULE=late SIMULATED_CUDA_BREAK=sync "$work/link" "$work/gpu_build/gpu_test") >"$work/broken" 2>&1 || code=$?
   { [ $code = 1 ] && grep -q "of the GPU is not the CPU's" "$work/broken"; } || { cat "$work/broken"; fail "gpu_test passes on a broken GPU"; }
   configure "$work/simulated_gpu" "$work/simulated_build"
+  "$cmake" --build "$work/simulated_build"
   "$ctest" --test-dir "$work/simulated_build" --output-on-failure
-  refused -DWRONG=SCHEDULE "got: NAME;two_devices;SCHEDULES;5;late;DEVICES;2;SCHEDULE;COMMAND"
+  refused -DWRONG=SCHEDULE "got: SCHEDULE;NAME;two_devices"
   # Installed from a build in which it was not built, or not all of it.
   rm "$(find "$work/prefix" -name libsimulated_cuda_operators.so)"
   refused -DWRONG= "fulgur_add_simulated_gpu_test(NAME two_devices): simulated CUDA is not in"
