@@ -3,12 +3,15 @@
 //   settings_probe devices         how many there are, and the machine's place of each
 //   settings_probe memory BYTES    what memory from cudaMalloc holds
 //   settings_probe error           a call that fails, for the log
+//   settings_probe graph           a captured graph of two streams, one of which waits for the other
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "fulgur/simulated_cuda/simulated_cuda.h"
 
 namespace {
 
@@ -34,6 +37,29 @@ int print_memory(size_t bytes) {
   return 0;
 }
 
+int print_graph() {
+  static int source = 0, target = 0;
+  cudaStream_t first{}, second{};
+  cudaEvent_t written{}, join{};
+  cudaGraph_t graph{};
+  cudaGraphExec_t executable{};
+  bool good = cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) == cudaSuccess &&
+              cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) == cudaSuccess &&
+              cudaEventCreate(&written) == cudaSuccess && cudaEventCreate(&join) == cudaSuccess &&
+              cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+  good = good &&
+         simulated_cuda_enqueue(
+             first, [](void*) { source = 7; }, nullptr, nullptr, "write", 0) == 0 &&
+         cudaEventRecord(written, first) == cudaSuccess && cudaStreamWaitEvent(second, written, 0) == cudaSuccess &&
+         simulated_cuda_enqueue(
+             second, [](void*) { target = source; }, nullptr, nullptr, "read", 0) == 0 &&
+         cudaEventRecord(join, second) == cudaSuccess && cudaStreamWaitEvent(first, join, 0) == cudaSuccess;
+  good = good && cudaStreamEndCapture(first, &graph) == cudaSuccess &&
+         cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess &&
+         cudaGraphLaunch(executable, first) == cudaSuccess && cudaStreamSynchronize(first) == cudaSuccess;
+  return good ? std::printf("the second stream reads %d\n", target), 0 : 1;
+}
+
 }  // namespace
 
 // Exported and not inlined, so that its name is in a stack.
@@ -49,6 +75,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(what, "devices") == 0) return print_devices();
   if (std::strcmp(what, "memory") == 0 && argc > 2) return print_memory(std::strtoull(argv[2], nullptr, 10));
   if (std::strcmp(what, "error") == 0) return settings_probe_frees_what_is_not_there();
-  std::fprintf(stderr, "usage: settings_probe devices | memory BYTES | error\n");
+  if (std::strcmp(what, "graph") == 0) return print_graph();
+  std::fprintf(stderr, "usage: settings_probe devices | memory BYTES | error | graph\n");
   return 2;
 }

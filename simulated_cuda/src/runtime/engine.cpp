@@ -89,11 +89,11 @@ cudaError_t capture_work(Stream& stream, Work work, const char* function) {
   Capture& capture = *stream.capture;
   if (capture.invalid) return fail(cudaErrorStreamCaptureInvalidated, function);
   if (work.kind == Work::Kind::wait || work.kind == Work::Kind::record) return cudaSuccess;
-  for (const auto& [other, place] : stream.after)
+  for (const auto& [other, place] : stream.order)
     if (place > 0) work.after.push_back(place - 1);
   capture.graph->nodes.push_back(std::move(work));
   stream.last_node = capture.graph->nodes.size();
-  stream.after[&stream] = stream.last_node;
+  stream.after[&stream] = stream.order[&stream] = stream.last_node;
   return cudaSuccess;
 }
 

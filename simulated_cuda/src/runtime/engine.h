@@ -38,6 +38,7 @@ struct Recording {
   double time_ms = 0;  ///< when the stream came there
   uint64_t capture = 0;
   std::map<Stream*, size_t> after;  ///< in a capture: how far each stream's work is before it
+  std::map<Stream*, size_t> order;  ///< as `after`, but for waits that are broken on purpose
 };
 
 struct Work {
@@ -83,7 +84,7 @@ struct Stream {
   bool has_thread = false;
   std::condition_variable wake;
   Capture* capture = nullptr;
-  std::map<Stream*, size_t> after;  ///< in a capture
+  std::map<Stream*, size_t> after, order;  ///< in a capture, as a recording's
   size_t last_node = 0;
   bool legacy() const { return id == 0; }
   bool blocking() const { return (flags & cudaStreamNonBlocking) == 0; }

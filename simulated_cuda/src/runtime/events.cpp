@@ -50,6 +50,7 @@ SIMULATED_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStrea
     if (stream->capture->invalid) return fail(cudaErrorStreamCaptureInvalidated, __func__);
     recording->capture = stream->capture->id;
     recording->after = stream->after;
+    recording->order = stream->order;
     event->recording = std::move(recording);
     return cudaSuccess;
   }

@@ -62,6 +62,7 @@ SIMULATED_API cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStream
   state().captures.insert(capture);
   stream->capture = capture;
   stream->after.clear();
+  stream->order.clear();
   stream->last_node = 0;
   return cudaSuccess;
 }

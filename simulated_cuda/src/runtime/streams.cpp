@@ -138,9 +138,14 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
     stream->capture = capture;
     capture->streams.insert(stream);
     stream->after.clear();
+    stream->order.clear();
     stream->last_node = 0;
   }
-  for (const auto& [other, place] : recording->after) stream->after[other] = std::max(stream->after[other], place);
+  const auto join = [](std::map<Stream*, size_t>& mine, const std::map<Stream*, size_t>& other) {
+    for (const auto& [each, place] : other) mine[each] = std::max(mine[each], place);
+  };
+  join(stream->after, recording->after);
+  if (!settings().break_wait) join(stream->order, recording->order);
   return cudaSuccess;
 }
 
