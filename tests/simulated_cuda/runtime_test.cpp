@@ -389,6 +389,24 @@ TEST_CASE("in a graph too a stream's wait for an event is seen, and one that is 
   CHECK(missed < 10);
 }
 
+TEST_CASE("launches of one graph run one after the other, on two streams too") {
+  const Schedule schedule(GENERATE(0, 1, 2, 3));
+  const Stream first, second;
+  DeviceInt value(0);
+  cudaGraph_t graph{};
+  cudaGraphExec_t executable{};
+  REQUIRE(cudaStreamBeginCapture(first.handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  enqueue_add(first.handle, value.address, 1, value.address);  // value = 2 * value + 1
+  REQUIRE(cudaStreamEndCapture(first.handle, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiateWithFlags(&executable, graph, 0) == cudaSuccess);
+  REQUIRE(cudaGraphLaunch(executable, first.handle) == cudaSuccess);
+  REQUIRE(cudaGraphLaunch(executable, second.handle) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(second.handle) == cudaSuccess);
+  CHECK(*value.address == 3);
+  CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+}
+
 TEST_CASE("a stream that is destroyed does its work, and the host does not wait for it") {
   const Schedule schedule(1);
   cudaStream_t stream{};

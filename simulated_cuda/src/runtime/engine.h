@@ -60,6 +60,7 @@ struct Event {
 struct Graph {
   std::vector<Work> nodes;
   uint64_t launches = 0;
+  std::shared_ptr<Recording> last = {};  ///< the end of the launch before
 };
 
 struct Capture {

@@ -182,7 +182,15 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
                 },
             .recording = {},
             .may_wait = may_wait};
-  return submit(lock, *stream, std::move(work), __func__);
+  // One launch of a graph waits for the one before, on whatever stream that was.
+  if (const std::shared_ptr<Recording> before = executable->last; before && before->stream != stream)
+    submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "launch before", .run = {}, .recording = before},
+           __func__);
+  executable->last = std::make_shared<Recording>();
+  executable->last->stream = stream;
+  Work end{.kind = Work::Kind::record, .name = "end of launch", .run = {}, .recording = executable->last};
+  if (const cudaError_t error = submit(lock, *stream, std::move(work), __func__)) return error;
+  return submit(lock, *stream, std::move(end), __func__);
 }
 
 SIMULATED_API cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
