@@ -53,6 +53,7 @@ int64_t DeviceCopies::Device::packed_bytes() const {
 
 void DeviceCopies::clear() {
   items_.clear();
+  held_.clear();
   under_way_ = false;
   for (Device& device : devices_) {
     device.used = device.has_late = false;
@@ -108,11 +109,10 @@ Tensor DeviceCopies::pack(Device& device) const {
   return bytes;
 }
 
-void DeviceCopies::copy_large(const Device& device, const Item& item, const PinnedSlabs::Place& place) const {
+void DeviceCopies::copy_large(const Item& item, const PinnedSlabs::Place& place) {
   const Tensor copy = place.as(item.source.sizes(), item.source.scalar_type());
   copy.copy_(item.source, /*non_blocking=*/true);
-  // Who frees it must not have its memory used again under the copy.
-  item.source.record_stream(device.side);
+  held_.push_back(item.source);
   item.replace(copy);
 }
 
@@ -155,14 +155,14 @@ void DeviceCopies::start(const IsLate& is_late) {
       item->replace(part_of(small, offset, item->source));
       offset += align_up(item->bytes());
     }
-    for (const Item* item : device.urgent) copy_large(device, *item, *place++);
+    for (const Item* item : device.urgent) copy_large(*item, *place++);
     if (!device.urgent.empty()) {
       device.copied.record(device.side);
       device.copied.block(current);
     }
     small.copy_(packed, /*non_blocking=*/true);
-    packed.record_stream(device.side);
-    for (const Item* item : device.late) copy_large(device, *item, *place++);
+    held_.push_back(packed);
+    for (const Item* item : device.late) copy_large(*item, *place++);
     device.copied.record(device.side);
     device.has_late = !device.late.empty();
     device.small.clear();
@@ -189,6 +189,7 @@ void DeviceCopies::before_writes() {
 void DeviceCopies::finish() {
   for (const Device& device : devices_)
     if (device.used) device.copied.synchronize();
+  held_.clear();
 }
 
 }  // namespace fulgur::detail

@@ -23,7 +23,7 @@ using IsLate = std::function<bool(const Tensor&)>;
 /// rest.
 class DeviceCopies {
  public:
-  /// Of the snapshot before.
+  /// Of the snapshot before, whose copies are done.
   void clear();
   /// Takes a tensor that lies on a CUDA device; `start` replaces it by its copy. False for any other.
   bool add(Tensor& tensor);
@@ -54,9 +54,12 @@ class DeviceCopies {
   bool add(const Tensor& source, Tensor* tensor, StateTree* leaf);
   Device& device_of(const Tensor& tensor);
   Tensor pack(Device& device) const;
-  void copy_large(const Device& device, const Item& item, const PinnedSlabs::Place& place) const;
+  void copy_large(const Item& item, const PinnedSlabs::Place& place);
 
   std::vector<Item> items_;
+  // Sources until their copies are done, so that nobody uses their memory again before. record_stream would do that
+  // too, but freeing such memory throws on a device that has failed, and a module frees its parameters in a destructor.
+  std::vector<Tensor> held_;
   std::vector<Device> devices_;
   PinnedSlabs slabs_;
   bool under_way_ = false, waited_ = false;

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/let_go.h"
 #include "look_ahead.h"
 
 namespace fulgur {
@@ -86,6 +87,7 @@ void DevicePrefetcher::start_epoch(int64_t epoch) {
 
 bool DevicePrefetcher::next(Batch& out) {
   if (!device_) return loader_->next(out);
+  let_go(out);
   if (!device_->ahead.next(out)) return false;
   device_->stream.hand_over(out);
   return true;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "fulgur/core/let_go.h"
+
 namespace fulgur {
 namespace {
 
@@ -36,6 +38,10 @@ bool lies_in(const Batch& batch, const Batch& set) {
 }
 
 }  // namespace
+
+InputSets::~InputSets() {
+  for (Batch& set : sets_) let_go(set);
+}
 
 std::optional<Batch> InputSets::write(const Batch& host, at::Device device) {
   if (kept_ || !kind_.fits(host) || !is_on_host(host)) return std::nullopt;

@@ -1,12 +1,16 @@
 #include "look_ahead.h"
 
+#include "fulgur/core/let_go.h"
+
 namespace fulgur {
 
 LookAhead::LookAhead(std::shared_ptr<Loader> loader, std::function<Batch(const Batch&)> prepare)
     : loader_(std::move(loader)), prepare_(std::move(prepare)), position_(loader_->state()), before_last_(position_) {}
 
+LookAhead::~LookAhead() { let_go(ahead_); }
+
 void LookAhead::start_epoch(int64_t epoch) {
-  ahead_ = {};
+  let_go(ahead_);
   has_ahead_ = looked_ = stale_ = gave_ = false;
   epoch_ = epoch;
   loader_->start_epoch(epoch);

@@ -12,6 +12,9 @@ class LookAhead {
  public:
   /// `prepare` gets each batch as soon as it is read.
   LookAhead(std::shared_ptr<Loader> loader, std::function<Batch(const Batch&)> prepare);
+  ~LookAhead();
+  LookAhead(const LookAhead&) = delete;
+  LookAhead& operator=(const LookAhead&) = delete;
   void start_epoch(int64_t epoch);
   bool next(Batch& out);
   /// To be called when the batch of the last `next` has been taken over: the following one is read.

@@ -1,5 +1,6 @@
 #include "fulgur/optim/lion.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -29,8 +30,13 @@ void Lion::update(Bucket& b, const std::optional<Tensor>&) {
   const std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
   const std::vector<Tensor> directions = at::_foreach_lerp(b.state[0], gradients, 1 - options_.betas[0]);
   at::_foreach_sign_(directions);
-  if (decay != 0) at::_foreach_mul_(b.params, 1 - b.group->lr * decay);
-  at::_foreach_add_(b.params, directions, -b.group->lr);
+  if (b.lr.defined()) {
+    if (decay != 0) subtract(b.params, b.params, 0, b.lr * decay, std::nullopt);
+    subtract(b.params, directions, 0, b.lr, std::nullopt);
+  } else {
+    if (decay != 0) at::_foreach_mul_(b.params, 1 - b.group->lr * decay);
+    at::_foreach_add_(b.params, directions, -b.group->lr);
+  }
   at::_foreach_lerp_(b.state[0], gradients, 1 - options_.betas[1]);
 }
 

@@ -1,5 +1,6 @@
 #include "fulgur/optim/muon.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/lerp.h>
@@ -101,8 +102,14 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const double lr = b.group->lr, decay = *weight_decay(*b.group);
   if (!is_matrix(b.params[0])) {
     const AdamwOptions& o = options_.adamw;
-    at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], {}, b.steps, lr, o.betas[0], o.betas[1], decay, o.eps,
-                      /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+    const auto step = [&](const auto& rate) {
+      at::_fused_adamw_(b.params, b.grads, b.state[0], b.state[1], {}, b.steps, rate, o.betas[0], o.betas[1], decay,
+                        o.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+    };
+    if (b.lr.defined())
+      step(b.lr);
+    else
+      step(lr);
     return;
   }
   for (size_t i = 0; i < b.params.size(); ++i) {
@@ -110,8 +117,13 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
     const Tensor direction = orthogonalized(options_.nesterov ? at::lerp(b.grads[i], velocity, options_.momentum) : velocity);
     const auto rows = static_cast<double>(b.params[i].size(0)), columns = static_cast<double>(b.params[i].size(1));
     const double by_shape = options_.adjust_lr_fn == "original" ? std::sqrt(std::max(1.0, rows / columns)) : 0.2 * std::sqrt(std::max(rows, columns));
-    b.params[i].mul_(1 - lr * decay);
-    b.params[i].add_(direction, -lr * by_shape);
+    if (b.lr.defined()) {
+      b.params[i].mul_(1 - b.lr * decay);
+      b.params[i].sub_(direction.to(b.params[i].scalar_type()) * (b.lr * by_shape));
+    } else {
+      b.params[i].mul_(1 - lr * decay);
+      b.params[i].add_(direction, -lr * by_shape);
+    }
   }
 }
 

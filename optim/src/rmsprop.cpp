@@ -3,6 +3,7 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcdiv.h>
 #include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_neg.h>
@@ -57,7 +58,12 @@ void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
     const std::vector<Tensor>& velocities = b.state.back();
     at::_foreach_mul_(velocities, options_.momentum);
     at::_foreach_addcdiv_(velocities, gradients, denominators);
-    at::_foreach_add_(b.params, velocities, -b.group->lr);
+    if (b.lr.defined())
+      subtract(b.params, velocities, 0, b.lr, std::nullopt);
+    else
+      at::_foreach_add_(b.params, velocities, -b.group->lr);
+  } else if (b.lr.defined()) {
+    subtract(b.params, at::_foreach_div(gradients, denominators), 0, b.lr, std::nullopt);
   } else {
     at::_foreach_addcdiv_(b.params, gradients, denominators, -b.group->lr);
   }

@@ -79,7 +79,10 @@ void Sgd::update_dampened(Bucket& b) {
     if (decay != 0) gradient = gradient.add(b.params[i], decay);
     const Tensor part = b.steps[i].eq(1).to(gradient.scalar_type()).mul_(options_.dampening).add_(1 - options_.dampening);
     b.state[0][i].mul_(options_.momentum).add_(gradient.mul(part));
-    b.params[i].add_(b.state[0][i], -b.group->lr);
+    if (b.lr.defined())
+      b.params[i].sub_(b.state[0][i] * b.lr);
+    else
+      b.params[i].add_(b.state[0][i], -b.group->lr);
   }
 }
 

@@ -234,6 +234,7 @@ std::unique_ptr<PendingReduction> C10dCollectives::start_max(std::vector<int64_t
   }
 }
 
-void C10dCollectives::set_activity(const char* what, int64_t step) { owner_.impl().heartbeat->set(what, step); }
+void C10dCollectives::set_activity(const char* what) { owner_.impl().heartbeat->set_activity(what); }
+void C10dCollectives::set_steps_done(int64_t steps) { owner_.impl().heartbeat->set_steps_done(steps); }
 
 }  // namespace fulgur::detail

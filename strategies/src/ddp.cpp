@@ -187,7 +187,7 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
 
 void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
-  group_->collectives().set_activity("forward", steps_);
+  group_->collectives().set_activity("forward");
   try {
     for (auto& reducer : reducers_) reducer->before_forward();
   } catch (...) {
@@ -198,12 +198,14 @@ void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
 }
 
 void DdpStrategy::before_evaluation(LightningModule& module) {
-  if (group_ && options_.broadcast_buffers) take_from_rank_0(own_buffers(module));
+  if (!group_) return;
+  group_->collectives().set_activity("evaluation");
+  if (options_.broadcast_buffers) take_from_rank_0(own_buffers(module));
 }
 
 void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   if (!group_ || sync == GradSync::deferred) return module.backward(loss, options);
-  group_->collectives().set_activity("backward", steps_);
+  group_->collectives().set_activity("backward");
   std::vector<detail::GradientReducer*> used;
   for (auto& reducer : reducers_) {
     const bool wanted = options.inputs.empty() ? reducers_.size() == 1 || reducer->needs_any_gradient()
@@ -220,13 +222,16 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
 }
 
 void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  if (group_) group_->collectives().set_activity("the optimizer's step");
   Strategy::optimizer_step(optimizer, closure, found_inf);
+}
+
+void DdpStrategy::after_step(LightningModule& module, int64_t global_step) {
   if (!group_) return;
-  ++steps_;
   group_->use_short_timeout();
-  group_->collectives().set_activity("the optimizer's step", steps_);
-  if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0 && module_)
-    check_replicas(*module_);
+  if (options_.check_replicas_every > 0 && global_step % options_.check_replicas_every == 0)
+    check_replicas(module, global_step);
+  group_->collectives().set_activity("between steps");
 }
 
 std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
@@ -250,12 +255,14 @@ std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
       });
 }
 
-void DdpStrategy::check_replicas(LightningModule& module) {
+void DdpStrategy::check_replicas(LightningModule& module, int64_t global_step) {
   const auto parameters = unique_parameters(module);
   std::vector<Tensor> sums;
   for (const auto& [name, value] : parameters) sums.push_back(checksum(value.detach()));
   if (sums.empty()) return;
-  const auto by_rank = group_->collectives().all_gather(at::stack(sums).cpu(), false);
+  const Tensor mine = at::stack(sums).cpu();
+  group_->check();  // where an exchange has failed, weights are undefined
+  const auto by_rank = group_->collectives().all_gather(mine, false);
   std::vector<std::string> differences;
   for (size_t rank = 1; rank < by_rank.size(); ++rank)
     for (size_t i = 0; i < parameters.size(); ++i)
@@ -264,7 +271,7 @@ void DdpStrategy::check_replicas(LightningModule& module) {
   if (differences.empty()) return;
   if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
   throw DistributedError(cat("[strategies.ddp] all ranks must have the same weights; other than rank 0's after step ",
-                             steps_, ": ", join(differences),
+                             global_step, ": ", join(differences),
                              ". Does the module change weights in another way on each rank? If not, a machine computes "
                              "or stores wrongly: resume from a checkpoint, on another one."));
 }

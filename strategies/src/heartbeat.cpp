@@ -32,9 +32,11 @@ Heartbeat::~Heartbeat() {
   thread_.join();
 }
 
-void Heartbeat::beat() {
-  store_->set(cat("does/", rank_), cat(format_double(now_s()), "|", what_.load(std::memory_order_relaxed), " at step ", step_.load(std::memory_order_relaxed)));
+std::string Heartbeat::now() const {
+  return cat(what_.load(std::memory_order_relaxed), " at step ", steps_.load(std::memory_order_relaxed));
 }
+
+void Heartbeat::beat() { store_->set(cat("does/", rank_), cat(format_double(now_s()), "|", now())); }
 
 void Heartbeat::run() {
   std::unique_lock lock(mutex_);
@@ -57,7 +59,7 @@ std::string Heartbeat::report() const {
     const auto& store = report_store_;
     for (int64_t rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) {
-        text += cat("\n  rank ", rank, " (this one): ", what_.load(), " at step ", step_.load());
+        text += cat("\n  rank ", rank, " (this one): ", now());
         continue;
       }
       const std::string key = cat("does/", rank);

@@ -18,15 +18,15 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// `what` is a literal. Costs two stores.
-  void set(const char* what, int64_t step) noexcept {
-    what_.store(what, std::memory_order_relaxed);
-    step_.store(step, std::memory_order_relaxed);
-  }
+  /// `what` is a literal.
+  void set_activity(const char* what) noexcept { what_.store(what, std::memory_order_relaxed); }
+  void set_steps_done(int64_t steps) noexcept { steps_.store(steps, std::memory_order_relaxed); }
   /// A line for each rank: what it was last seen doing, and when.
   std::string report() const;
 
  private:
+  /// `backward at step 7`: seven steps are done.
+  std::string now() const;
   void beat();
   void run();
 
@@ -34,7 +34,7 @@ class Heartbeat {
   c10::intrusive_ptr<c10d::Store> store_, report_store_;
   const int64_t rank_, world_size_;
   std::atomic<const char*> what_{"start"};
-  std::atomic<int64_t> step_{0};
+  std::atomic<int64_t> steps_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;

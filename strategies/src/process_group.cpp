@@ -197,13 +197,13 @@ void ProcessGroup::use_short_timeout() {
 }
 
 std::string ProcessGroup::text() const {
-  std::string text = cat(impl_->options.backend, " over ", impl_->address.text);
-  if (impl_->options.backend == "nccl") {
-    const char* interface = std::getenv("NCCL_SOCKET_IFNAME");
-    text +=
-        interface ? cat(", NCCL over ", interface, " (NCCL_SOCKET_IFNAME)") : std::string(", NCCL over what it finds");
-  }
-  return text;
+  const std::string gloo = cat("gloo over ", impl_->address.text);
+  if (impl_->options.backend != "nccl") return gloo;
+  const char* interface = std::getenv("NCCL_SOCKET_IFNAME");
+  return cat(
+      "gradients: nccl, ",
+      interface ? cat("over ", interface, " (NCCL_SOCKET_IFNAME)") : "which chooses its way (NCCL_SOCKET_IFNAME)",
+      " · the rest: ", gloo);
 }
 
 void ProcessGroup::rethrow(const char* operation) const {
@@ -215,7 +215,8 @@ void ProcessGroup::rethrow(const char* operation) const {
     const std::string_view text = error.what();
     if (!comes_from_an_exchange(text)) throw;
     // An exchange over communicators that were aborted says that they were, not why.
-    const bool aborted_late = impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT;
+    const bool aborted_late =
+        impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
     const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
     lose(operation, late, text.substr(0, text.find('\n')));
   }

@@ -34,7 +34,8 @@ class C10dCollectives final : public Collectives {
   std::string broadcast_text(std::string_view text, int64_t source_rank) override;
   std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override;
   void check() override { owner_.check(); }
-  void set_activity(const char* what, int64_t step) override;
+  void set_activity(const char* what) override;
+  void set_steps_done(int64_t steps) override;
 
   /// Rows of all ranks, whose shapes are known to agree; no gradients.
   Tensor gather_rows(const Tensor& value);

@@ -69,6 +69,20 @@ TEST_CASE("F22: a rank that hangs is waited for as long as timeout_s says, and s
   CHECK(says(waited.err, "at step 3"));
 }  // the destructor ends the one that hangs
 
+TEST_CASE("F22: a rank that hangs in a resumed run is reported with the step of the run") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> short_fit{"--trainer.max_steps", "6"};
+  REQUIRE(all_exit(run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 12, short_fit)), 0));
+  const std::string from = last_checkpoint(folder.path()).string();
+  const Finished run = trainer(troubled(2, "loop",
+                                        {"--ckpt_path", from, "--trainer.devices", "2", "--trainer.strategy.timeout_s",
+                                         "3", "--model.trouble_step", "8", "--allow-config-change"}),
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "rank 1: forward at step 8"));
+}
+
 TEST_CASE("F28: what fails on one rank is told by that rank, and the others say that they lost it") {
   const std::string trouble = GENERATE("throw", "bad_alloc", "no_loss", "throw_in_validation");
   const TemporaryFolder folder;

@@ -37,14 +37,69 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]
   const TemporaryFolder folder;
   const Finished launched =
       trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
-  CHECK(launched.exit_code == 5);
-  CHECK(says(launched.err, "devices were asked for"));
+  CHECK(launched.exit_code == 2);
+  CHECK(says(launched.err, "devices were asked for; this machine has " + std::to_string(there) + " of cuda: 0 ("));
+  CHECK(says(launched.err, "Set trainer.devices to a number up to " + std::to_string(there)));
   // Started by others, the rank that is too many says so.
   const int ranks = static_cast<int>(there) + 1;
   const auto runs = run_ranks({.count = ranks, .folder = folder.path(), .started = {ranks - 1}},
                               on_cuda(ranks, {"--trainer.devices", "auto"}));
   CHECK(all_exit(runs, 5));
   CHECK(says(runs[0].err, "has no GPU of its own"));
+}
+
+TEST_CASE("on a GPU, a device that is not there is refused alike by all strategies, as a number or an index", "[gpu]") {
+  require_gpus(1);
+  const std::string strategy = GENERATE("single_device", "ddp", "dp", "model_parallel");
+  const std::string devices = GENERATE("99", "[98]");
+  const TemporaryFolder folder;
+  const Finished run =
+      trainer(on_cuda(1, {"--trainer.strategy", strategy, "--trainer.devices", devices}), {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 2);
+  CHECK(says(run.err, "error: [trainer.devices] "));
+  CHECK(says(run.err, "; this machine has "));
+  CHECK(says(run.err, "or to -1 for all"));
+}
+
+TEST_CASE("on a GPU, a kernel's assertion ends the run in order, and what was saved is whole", "[gpu]") {
+  require_gpus(1);
+  const std::string captures = GENERATE("false", "true");
+  const std::string step = GENERATE("2", "3");
+  const TemporaryFolder folder;
+  // Weights that are large enough to be copied while the next step runs; a save is under way when the kernel fails.
+  const Finished run =
+      trainer(on_cuda(1, {"--model.hidden", "70000", "--model.trouble", "device_assert", "--model.trouble_rank", "0",
+                          "--model.trouble_step", step, "--trainer.cuda_graph", captures, "--data.num_workers", "2",
+                          "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "1",
+                          "--trainer.callbacks.save_last", "true"}),
+              {.folder = folder.path()});
+  INFO(run.err << run.out);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "the run failed in train"));
+  CHECK(says(run.err, "error: CUDA error: device-side assert triggered"));
+  const auto checkpoints = run_folder(folder.path()) / "checkpoints";
+  const auto last = checkpoints / "last.ckpt";
+  REQUIRE(std::filesystem::is_directory(last));
+  const Finished read = trainer({"inspect", last.string()}, {.folder = folder.path()});
+  CHECK(read.exit_code == 0);
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints))
+    CHECK(entry.path().extension() == ".ckpt");  // no half one
+}
+
+TEST_CASE("on a GPU, memory that ends is reported with its place, the device's counts and what to do", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  const Finished run =
+      trainer(on_cuda(1, {"--model.trouble", "out_of_memory", "--model.trouble_rank", "0"}), {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "the run failed in train, epoch 0, batch 3, step 3, x [12, 5] Float"));
+  CHECK(says(run.err, "; it was in training_step"));
+  CHECK(says(run.err, "out of memory: tensors hold "));
+  CHECK(says(run.err, " MiB of cuda:0 (at most "));
+  CHECK(says(run.err, "accumulate_grad_batches"));
+  CHECK(says(run.err, "error: CUDA out of memory. Tried to allocate"));
 }
 
 TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message", "[gpu]") {
@@ -57,7 +112,7 @@ TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message", "
       {.folder = folder.path()});
   CHECK(seconds_since(begin) < 90);
   INFO(run.err);
-  CHECK(run.exit_code != 0);
+  CHECK(run.exit_code == 1);
   CHECK(says(run.err, "device-side assert"));
 }
 
@@ -95,7 +150,7 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to t
   INFO(run.err << run.out);
   REQUIRE(plain.exit_code == 0);
   REQUIRE(run.exit_code == 0);
-  CHECK(says(run.out + run.err, "steps were made by the captured one"));
+  CHECK(says(run.out + run.err, "batches were launched as graphs"));
   CHECK_FALSE(says(run.out + run.err, "not captured"));
   CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
 }
@@ -114,4 +169,36 @@ TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps 
   CHECK(says(run.out + run.err, "the step is captured"));
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
+}
+
+TEST_CASE("on two GPUs, a rank that hangs between captured steps is reported with its step", "[gpu]") {
+  require_gpus(2);
+  const TemporaryFolder folder;
+  const Finished run =
+      trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true", "--trainer.strategy.timeout_s",
+                          "10", "--model.trouble", "loop_between", "--model.trouble_step", "13"}),
+              {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.out + run.err, "the step is captured"));
+  CHECK(says(run.err, "rank 1: between steps at step 13, heard of"));
+  CHECK_FALSE(says(run.err, "at step 12"));
+}
+
+TEST_CASE("on two GPUs, replicas are compared after captured steps as after eager ones", "[gpu]") {
+  require_gpus(2);
+  const std::string captures = GENERATE("true", "false");
+  const auto fit = [&](const TemporaryFolder& folder, const std::string& trouble) {
+    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", captures,
+                               "--trainer.strategy.check_replicas_every", "4", "--model.trouble", trouble,
+                               "--model.trouble_step", "13"}),
+                   {.folder = folder.path()});
+  };
+  const TemporaryFolder quiet, broken;
+  const Finished whole = fit(quiet, "none"), run = fit(broken, "flip_between");
+  INFO(whole.err << whole.out << run.err);
+  CHECK(whole.exit_code == 0);
+  CHECK(says(whole.out + whole.err, "the step is captured") == (captures == "true"));
+  CHECK(run.exit_code == 5);
+  CHECK(says(run.err, "other than rank 0's after step 16: 'last.weight' of rank 1"));
 }

@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mse_loss.h>
@@ -59,9 +60,28 @@ class ProbeNet : public fulgur::LightningModule {
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
-          .one_of({"none", "throw", "bad_alloc", "kill", "stop", "loop", "exit", "flip", "nan", "shape", "no_loss",
-                   "unused", "throw_in_validation", "kill_in_validation", "kill_before", "kill_behind", "device_assert",
-                   "kill_between", "stop_between"});
+          .one_of({"none",
+                   "throw",
+                   "bad_alloc",
+                   "kill",
+                   "stop",
+                   "loop",
+                   "exit",
+                   "flip",
+                   "nan",
+                   "shape",
+                   "no_loss",
+                   "unused",
+                   "throw_in_validation",
+                   "kill_in_validation",
+                   "kill_before",
+                   "kill_behind",
+                   "device_assert",
+                   "kill_between",
+                   "stop_between",
+                   "loop_between",
+                   "flip_between",
+                   "out_of_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
@@ -103,6 +123,8 @@ class ProbeNet : public fulgur::LightningModule {
     if (!here() || global_step() != options_.trouble_step) return 0;
     if (options_.trouble == "kill_between") ::raise(SIGKILL);
     if (options_.trouble == "stop_between") ::raise(SIGSTOP);
+    if (options_.trouble == "loop_between") hang();
+    if (options_.trouble == "flip_between") flip();
     return 0;
   }
 
@@ -168,15 +190,19 @@ class ProbeNet : public fulgur::LightningModule {
     if (what == "kill") ::raise(SIGKILL);
     if (what == "stop") ::raise(SIGSTOP);
     if (what == "exit") ::_exit(0);
-    if (what == "loop")
-      while (true) ::usleep(1000);
+    if (what == "loop") hang();
     // Behind the end of what is selected from: on a GPU the kernel itself fails.
     if (what == "device_assert")
       last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
-    if (what == "flip") {
-      const at::NoGradGuard no_grad;
-      last_->weight.view(-1)[1].add_(1e-3);
-    }
+    if (what == "flip") flip();
+    if (what == "out_of_memory") at::empty({int64_t{1} << 50}, last_->weight.options());
+  }
+  void flip() {
+    const at::NoGradGuard no_grad;
+    last_->weight.view(-1)[1].add_(1e-3);
+  }
+  [[noreturn]] static void hang() {
+    while (true) ::usleep(1000);
   }
 
   Options options_;

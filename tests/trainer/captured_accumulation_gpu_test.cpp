@@ -51,7 +51,7 @@ Outcome<M> check_same(const TrainerOptions& options, const std::function<void(Pa
   const auto plain = run(false);
   auto captured = run(true);
   CAPTURE(captured.told);
-  CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
+  CHECK(captured.report.captured_batches > 0);
   CHECK_THAT(captured.told, !ContainsSubstring("not captured"));
   CHECK(same_weights(plain.weights, captured.weights));
   CHECK(captured.report.global_step == plain.report.global_step);

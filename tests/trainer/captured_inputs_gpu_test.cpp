@@ -36,7 +36,7 @@ Outcome<M> check_same(const TrainerOptions& options, const MakeData& data = {}, 
   const auto plain = run(false);
   auto captured = run(true);
   CAPTURE(captured.told);
-  CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
+  CHECK(captured.report.captured_batches > 0);
   CHECK_THAT(captured.told, !ContainsSubstring("not captured"));
   CHECK(same_weights(plain.weights, captured.weights));
   check_same_logs(plain, captured, "train_loss");
@@ -230,7 +230,7 @@ TEST_CASE("on a GPU, captured steps get their batches with validation in between
   options.val_check_interval = 3;
   options.reload_dataloaders_every_n_epochs = 1;
   const auto captured = check_same<Captured>(options, [] { return regression_data(42, 10); });
-  CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
+  CHECK(captured.report.captured_batches == 27);
 }
 
 TEST_CASE("on a GPU, an epoch's odd last batch in the place of the first recording is not what is captured", "[gpu]") {
@@ -240,5 +240,5 @@ TEST_CASE("on a GPU, an epoch's odd last batch in the place of the first recordi
   options.max_epochs = 6;
   // Four batches an epoch, the last of two samples.
   const auto captured = check_same<Captured>(options, [] { return regression_data(14, 0); });
-  CHECK_THAT(captured.told, ContainsSubstring("14 steps were made by the captured one"));
+  CHECK(captured.report.captured_batches == 14);
 }

@@ -6,6 +6,9 @@
 #include "captured_fit.h"
 #include "fulgur/core/text.h"
 #include "fulgur/optim/adagrad.h"
+#include "fulgur/optim/lion.h"
+#include "fulgur/optim/muon.h"
+#include "fulgur/optim/rmsprop.h"
 #include "support/gpu.h"
 
 using namespace fulgur;
@@ -26,7 +29,7 @@ struct Choices {
     };
     precision = one_of("32-true", "bf16-mixed", "16-mixed");
     clip = one_of("none", "norm", "value");
-    optimizer = one_of("Adam", "AdamW", "SGD", "Adagrad");
+    optimizer = one_of("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "Lion", "Muon", "SGD with dampening");
     schedule = one_of(0, 3, 5);
     every = one_of(1, 1, 2, 3, 4);
     samples = one_of(40, 41, 42, 44, 46);
@@ -75,6 +78,11 @@ struct Chosen : BoringModule {
     if (now->optimizer == "Adam") optimizer = make_optimizer<Adam>();
     if (now->optimizer == "AdamW") optimizer = make_optimizer<AdamW>();
     if (now->optimizer == "SGD") optimizer = std::make_shared<Sgd>(Sgd::Options{.lr = kRate, .momentum = 0.5});
+    if (now->optimizer == "SGD with dampening")
+      optimizer = std::make_shared<Sgd>(Sgd::Options{.lr = kRate, .momentum = 0.5, .dampening = 0.25});
+    if (now->optimizer == "RMSprop") optimizer = make_optimizer<RmsProp>();
+    if (now->optimizer == "Lion") optimizer = make_optimizer<Lion>();
+    if (now->optimizer == "Muon") optimizer = make_optimizer<Muon>();
     if (now->schedule == 0) return optimizer;
     StepLR::Options steps;
     steps.step_size = now->schedule;
@@ -128,12 +136,12 @@ bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isn
 
 TEST_CASE("on a GPU, captured steps equal eager ones to the bit, whatever the options", "[gpu]") {
   require_gpus(1);
-  for (uint32_t seed = 1; seed <= 12; ++seed) {
+  for (uint32_t seed = 1; seed <= 24; ++seed) {
     const Choices choices(seed);
     CAPTURE(seed, choices.text());
     const auto plain = run(choices, false), captured = run(choices, true);
     CAPTURE(captured.told);
-    CHECK_THAT(captured.told, ContainsSubstring("steps were made by the captured one"));
+    CHECK(captured.report.captured_batches > 0);
     CHECK_THAT(captured.told, !ContainsSubstring("not captured"));
     CHECK(same_weights(plain.weights, captured.weights));
     CHECK(plain.report.global_step == captured.report.global_step);

@@ -6,7 +6,6 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lbfgs.h"
-#include "fulgur/optim/lion.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -28,7 +27,31 @@ TEST_CASE(
   CHECK(captured.counts.records == 1);
   CHECK(captured.counts.replays == 33 - 3 - 3);
   CHECK(captured.report.global_step == 33);
-  CHECK_THAT(captured.told, ContainsSubstring("27 steps were made by the captured one"));
+  CHECK(captured.report.captured_batches == 27);
+  CHECK_FALSE(captured.report.not_captured);
+  CHECK_THAT(captured.told, ContainsSubstring("cuda_graph: 27 of 33 batches were launched as graphs"));
+  CHECK(plain.report.captured_batches == 0);
+  CHECK_FALSE(plain.report.not_captured);
+}
+
+TEST_CASE("a report says why batches were not launched as graphs") {
+  const TemporaryFolder folder;
+  TrainerOptions options = three_epochs(folder);
+  const auto batches_and_reason = [](const FitReport& report) {
+    return std::pair(report.captured_batches, report.not_captured.value_or(""));
+  };
+  const auto logged = batches_and_reason(fit<BatchIndexLogged>(options, true).report);
+  CHECK(logged.first == 0);
+  CHECK_THAT(logged.second, ContainsSubstring("'batch' in log() is a number of the host that changes"));
+  // Here the strategy has no recorder.
+  const auto plain = batches_and_reason(fit(options, true, [](Parts& parts) { parts.strategy = nullptr; }).report);
+  CHECK(plain.first == 0);
+  CHECK_THAT(plain.second, ContainsSubstring("only a CUDA device can"));
+  options.max_steps = 2;
+  const auto few = fit(options, true);
+  CHECK(batches_and_reason(few.report).first == 0);
+  CHECK_THAT(batches_and_reason(few.report).second, ContainsSubstring("the fit ended first"));
+  CHECK_THAT(few.told, ContainsSubstring("cuda_graph: 0 of 2 batches were launched as graphs: the fit ended first"));
 }
 
 TEST_CASE("a captured run goes on from its checkpoint to the same weights") {
@@ -101,8 +124,18 @@ struct Cyclic : BoringModule {
   }
 };
 
+// Its update knows the host's rate only.
+struct ByHostRate : FusedOptimizer {
+  double default_lr() const override { return 0.1; }
+  std::string name() const override { return "ByHostRate"; }
+  std::vector<std::string> state_names(const Tensor&) const override { return {}; }
+  void update(Bucket& bucket, const std::optional<Tensor>&) override {
+    for (size_t i = 0; i < bucket.params.size(); ++i) bucket.params[i].sub_(bucket.grads[i], bucket.group->lr);
+  }
+};
+
 struct HostRates : BoringModule {
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Lion>(Lion::Options{}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<ByHostRate>(); }
 };
 
 struct Closing : BoringModule {
@@ -221,7 +254,8 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   using Is = std::type_identity<Captured>;
   CHECK_THAT(told(std::type_identity<Hooked>{}), ContainsSubstring("the module overrides on_after_backward"));
   CHECK_THAT(told(std::type_identity<ByHand>{}), ContainsSubstring("automatic_optimization() is false"));
-  CHECK_THAT(told(std::type_identity<HostRates>{}), ContainsSubstring("Lion takes its learning rate from the host"));
+  CHECK_THAT(told(std::type_identity<HostRates>{}),
+             ContainsSubstring("ByHostRate takes its learning rate from the host"));
   CHECK_THAT(told(std::type_identity<Closing>{}), ContainsSubstring("LBFGS evaluates its loss several times"));
   CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.add(std::make_shared<Watching>()); }),
              ContainsSubstring("Watching overrides on_before_zero_grad"));

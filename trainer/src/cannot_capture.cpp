@@ -30,19 +30,25 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   const auto* ddp = dynamic_cast<const DdpStrategy*>(run.strategy.get());
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
   const DdpStrategy::Options& o = ddp->options();
-  const auto not_with = [](const char* option) { return cat("ddp has ", option); };
   if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
-    return cat("ddp exchanges gradients over ", o.process_group_backend, ", on the host");
-  if (o.find_unused_parameters) return not_with("find_unused_parameters, which the host looks for");
-  if (o.static_graph) return not_with("static_graph");
-  if (o.gradient_as_bucket_view) return not_with("gradient_as_bucket_view");
-  if (o.compression != "none") return not_with("compression");
-  if (o.check_replicas_every > 0) return not_with("check_replicas_every, which reads values in a step");
-  if (run.options.sync_batchnorm) return std::string("sync_batchnorm exchanges inside the forward");
+    return cat("ddp exchanges gradients over ", o.process_group_backend,
+               ", on the host; set its process_group_backend to nccl");
+  if (o.find_unused_parameters)
+    return "ddp's find_unused_parameters is true, for which the host walks over each step's graph; set it to false";
+  if (o.static_graph)
+    return "ddp's static_graph is true, for which the host treats the first step apart; set it to false";
+  if (o.gradient_as_bucket_view)
+    return "ddp's gradient_as_bucket_view is true, so that gradients lie in memory that the recorder does not know; "
+           "set "
+           "it to false";
+  if (o.compression != "none")
+    return cat("ddp's compression is ", o.compression, ", which the host arranges in each exchange; set it to none");
+  if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
-    return std::string("ddp exchanges the module's buffers once a window of accumulation");
+    return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
   if (!run.stages.at(Stage::train).batches.front())
-    return std::string("ranks cannot know together how long their loaders are");
+    return "ranks cannot know together how long their loaders are; set limit_train_batches, or use a loader of known "
+           "length";
   return std::nullopt;
 }
 
@@ -55,9 +61,9 @@ std::optional<std::string> cannot_capture(const Run& run) {
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   if (planned.optimizer->needs_closure())
     return cat(planned.optimizer->name(), " evaluates its loss several times in a step");
-  if (o.debug) return "debug is true, which reads values in each step";
-  if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step";
-  if (o.check_every > 0) return "check_every is not 0, which reads values in a step";
+  if (o.debug) return "debug is true, which reads values in each step; set it to false";
+  if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step; set it to false";
+  if (o.check_every > 0) return "check_every is not 0, which reads values in a step; set it to 0";
   if (run.world_size() > 1) {
     if (auto reason = cannot_capture_exchanges(run)) return reason;
   }
@@ -72,7 +78,9 @@ std::optional<std::string> cannot_capture(const Run& run) {
   auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
   if (!recordable) return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
   if (!planned.optimizer->keep_rates_on_device())
-    return cat(planned.optimizer->name(), " takes its learning rate from the host");
+    return cat(
+        planned.optimizer->name(),
+        " takes its learning rate from the host; use an optimizer of Fulgur, or override keep_rates_on_device()");
   if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
     return cat("the schedule moves the momentum, which ", planned.optimizer->name(), " takes from the host");
   return std::nullopt;

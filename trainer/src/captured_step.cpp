@@ -35,7 +35,13 @@ CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body b
       body_(std::move(body)) {}
 
 CapturedStep::~CapturedStep() {
-  if (replays_ > 0) log::info(cat("cuda_graph: ", replays_, " steps were made by the captured one"));
+  const int64_t launched = run_.captured_batches;
+  if (launched == 0 && !given_up_)
+    run_.not_captured = cat("the fit ended first; the steps are captured after ", kWarmUps,
+                            " of them, at a batch of the same shape as the one before");
+  if (launched > 0 || !given_up_)
+    log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
+                  launched == 0 ? cat(": ", *run_.not_captured) : ""));
 }
 
 void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
@@ -43,12 +49,23 @@ void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
   if (prefetcher_ && sets_) prefetcher_->write_into(sets_);
 }
 
-void CapturedStep::give_up(const std::string& reason) {
+void CapturedStep::end_capture(const std::string& reason, const char* warning, const std::string& message) {
+  run_.not_captured = reason;
+  log::warn(warning, cat("cuda_graph: ", message));
   start_over();
   copy_batches();
   given_up_ = true;
-  log::warn("trainer.not_captured",
-            cat("cuda_graph: the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
+}
+
+void CapturedStep::give_up(const std::string& reason) {
+  end_capture(reason, "trainer.not_captured",
+              cat("the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
+}
+
+void CapturedStep::give_up_for_number(int64_t step) {
+  const NumberChange& change = *changing_;
+  if (run_.captured_batches == 0) return give_up(change.why_not_captured());
+  end_capture(change.why_not_captured(), "trainer.host_number_changed", change.seen_late(first_captured_, step));
 }
 
 void CapturedStep::start_over() {
@@ -186,13 +203,15 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   }
   optimizer_->set_recording(false);
   look_at(numbers_, last_of_window());
-  if (!changing_ && planned.scheduler) changing_ = rate_among(numbers_, *planned.optimizer);
-  if (changing_ || !recording.output.loss.defined()) {
+  const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
+  if (changing_ || rate || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
-    return give_up(changing_ ? std::string(*changing_) : "training_step returned no loss"), false;
+    if (changing_) return give_up_for_number(run_.progress_.global_step), false;
+    return give_up(rate ? *rate : "training_step returned no loss"), false;
   }
   set_gradients(recording.gradients_before);
   run_.window_losses = losses;
+  if (!recorded_) first_captured_ = run_.progress_.global_step;
   if (records_++ == 0)
     log::info(
         cat("cuda_graph: the step is captured",
@@ -214,14 +233,15 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
 
 std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   const int64_t losses = run_.window_losses;
-  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step", run_.progress_.global_step);
+  run_.doing_ = "a captured step";
+  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step");
   run_.logs.before_replay(recording.additions);
   recording.graph->replay();
   run_.logs.after_replay(recording.additions);
   run_.finite.saw_replayed_step();
   set_gradients(recording.gradients_after);
   run_.window_losses = losses;
-  ++replays_;
+  ++run_.captured_batches;
   return recording.output;
 }
 
@@ -238,12 +258,13 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
       if (std::uncaught_exceptions() > exceptions) return;
       const HostNumbers numbers = step.run_.logs.take_noted();
       if (alike) step.look_at(numbers, last);
-      if (step.recorded_ && step.changing_) step.give_up(std::string(*step.changing_));
+      if (step.recorded_ && step.changing_) step.give_up_for_number(global_step);
     }
     Step(const Step&) = delete;
     Step& operator=(const Step&) = delete;
     CapturedStep& step;
     bool alike, last;
+    int64_t global_step = step.run_.progress_.global_step;  // before it
     int exceptions = std::uncaught_exceptions();
     std::shared_ptr<void> on_stream;  // left first
   };
@@ -264,6 +285,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 }
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
+  ++batches_;
   // A window with a batch without a loss is a shorter one, like the last of an epoch may be.
   if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
     return std::nullopt;
@@ -278,7 +300,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
         !first_of_window())
       return std::nullopt;
-    if (changing_) return give_up(std::string(*changing_)), std::nullopt;
+    if (changing_) return give_up_for_number(run_.progress_.global_step), std::nullopt;
   }
   // One batch of a kind may be an epoch's last.
   if (!kind_.fits(batch)) return std::nullopt;

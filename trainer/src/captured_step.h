@@ -83,7 +83,11 @@ class CapturedStep {
   std::optional<StepOutput> replay(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
+  /// The next steps are made as they are. What a Trainer reports as `not_captured` is `reason`.
+  void end_capture(const std::string& reason, const char* warning, const std::string& message);
   void give_up(const std::string& reason);
+  /// For the number that `changing_` names.
+  void give_up_for_number(int64_t step);
 
   Run& run_;
   RecordableStep* optimizer_;
@@ -104,10 +108,12 @@ class CapturedStep {
   std::vector<Tensor> window_gradients_;
   // What eager steps logged, those in a window and those at its end.
   std::array<std::optional<HostNumbers>, 2> logged_;
-  std::optional<std::string> changing_;
+  std::optional<NumberChange> changing_;
   HostNumbers numbers_;     // of the last recording
   std::string stopped_at_;  // the operation that a recording stopped at
-  int64_t warm_ups_ = 0, windows_ = 0, replays_ = 0, records_ = 0;
+  int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
+  int64_t batches_ = 0;         // of the fit
+  int64_t first_captured_ = 0;  // the global step of the first recording
 };
 
 }  // namespace fulgur::detail

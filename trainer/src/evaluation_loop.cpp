@@ -7,6 +7,7 @@
 
 #include <exception>
 
+#include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
@@ -153,7 +154,8 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     run.loader_idx_ = static_cast<int64_t>(l);
     loader.start_epoch(run.progress_.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    Batch batch;
+    HeldBatch held;
+    Batch& batch = held.get();
     for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
       // In a fit of several ranks the signal is agreed behind the evaluation, so that all leave it at the same place.
       if (run.verb() != Verb::fit || run.world_size() == 1)

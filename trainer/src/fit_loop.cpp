@@ -44,6 +44,7 @@ class FitLoop {
 
   void train(bool resumed) {
     Run& run = run_;
+    run.collectives().set_steps_done(run.progress_.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
     warn_of_eval_mode();

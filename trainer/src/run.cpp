@@ -7,6 +7,7 @@
 
 #include "debug_checks.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
@@ -30,6 +31,7 @@ Run::Run(const TrainerOptions& trainer_options, const Parts& trainer_parts, Verb
     : options(trainer_options), parts(trainer_parts), verb_(verb), overriding_(static_cast<size_t>(Hook::count_)) {}
 
 Run::~Run() {
+  let_go(batch_);
   if (model) model->set_run(nullptr);
   for (auto& [replica, context] : replicas) replica->set_run(nullptr);
 }
@@ -132,7 +134,7 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
 void Run::fall_back_to_batch_start() {
   if (!in_batch_) return;
   in_batch_ = false;
-  batch_.clear();
+  let_go(batch_);
   in_training_step = false;
   if (stepped) {
     // The batch has changed the weights: it counts.
@@ -165,6 +167,7 @@ std::string Run::where() const {
 }
 
 void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
+  const HeldBatch as_loaded(batch);  // which a hook may replace
   transfer(batch, loader_idx);
   // After the hooks: what one of them makes of the batch is an image as well.
   to_memory_format(batch);

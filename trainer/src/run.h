@@ -227,8 +227,11 @@ class Run final : public RunContext {
   int64_t samples_before_batch_ = 0, tokens_before_batch_ = 0;
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
-  int64_t logged_step_ = 0;  ///< global step of the last step row
+  int64_t logged_step_ = 0;                 ///< global step of the last step row
+  int64_t captured_batches = 0;             ///< launched as graphs
+  std::optional<std::string> not_captured;  ///< why others were not
   int64_t evaluation_batches_ = 0;
+  const char* doing_ = "";  ///< the part of a step that is under way, or was last
   std::string device_text;  ///< `1 × cpu`, for checkpoints
   int64_t threads = 1;
 

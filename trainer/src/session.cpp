@@ -666,6 +666,18 @@ void Session::print_start() {
 
 namespace {
 
+// What a person needs to know where memory ended, beside the message of LibTorch.
+void explain_out_of_memory(const Run& run) {
+  const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
+  for (const at::Device& device : run.devices())
+    if (const auto memory = device_memory(device))
+      log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
+                     mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
+  log::error(
+      "what takes less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; "
+      "activation checkpointing (docs/memory.md)");
+}
+
 // What fails while a failure is handled is told, and does not take its place.
 template <class Function>
 void quietly(std::string_view when, Function function) noexcept {
@@ -687,7 +699,11 @@ void Session::on_exception(const std::exception& error) noexcept {
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
   if (in_loops && !dynamic_cast<const Interrupted*>(&error))
-    quietly(kWhen, [&] { log::error(cat("the run failed in ", run.where())); });
+    quietly(kWhen, [&] {
+      const bool trains = run.in_batch_ && run.stage() == Stage::train;
+      log::error(cat("the run failed in ", run.where(), trains ? cat("; it was in ", run.doing_) : ""));
+    });
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) quietly(kWhen, [&] { explain_out_of_memory(run); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
   quietly(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
   if (set_up_) {

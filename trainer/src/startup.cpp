@@ -51,10 +51,24 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
   return count;
 }
 
-// Ranks without a device each cannot work together (F53); one process that asks for what is not there is badly configured.
+// Ranks without an accelerator cannot work together (F53); one process that asks for it is badly configured.
 [[noreturn]] void refuse(DeviceUse use, const std::string& message) {
   if (use == DeviceUse::one_each) throw DistributedError(message);
   throw ConfigError(message);
+}
+
+// `devices` asks for what is not there, by number or by index.
+[[noreturn]] void refuse_devices(const Accelerator& accelerator, const std::string& wanted) {
+  const int64_t there = accelerator.device_count();
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < there; ++i) names.push_back(cat(i, " (", accelerator.device_name(i), ")"));
+  const std::string remedy = accelerator.name() == "cpu"
+                                 ? "Set trainer.devices: 1. For several processes on the CPU, set trainer.strategy: "
+                                   "ddp; to try several devices without GPUs, set trainer.accelerator: virtual."
+                                 : cat("Set trainer.devices to a number up to ", there, ", to indices from 0 to ",
+                                       there - 1, ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
+  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " of ", accelerator.name(), ": ",
+                        join(names), ". ", remedy));
 }
 
 }  // namespace
@@ -92,21 +106,15 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
     chosen.devices.assign(static_cast<size_t>(options.devices.count.value_or(1)), chosen.accelerator->device(0));
     return chosen;
   }
-  const auto list = [&] {
-    std::vector<std::string> names;
-    for (int64_t i = 0; i < there; ++i) names.push_back(cat(i, " (", chosen.accelerator->device_name(i), ")"));
-    return cat(there, " of ", chosen.accelerator->name(), ": ", join(names));
-  };
   std::vector<int64_t> indices = options.devices.indices;
   if (indices.empty()) {
     int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
     if (count == -1) count = there;
-    if (count > there) refuse(use, cat("[trainer.devices] ", count, " devices were asked for; this machine has ", list(), ".",
-                                       cpu && use == DeviceUse::all ? " To try several without GPUs, set trainer.accelerator: virtual; for several processes on the CPU, trainer.strategy: ddp." : ""));
+    if (count > there) refuse_devices(*chosen.accelerator, cat(count, " devices were asked for"));
     for (int64_t i = 0; i < count; ++i) indices.push_back(i);
   }
   for (const int64_t index : indices) {
-    if (index >= there) throw ConfigError(cat("[trainer.devices] there is no device ", index, "; this machine has ", list(), "."));
+    if (index >= there) refuse_devices(*chosen.accelerator, cat("there is no device ", index));
     chosen.devices.push_back(chosen.accelerator->device(index));
   }
   return chosen;

@@ -195,6 +195,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
+    report.captured_batches = run.captured_batches;
+    report.not_captured = run.not_captured;
     report.run_dir = run.run_dir;
     report.last_checkpoint = impl->remembered.last = run.last_checkpoint();
     report.best_checkpoint = impl->remembered.best = run.best_checkpoint();

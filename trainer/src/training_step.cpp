@@ -9,6 +9,7 @@
 
 #include "cannot_capture.h"
 #include "fulgur/core/clip.h"
+#include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "step_parts.h"
@@ -63,6 +64,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   run.batch_idx_ = batch_idx;
   Batch& batch = run.batch_;
   run.in_batch_ = true;
+  run.doing_ = "the transfer of the batch";
   run.stepped = false;
   run.logs.start_batch();
   run.samples_before_batch_ = progress.samples_seen;
@@ -70,12 +72,16 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
-  run.transfer(batch, 0);
-  if (!captured_ || !captured_->reads(batch)) run.to_memory_format(batch);
+  {
+    const HeldBatch as_loaded(batch);  // which a hook may replace
+    run.transfer(batch, 0);
+    if (!captured_ || !captured_->reads(batch)) run.to_memory_format(batch);
+  }
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
   run.batch_samples_ = static_cast<double>(samples);
 
+  run.doing_ = "on_train_batch_start";
   run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
                     [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
   Run::ScopeGuard scope(run, LogScope::train_step);
@@ -83,6 +89,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) {
     ++progress.batches_total.started;
+    run.doing_ = "a wait for earlier steps";
     run_ahead_.begin_step();
     const StepOutput output =
         run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
@@ -98,6 +105,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
 
+    run.doing_ = "on_train_batch_end";
     run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
                       [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
     module.on_train_batch_end(output, batch, batch_idx);
@@ -106,7 +114,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   }
   run.in_batch_ = false;
   // Before the loader makes the next: it may write into the same memory.
-  batch.clear();
+  let_go(batch);
   return !skip_rest;
 }
 
@@ -164,6 +172,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   StepOutput output;
   {
     run.in_training_step = true;
+    run.doing_ = "training_step";
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
@@ -172,8 +181,8 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
-  // However many optimizers stepped: one training step. Their schedules are the module's to step.
-  if (run.stepped || run.handles.empty()) ++run.progress_.global_step;
+  // However many optimizers stepped: one training step.
+  if (run.stepped || run.handles.empty()) count_step();
   return output;
 }
 
@@ -182,6 +191,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   LightningModule& module = *run.model;
   Precision& precision = run.strategy->precision();
   StepOutput output;
+  run.doing_ = "training_step";
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
   if (const std::vector<StepPart> parts = run.strategy->split(module, batch, Stage::train); !parts.empty()) {
     output = training_step_of_parts(run, parts, batch_idx);
@@ -214,6 +224,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   Tensor loss = output.loss;
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
+  run.doing_ = "backward";
   run.each_callback(LogScope::train_step, Hook::on_before_backward,
                     [&](Callback& c) { c.on_before_backward(run, loss); });
   module.on_before_backward(loss);
@@ -256,6 +267,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
 void TrainingStep::prepare_gradients() {
   Run& run = run_;
   Optimizer& optimizer = handle_->optimizer();
+  run.doing_ = "optimizer_step";
   run.unscale_gradients(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
                     [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
@@ -295,8 +307,11 @@ void TrainingStep::step_and_zero(const Closure& closure) {
 
 void TrainingStep::count_step() {
   run_.stepped = true;
-  ++run_.progress_.global_step;
-  step_schedulers(run_, ScheduleInterval::step, run_.progress_.global_step);
+  const int64_t step = ++run_.progress_.global_step;
+  run_.collectives().set_steps_done(step);
+  run_.strategy->after_step(*run_.model, step);
+  // Those of manual optimization are the module's to step.
+  if (handle_) step_schedulers(run_, ScheduleInterval::step, step);
   run_.window_done = run_.window_losses = 0;
 }
 
@@ -312,9 +327,11 @@ void TrainingStep::start_capturing() {
                  ? cat("strategy ", run.strategy->name(), " computes on several devices in one process")
                  : cat("only a CUDA device can; this run is on ", run.device().str());
   if (!reason) reason = cannot_capture(run);
-  if (reason)
+  if (reason) {
+    run.not_captured = *reason;
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
                                                  ". Training continues without CUDA graphs"));
+  }
   captured_ = std::make_unique<CapturedStep>(run, std::move(graph),
                                              [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
                                                StepOutput output = forward_backward(batch, batch_idx, last_of_window);
@@ -340,10 +357,7 @@ void TrainingStep::end_window() {
   if (!handle_) {
     // No optimizer: the training step is all there is.
     for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
-    ++run.progress_.global_step;
-    run.stepped = true;
-    run.window_done = run.window_losses = 0;
-    return;
+    return count_step();
   }
   // Each loss was divided by the length that was expected; the real one is known only now.
   if (losses != run.window_length) {

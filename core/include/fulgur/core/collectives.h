@@ -51,7 +51,9 @@ class FULGUR_API Collectives {
   /// exchanges there fail in the background, and what they computed is undefined then.
   virtual void check() {}
   /// What this rank does now (a literal), for the message of a rank that waits for it in vain. Cheap; no communication.
-  virtual void set_activity(const char* /*what*/, int64_t /*step*/) {}
+  virtual void set_activity(const char* /*what*/) {}
+  /// How many steps of training are done, for the same message. The Trainer calls it.
+  virtual void set_steps_done(int64_t /*steps*/) {}
 };
 
 /// The world of one.

@@ -92,6 +92,8 @@ class FULGUR_API Strategy {
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
   /// need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);
+  /// After each step of training, eager or captured, and outside of any recording; `global_step` are done now.
+  virtual void after_step(LightningModule& /*module*/, int64_t /*global_step*/) {}
   /// Records the work of `device()`; nullptr where it cannot be recorded.
   virtual std::unique_ptr<GraphCapture> make_graph_capture() { return nullptr; }
   /// What the devices did in a fit, for its end; empty where there is nothing to say.

@@ -24,6 +24,9 @@ class FULGUR_API InputSets {
 
   /// No memory is taken yet.
   explicit InputSets(BatchKind kind) : kind_(std::move(kind)) {}
+  ~InputSets();
+  InputSets(const InputSets&) = delete;
+  InputSets& operator=(const InputSets&) = delete;
 
   /// Copies a batch of the host on the current stream of `device` into the set whose turn it is, and gives it out
   /// there; nothing for a batch of another kind, or once somebody has kept one.

@@ -28,6 +28,7 @@ class FULGUR_API Lion final : public FusedOptimizer {
   std::vector<std::string> state_names(const Tensor&) const override { return {"exp_avg"}; }
   bool counts_steps(const Tensor&) const override { return false; }
   bool takes_found_inf(const Tensor&) const override { return false; }
+  bool takes_device_rates() const override { return true; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
 
  private:

@@ -47,6 +47,7 @@ class FULGUR_API Muon final : public FusedOptimizer {
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   bool counts_steps(const Tensor& parameter) const override;
   bool takes_found_inf(const Tensor& parameter) const override { return !is_matrix(parameter); }
+  bool takes_device_rates() const override { return true; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
   /// Splits each group into matrices and what AdamW steps.
   std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) override;

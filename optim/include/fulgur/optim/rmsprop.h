@@ -30,6 +30,7 @@ class FULGUR_API RmsProp final : public FusedOptimizer {
  protected:
   std::vector<std::string> state_names(const Tensor& parameter) const override;
   bool takes_found_inf(const Tensor&) const override { return false; }
+  bool takes_device_rates() const override { return true; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
 
  private:

@@ -31,7 +31,7 @@ class FULGUR_API Sgd final : public FusedOptimizer {
   bool counts_steps(const Tensor& parameter) const override;
   bool takes_found_inf(const Tensor&) const override { return !is_dampened_; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
-  bool takes_device_rates() const override { return !is_dampened_; }
+  bool takes_device_rates() const override { return true; }
   bool takes_device_momentum() const override { return has_momentum_ && !is_dampened_; }
 
  private:

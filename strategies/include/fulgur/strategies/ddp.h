@@ -58,6 +58,8 @@ class FULGUR_API DdpStrategy final : public Strategy {
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
+  /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.
+  void after_step(LightningModule& module, int64_t global_step) override;
   /// Exchanges are recorded too; the reducers are made again, on the stream that records.
   std::unique_ptr<GraphCapture> make_graph_capture() override;
   /// The buckets of the reducers: with three ranks and more the last bits of a sum depend on them.
@@ -69,7 +71,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
-  void check_replicas(LightningModule& module);
+  void check_replicas(LightningModule& module, int64_t global_step);
   void unsync_norms() noexcept;
 
   Options options_;
@@ -84,7 +86,6 @@ class FULGUR_API DdpStrategy final : public Strategy {
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
-  int64_t steps_ = 0;
 };
 
 }  // namespace fulgur

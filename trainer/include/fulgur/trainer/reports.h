@@ -33,6 +33,11 @@ struct FULGUR_API FitReport {
   /// By ranks; of each the CPU and then its devices, where these are others. Where the kernel does not let a process set its
   /// peak back, that of the CPU is of the whole process.
   std::vector<PeakMemory> peak_memory;
+  /// Batches that were launched as CUDA graphs, in this process.
+  int64_t captured_batches = 0;
+  /// `cuda_graph: true`: why the batches, or those from some batch on, were not launched as graphs. Nothing if all
+  /// could be from the end of the warm-up on, or if `cuda_graph` is false.
+  std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
 };

@@ -1,0 +1,36 @@
+#include "fulgur/core/let_go.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <utility>
+
+namespace fulgur {
+
+void let_go(Tensor& tensor) noexcept {
+  const bool is_last =
+      tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
+  if (is_last) {
+    // Its destructor would call this function, and may not throw.
+    c10::DataPtr memory = tensor.storage().set_data_ptr(c10::DataPtr(nullptr, tensor.device()));
+    const c10::DeleterFnPtr free = memory.get_deleter();
+    void* const context = memory.release_context();
+    try {
+      if (context && free) free(context);
+    } catch (const std::exception&) {
+      // The device has failed; who waits for it says so.
+    }
+  }
+  tensor.reset();
+}
+
+void let_go(Batch& batch) noexcept {
+  for (auto& [name, value] : batch) {
+    if (auto* tensor = std::get_if<Tensor>(&value)) let_go(*tensor);
+    if (auto* list = std::get_if<std::vector<Tensor>>(&value))
+      for (Tensor& tensor : *list) let_go(tensor);
+  }
+  batch.clear();
+}
+
+}  // namespace fulgur

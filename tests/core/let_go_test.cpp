@@ -1,0 +1,58 @@
+#include "fulgur/core/let_go.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <stdexcept>
+
+using namespace fulgur;
+
+namespace {
+
+int g_freed = 0;
+
+// As an allocator of a device that has failed.
+void fail_to_free(void*) {
+  ++g_freed;
+  throw std::runtime_error("the device has failed");
+}
+
+Tensor of_failed_device() {
+  static float values[4] = {};
+  c10::Storage storage(c10::Storage::use_byte_size_t{}, sizeof values,
+                       c10::DataPtr(values, values, &fail_to_free, at::kCPU), /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<float>());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({4});
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("memory that cannot be freed is leaked by whoever lets go of it last") {
+  g_freed = 0;
+  Tensor tensor = of_failed_device(), other = tensor, view = tensor.view({2, 2});
+  let_go(tensor);
+  CHECK_FALSE(tensor.defined());
+  let_go(other);
+  CHECK(g_freed == 0);
+  CHECK(view.size(0) == 2);
+  let_go(view);
+  CHECK(g_freed == 1);
+  let_go(view);
+  CHECK(g_freed == 1);
+}
+
+TEST_CASE("a batch lets go of all its tensors, those in lists too") {
+  g_freed = 0;
+  {
+    Batch batch;
+    batch.add("x", of_failed_device());
+    batch.add("list", std::vector<Tensor>{of_failed_device(), Tensor()});
+    batch.add("texts", std::vector<std::string>{"a"});
+    const HeldBatch held(std::move(batch));
+  }
+  CHECK(g_freed == 2);
+}
