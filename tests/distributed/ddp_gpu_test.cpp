@@ -151,6 +151,7 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to t
   REQUIRE(plain.exit_code == 0);
   REQUIRE(run.exit_code == 0);
   CHECK(says(run.out + run.err, "batches were launched as graphs"));
+  CHECK(says(run.out + run.err, "gradients: nccl, which chooses its way (NCCL_SOCKET_IFNAME) · the rest: gloo over "));
   CHECK_FALSE(says(run.out + run.err, "not captured"));
   CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
 }
@@ -201,4 +202,27 @@ TEST_CASE("on two GPUs, replicas are compared after captured steps as after eage
   CHECK(says(whole.out + whole.err, "the step is captured") == (captures == "true"));
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "other than rank 0's after step 16: 'last.weight' of rank 1"));
+}
+
+TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is named, with what to set", "[gpu]") {
+  require_gpus(2);
+  using Strings = std::vector<std::string>;
+  const Strings tried =
+      GENERATE(Strings{"static_graph", "true", "ddp's static_graph is true", "; set it to false"},
+               Strings{"find_unused_parameters", "true", "ddp's find_unused_parameters is true", "; set it to false"},
+               Strings{"gradient_as_bucket_view", "true", "ddp's gradient_as_bucket_view is true", "; set it to false"},
+               Strings{"compression", "bf16", "ddp's compression is bf16", "; set it to none"},
+               Strings{"process_group_backend", "gloo", "over gloo", "; set its process_group_backend to nccl"});
+  const TemporaryFolder folder;
+  const Finished run = trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", "true",
+                                           "--trainer.strategy." + tried[0], tried[1], "--report", "report.json"}),
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 0);
+  CHECK(says(run.err, "the steps are not captured: "));
+  CHECK(says(run.err, tried[2]));
+  CHECK(says(run.err, tried[3]));
+  const std::string report = read_text(folder / "report.json");
+  CHECK(says(report, "\"captured_batches\": 0"));
+  CHECK(says(report, tried[2]));
 }
