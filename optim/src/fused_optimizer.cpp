@@ -4,7 +4,6 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_sub.h>
-#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -17,6 +16,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "fused_sgd.h"
 
 namespace fulgur {
 namespace {
@@ -207,9 +207,7 @@ void FusedOptimizer::upload_rates() {
 // SGD's kernel: the foreach operations take no scalar of the device, or one of the tensors' dtype.
 void FusedOptimizer::subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                               const std::optional<Tensor>& found_inf) {
-  at::_fused_sgd_(values, others, /*momentum_buffer_list=*/{}, /*weight_decay=*/own, /*momentum=*/0,
-                  /*lr=*/factor.to(at::kFloat), /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
-                  /*is_first_step=*/false, /*grad_scale=*/std::nullopt, found_inf);
+  detail::fused_sgd(values, others, /*buffers=*/{}, /*lr=*/factor.to(at::kFloat), {.weight_decay = own}, found_inf);
 }
 
 void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
@@ -222,9 +220,8 @@ void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
   update(bucket, std::nullopt);
   // What `before` has goes back where found_inf is not 0. Arithmetic would keep a NaN, and `where` takes one tensor at
   // a time; SGD's kernel copies gradients to the buffers in its first step, unless the flag that it is given is 1.
-  at::_fused_sgd_(/*self=*/before, /*grads=*/before, /*momentum_buffer_list=*/all, /*weight_decay=*/0, /*momentum=*/1,
-                  /*lr=*/0, /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/true,
-                  /*grad_scale=*/std::nullopt, /*found_inf=*/found_inf.eq(0).to(at::kFloat));
+  detail::fused_sgd(/*params=*/before, /*grads=*/before, /*buffers=*/all, /*lr=*/0.0,
+                    {.momentum = 1, .is_first_step = true}, /*found_inf=*/found_inf.eq(0).to(at::kFloat));
 }
 
 StateTree FusedOptimizer::parameter_state(const Tensor& parameter) const {

@@ -22,7 +22,8 @@ void Lion::Options::fields(Fields& f) {
 }
 
 Lion::Lion(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
-  if (options_.betas.size() != 2) throw ConfigError(cat("[optim.Lion] betas must be two numbers; got ", options_.betas.size(), "."));
+  if (options_.betas.size() != 2)
+    throw ConfigError(cat("[optim.Lion] betas must be two numbers; got ", options_.betas.size(), "."));
 }
 
 void Lion::update(Bucket& b, const std::optional<Tensor>&) {
@@ -40,6 +41,7 @@ void Lion::update(Bucket& b, const std::optional<Tensor>&) {
   at::_foreach_lerp_(b.state[0], gradients, 1 - options_.betas[1]);
 }
 
-[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Lion>("Lion", "Lion: steps by the sign of the momentum (Chen et al. 2023).");
+[[maybe_unused]] static const bool registered =
+    Registry<Optimizer>::add<Lion>("Lion", "Lion: steps by the sign of the momentum (Chen et al. 2023).");
 
 }  // namespace fulgur

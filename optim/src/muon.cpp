@@ -30,7 +30,9 @@ void Muon::Options::fields(Fields& f) {
   f(ns_coefficients, "ns_coefficients", "Coefficients a, b, c of a Newton-Schulz step.");
   f(eps, "eps", "The least norm that an update is divided by.").at_least(0);
   f(ns_steps, "ns_steps", "Newton-Schulz steps.").range(0, 99);
-  f(adjust_lr_fn, "adjust_lr_fn", "How the rate goes with a matrix's shape; with match_rms_adamw a rate tuned for AdamW fits.").one_of({"original", "match_rms_adamw"});
+  f(adjust_lr_fn, "adjust_lr_fn",
+    "How the rate goes with a matrix's shape; with match_rms_adamw a rate tuned for AdamW fits.")
+      .one_of({"original", "match_rms_adamw"});
   f(adamw_parameters, "adamw_parameters", "Patterns of the matrices that AdamW steps: embeddings, the output layer.");
   f(adamw, "adamw", "AdamW for everything that is no matrix or is named by adamw_parameters.");
   parameters.fields(f);
@@ -38,8 +40,10 @@ void Muon::Options::fields(Fields& f) {
 
 Muon::Muon(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
   if (options_.ns_coefficients.size() != 3)
-    throw ConfigError(cat("[optim.Muon] ns_coefficients must be three numbers; got ", options_.ns_coefficients.size(), "."));
-  if (options_.adamw.betas.size() != 2) throw ConfigError(cat("[optim.Muon] adamw.betas must be two numbers; got ", options_.adamw.betas.size(), "."));
+    throw ConfigError(
+        cat("[optim.Muon] ns_coefficients must be three numbers; got ", options_.ns_coefficients.size(), "."));
+  if (options_.adamw.betas.size() != 2)
+    throw ConfigError(cat("[optim.Muon] adamw.betas must be two numbers; got ", options_.adamw.betas.size(), "."));
 }
 
 std::vector<ParamGroup> Muon::arrange(std::vector<ParamGroup> groups) {
@@ -114,9 +118,11 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   }
   for (size_t i = 0; i < b.params.size(); ++i) {
     const Tensor& velocity = b.state[0][i].lerp_(b.grads[i], 1 - options_.momentum);
-    const Tensor direction = orthogonalized(options_.nesterov ? at::lerp(b.grads[i], velocity, options_.momentum) : velocity);
+    const Tensor direction =
+        orthogonalized(options_.nesterov ? at::lerp(b.grads[i], velocity, options_.momentum) : velocity);
     const auto rows = static_cast<double>(b.params[i].size(0)), columns = static_cast<double>(b.params[i].size(1));
-    const double by_shape = options_.adjust_lr_fn == "original" ? std::sqrt(std::max(1.0, rows / columns)) : 0.2 * std::sqrt(std::max(rows, columns));
+    const double by_shape = options_.adjust_lr_fn == "original" ? std::sqrt(std::max(1.0, rows / columns))
+                                                                : 0.2 * std::sqrt(std::max(rows, columns));
     if (b.lr.defined()) {
       b.params[i].mul_(1 - b.lr * decay);
       b.params[i].sub_(direction.to(b.params[i].scalar_type()) * (b.lr * by_shape));
@@ -127,7 +133,7 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   }
 }
 
-[[maybe_unused]] static const bool registered =
-    Registry<Optimizer>::add<Muon>("Muon", "Orthogonalized momentum for matrices, AdamW for all other parameters (Jordan et al. 2024).");
+[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Muon>(
+    "Muon", "Orthogonalized momentum for matrices, AdamW for all other parameters (Jordan et al. 2024).");
 
 }  // namespace fulgur

@@ -24,7 +24,9 @@ void RmsProp::Options::fields(Fields& f) {
   parameters.fields(f);
 }
 
-std::optional<double> RmsProp::momentum() const { return has_momentum_ ? std::optional(options_.momentum) : std::nullopt; }
+std::optional<double> RmsProp::momentum() const {
+  return has_momentum_ ? std::optional(options_.momentum) : std::nullopt;
+}
 
 void RmsProp::set_momentum(double value) {
   if (!has_momentum_) Optimizer::set_momentum(value);
@@ -69,6 +71,7 @@ void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
   }
 }
 
-[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<RmsProp>("RMSprop", "RMSprop on ATen's foreach operations.");
+[[maybe_unused]] static const bool registered =
+    Registry<Optimizer>::add<RmsProp>("RMSprop", "RMSprop on ATen's foreach operations.");
 
 }  // namespace fulgur

@@ -3,10 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_neg.h>
-#include <ATen/ops/_fused_sgd.h>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
+#include "fused_sgd.h"
 
 namespace fulgur {
 
@@ -49,11 +49,17 @@ void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
   const at::TensorList buffers = has_momentum_ ? at::TensorList(b.state[0]) : at::TensorList();
   const auto step = [&](const auto& lr) {
-    at::_fused_sgd_(b.params, b.grads, buffers, *weight_decay(*b.group), options_.momentum, lr, /*dampening=*/0.0, options_.nesterov, options_.maximize,
-                    /*is_first_step=*/false, /*grad_scale=*/std::nullopt, found_inf);
+    detail::fused_sgd(b.params, b.grads, buffers, lr,
+                      {.weight_decay = *weight_decay(*b.group),
+                       .momentum = options_.momentum,
+                       .nesterov = options_.nesterov,
+                       .maximize = options_.maximize},
+                      found_inf);
   };
-  if (b.lr.defined()) step(b.lr);
-  else step(b.group->lr);
+  if (b.lr.defined())
+    step(b.lr);
+  else
+    step(b.group->lr);
 }
 
 // The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are multiplied by
@@ -65,9 +71,7 @@ void Sgd::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
     gradients = at::_foreach_add(gradients, b.params, decay);
   subtract(b.state[0], b.state[0], 0, 1 - b.momentum, found_inf);
   const Tensor lr = options_.nesterov ? (b.lr * b.momentum).to(at::kFloat) : b.lr;
-  at::_fused_sgd_(b.params, gradients, b.state[0], /*weight_decay=*/0, /*momentum=*/1, lr, /*dampening=*/0,
-                  /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/std::nullopt,
-                  found_inf);
+  detail::fused_sgd(b.params, gradients, b.state[0], lr, {.momentum = 1}, found_inf);
   if (options_.nesterov) subtract(b.params, gradients, 0, b.lr, found_inf);
 }
 
@@ -77,7 +81,8 @@ void Sgd::update_dampened(Bucket& b) {
   for (size_t i = 0; i < b.params.size(); ++i) {
     Tensor gradient = options_.maximize ? b.grads[i].neg() : b.grads[i];
     if (decay != 0) gradient = gradient.add(b.params[i], decay);
-    const Tensor part = b.steps[i].eq(1).to(gradient.scalar_type()).mul_(options_.dampening).add_(1 - options_.dampening);
+    const Tensor part =
+        b.steps[i].eq(1).to(gradient.scalar_type()).mul_(options_.dampening).add_(1 - options_.dampening);
     b.state[0][i].mul_(options_.momentum).add_(gradient.mul(part));
     if (b.lr.defined())
       b.params[i].sub_(b.state[0][i] * b.lr);
@@ -86,6 +91,7 @@ void Sgd::update_dampened(Bucket& b) {
   }
 }
 
-[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Sgd>("SGD", "Stochastic gradient descent on ATen's fused kernel.");
+[[maybe_unused]] static const bool registered =
+    Registry<Optimizer>::add<Sgd>("SGD", "Stochastic gradient descent on ATen's fused kernel.");
 
 }  // namespace fulgur

@@ -96,6 +96,15 @@ TEST_CASE("operations on the device give what the CPU gives", "[gpu]") {
         return Tensors{y, mean, variance};
       },
       1e-4);
+  const auto in_bfloat16 = [](const Tensor& value) { return value.to(at::kBFloat16); };
+  check_same(
+      {in_bfloat16(image), in_bfloat16(fill_with_steps({4}) + 2), in_bfloat16(fill_with_steps({4}))},
+      [](const Tensors& in) {
+        const Tensor mean = at::zeros({4}, in[0].options()).detach(),
+                     variance = at::ones({4}, in[0].options()).detach();
+        return Tensors{at::batch_norm(in[0], in[1], in[2], mean, variance, true, 0.1, 1e-5, true)};
+      },
+      5e-2);
   check_same(
       {fill_with_steps({5, 8}), fill_with_steps({8}), fill_with_steps({8})},
       [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {8}, in[1], in[2])}; }, 1e-4);

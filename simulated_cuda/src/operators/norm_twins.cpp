@@ -5,6 +5,8 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 
+#include <array>
+
 #include "twin.h"
 
 namespace simulated_cuda {
@@ -107,12 +109,33 @@ void cudnn(const TwinCall& call) {
   call.arguments = {y, mean, invstd, at::empty({0}, at::kByte)};
 }
 
+std::optional<at::Tensor> wide(const std::optional<at::Tensor>& value) {
+  return value ? std::optional(wide(*value)) : std::nullopt;
+}
+
+at::Tensor like(const at::Tensor& value, const at::Tensor& other) {
+  return value.defined() ? value.to(other.scalar_type()) : value;
+}
+
+// (grad, input, weight?, running_mean?, running_var?, mean?, invstd?, training, eps, mask) → (grads of input, weight,
+// bias). What the forward saved is float32 for a shorter input, which the CPU's kernel does not take.
+void native_backward(const TwinCall& call) {
+  std::array<bool, 3> mask{};
+  const auto wanted = call.arguments[9].toBoolList();
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = wanted[i];
+  const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
+  auto [dx, dw, db] = at::native_batch_norm_backward(
+      wide(call.tensor(0)), wide(x), wide(call.optional(2)), wide(call.optional(3)), wide(call.optional(4)),
+      wide(call.optional(5)), wide(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
+  call.arguments = {like(dx, x), like(dw, scale), like(db, scale)};
+}
+
 // (input, grad, weight, running_mean?, running_var?, mean?, invstd?, eps, reserve) → (grads of input, weight, bias)
 void cudnn_backward(const TwinCall& call) {
-  auto [dx, dw, db] =
-      at::native_batch_norm_backward(call.tensor(1), call.tensor(0), call.tensor(2), call.optional(3), call.optional(4),
-                                     call.optional(5), call.optional(6), true, call.number(7), {true, true, true});
-  call.arguments = {dx, dw, db};
+  auto [dx, dw, db] = at::native_batch_norm_backward(
+      wide(call.tensor(1)), wide(call.tensor(0)), wide(call.tensor(2)), wide(call.optional(3)), wide(call.optional(4)),
+      wide(call.optional(5)), wide(call.optional(6)), true, call.number(7), {true, true, true});
+  call.arguments = {like(dx, call.tensor(0)), like(dw, call.tensor(2)), like(db, call.tensor(2))};
 }
 
 // (grad, input, normalized_shape, rstd, weight?, mask) → (grads of input, weight)
@@ -139,6 +162,7 @@ void add_norm_twins(HandWrittenTwins& twins) {
   twins["aten::batch_norm_backward_reduce"] = {Mode::beside, backward_reduce};
   twins["aten::batch_norm_backward_elemt"] = {Mode::beside, backward_elemt};
   twins["aten::native_batch_norm"] = {Mode::beside, native};
+  twins["aten::native_batch_norm_backward"] = {Mode::beside, native_backward};
   twins["aten::cudnn_batch_norm"] = {Mode::instead, cudnn};
   twins["aten::cudnn_batch_norm_backward"] = {Mode::instead, cudnn_backward};
   twins["aten::_fused_rms_norm_backward"] = {Mode::beside, rms_norm_backward};

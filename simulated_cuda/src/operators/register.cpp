@@ -82,6 +82,7 @@ HandWrittenTwins hand_written() {
   add_norm_twins(twins);
   add_convolution_twins(twins);
   add_attention_twins(twins);
+  add_optimizer_twins(twins);
   return twins;
 }
 

@@ -66,5 +66,6 @@ void add_recurrent_twins(HandWrittenTwins& twins);
 void add_norm_twins(HandWrittenTwins& twins);
 void add_convolution_twins(HandWrittenTwins& twins);
 void add_attention_twins(HandWrittenTwins& twins);
+void add_optimizer_twins(HandWrittenTwins& twins);
 
 }  // namespace simulated_cuda

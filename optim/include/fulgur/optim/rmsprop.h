@@ -20,10 +20,13 @@ class FULGUR_API RmsProp final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  explicit RmsProp(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)), has_momentum_(options_.momentum != 0) {}
+  explicit RmsProp(Options options)
+      : FusedOptimizer(options.parameters), options_(std::move(options)), has_momentum_(options_.momentum != 0) {}
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "RMSprop"; }
-  std::optional<double> weight_decay(const ParamGroup& group) const override { return group.weight_decay.value_or(options_.weight_decay); }
+  std::optional<double> weight_decay(const ParamGroup& group) const override {
+    return group.weight_decay.value_or(options_.weight_decay);
+  }
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;
 

@@ -22,7 +22,9 @@ class FULGUR_API Sgd final : public FusedOptimizer {
   explicit Sgd(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "SGD"; }
-  std::optional<double> weight_decay(const ParamGroup& group) const override { return group.weight_decay.value_or(options_.weight_decay); }
+  std::optional<double> weight_decay(const ParamGroup& group) const override {
+    return group.weight_decay.value_or(options_.weight_decay);
+  }
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;
 
