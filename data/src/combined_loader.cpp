@@ -18,7 +18,8 @@ CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : 
   for (auto& [name, loader] : loaders) {
     if (!loader) throw ConfigError(cat("[data.CombinedLoader] the loader '", name, "' is none."));
     for (const Part& part : parts_)
-      if (part.name == name) throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
+      if (part.name == name)
+        throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
     parts_.push_back({std::move(name), std::move(loader)});
   }
 }
@@ -28,9 +29,12 @@ std::optional<int64_t> CombinedLoader::size() const {
   for (const Part& part : parts_) {
     const auto here = part.loader->size();
     if (!here) return std::nullopt;
-    if (!size) size = here;
-    else if (mode_ == CombinedMode::sequential) size = *size + *here;
-    else size = mode_ == CombinedMode::min_size ? std::min(*size, *here) : std::max(*size, *here);
+    if (!size)
+      size = here;
+    else if (mode_ == CombinedMode::sequential)
+      size = *size + *here;
+    else
+      size = mode_ == CombinedMode::min_size ? std::min(*size, *here) : std::max(*size, *here);
   }
   return size;
 }
@@ -73,8 +77,8 @@ void CombinedLoader::start_epoch(int64_t epoch) {
   if (loaded_ && loaded_->at("epoch").as_int() == epoch) {
     const auto& states = loaded_->at("loaders").as_list();
     if (states.size() != parts_.size())
-      throw DataError(cat("[data.CombinedLoader] the checkpoint must have as many loaders; it has ", states.size(), ", this run ", parts_.size(),
-                          ". Resume with the loaders that it was made with."));
+      throw DataError(cat("[data.CombinedLoader] the checkpoint must have as many loaders; it has ", states.size(),
+                          ", this run ", parts_.size(), ". Resume with the loaders that it was made with."));
     batches_ = loaded_->at("batches").as_int();
     current_ = static_cast<size_t>(loaded_->at("current").as_int());
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -91,7 +95,8 @@ bool CombinedLoader::next(Batch& out) {
   for (Part& part : parts_) part.gave = false;
   if (over_) return false;
   const auto known = size();
-  over_ = (known && batches_ >= *known) || !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
+  over_ =
+      (known && batches_ >= *known) || !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
   if (over_) return false;
   ++batches_;
   return true;
@@ -119,7 +124,9 @@ bool CombinedLoader::next_together(Batch& out) {
       if (mode_ == CombinedMode::max_size) continue;
       part.loader->start_epoch(epoch_of_cycle(epoch_, ++part.cycle));
       part.gave = part.loader->next(batch);
-      if (!part.gave) throw DataError(cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to begin again; it has none."));
+      if (!part.gave)
+        throw DataError(
+            cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to begin again; it has none."));
     }
     for (auto& [name, value] : batch) all.add(cat(part.name, ".", name), std::move(value));
   }
@@ -138,23 +145,58 @@ void CombinedLoader::unread() {
   if (any) --batches_;
 }
 
+StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {
+  const auto& states = state.at("loaders").as_list();
+  if (states.size() != parts_.size()) return state;  // start_epoch says so
+  const auto current = static_cast<size_t>(state.at("current").as_int());
+  StateTree::List resharded;
+  std::optional<int64_t> left;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Loader& loader = *parts_[i].loader;
+    const bool ended = states[i].at("ended").as_bool();
+    StateTree part = loader.reshard_state(states[i].at("state"), from);
+    const auto size = loader.size();
+    if (size && part.contains("batches")) {
+      const int64_t here =
+          ended || (mode_ == CombinedMode::sequential && i < current) ? 0 : *size - part.at("batches").as_int();
+      if (!left)
+        left = here;
+      else if (mode_ == CombinedMode::sequential)
+        left = *left + here;
+      else
+        left = mode_ == CombinedMode::min_size ? std::min(*left, here) : std::max(*left, here);
+    }
+    resharded.push_back(
+        StateTree::map({{"cycle", states[i].at("cycle")}, {"ended", ended}, {"state", std::move(part)}}));
+  }
+  StateTree result = state;
+  result["loaders"] = std::move(resharded);
+  if (const auto all = size(); all && left) result["batches"] = std::max<int64_t>(*all - *left, 0);
+  return result;
+}
+
 StateTree CombinedLoader::state() const {
   if (loaded_) return *loaded_;
   StateTree::List states;
   for (const Part& part : parts_)
     states.push_back(StateTree::map({{"cycle", part.cycle}, {"ended", part.ended}, {"state", part.loader->state()}}));
-  return StateTree::map({{"epoch", epoch_}, {"batches", batches_}, {"current", static_cast<int64_t>(current_)}, {"loaders", std::move(states)}});
+  return StateTree::map({{"epoch", epoch_},
+                         {"batches", batches_},
+                         {"current", static_cast<int64_t>(current_)},
+                         {"loaders", std::move(states)}});
 }
 
 void CombinedLoader::load_state(const StateTree& state) {
-  const int64_t epoch = state.at("epoch").as_int(), batches = state.at("batches").as_int(), current = state.at("current").as_int();
+  const int64_t epoch = state.at("epoch").as_int(), batches = state.at("batches").as_int(),
+                current = state.at("current").as_int();
   for (const auto& part : state.at("loaders").as_list()) {
     part.at("state");
     if (part.at("cycle").as_int() < 0) throw CheckpointError("[data.CombinedLoader] a cycle must not be negative.");
     static_cast<void>(part.at("ended").as_bool());
   }
   if (epoch < 0 || batches < 0 || current < 0)
-    throw CheckpointError(cat("[data.CombinedLoader] a position must not be negative; got epoch ", epoch, ", batch ", batches, ", loader ", current, "."));
+    throw CheckpointError(cat("[data.CombinedLoader] a position must not be negative; got epoch ", epoch, ", batch ",
+                              batches, ", loader ", current, "."));
   loaded_ = state;
 }
 

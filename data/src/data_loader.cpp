@@ -16,6 +16,7 @@
 #include "fulgur/data/samplers.h"
 #include "one_thread.h"
 #include "read_ahead.h"
+#include "rest_sampler.h"
 #include "sample_error.h"
 #include "worker_tuner.h"
 #include "workers_advice.h"
@@ -29,6 +30,17 @@ bool is_range(c10::ArrayRef<int64_t> indices) {
   for (size_t i = 1; i < indices.size(); ++i)
     if (indices[i] != indices[0] + static_cast<int64_t>(i)) return false;
   return true;
+}
+
+EpochPosition position_in(const StateTree& state) {
+  const EpochPosition position{.epoch = state.at("epoch").as_int(),
+                               .batches = state.at("batches").as_int(),
+                               .samples = state.at("samples").as_int(),
+                               .dealt_from = state.contains("dealt_from") ? state.at("dealt_from").as_int() : 0};
+  if (position.epoch < 0 || position.batches < 0 || position.samples < 0 || position.dealt_from < 0)
+    throw CheckpointError(cat("[data.DataLoader] a position must not be negative; got epoch ", position.epoch,
+                              ", batch ", position.batches, ", sample ", position.samples, "."));
+  return position;
 }
 
 /// Cores that this process may use.
@@ -63,7 +75,9 @@ struct DataLoader::Impl {
   void check_shares() const;
   void check_not_empty() const;
   int64_t usable_samples() const;
-  EpochPlan make_plan(int64_t begin) const;
+  EpochPlan make_plan(const EpochPosition& start) const;
+  bool drops_rest() const;
+  int64_t batches_left(const EpochPosition& from) const;
   bool pins() const;
   void make_recipe();
   void set_workers(int64_t count);
@@ -77,20 +91,27 @@ struct DataLoader::Impl {
   void tell_workers() const;
 };
 
-DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options) : impl_(std::make_unique<Impl>()) {
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
+    : impl_(std::make_unique<Impl>()) {
   impl_->dataset = std::move(dataset);
   impl_->options = std::move(options);
   impl_->check_options();
   const DataLoaderOptions& o = impl_->options;
-  if (o.sampler) impl_->sampler = o.sampler;
-  else if (o.shuffle) impl_->sampler = std::make_shared<RandomSampler>(impl_->dataset->size());
-  else impl_->sampler = std::make_shared<SequentialSampler>(impl_->dataset->size());
+  if (o.sampler)
+    impl_->sampler = o.sampler;
+  else if (o.shuffle)
+    impl_->sampler = std::make_shared<RandomSampler>(impl_->dataset->size());
+  else
+    impl_->sampler = std::make_shared<SequentialSampler>(impl_->dataset->size());
   impl_->check_not_empty();
-  if (o.num_workers.is_auto()) impl_->tuner.emplace(cores(), o.prefetch_factor);
-  else impl_->workers = *o.num_workers.value;
+  if (o.num_workers.is_auto())
+    impl_->tuner.emplace(cores(), o.prefetch_factor);
+  else
+    impl_->workers = *o.num_workers.value;
   if (impl_->workers > cores())
-    log::warn("data.more_workers_than_cores", cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", cores(),
-                                                  " cores: workers wait for each other and take time from the run"));
+    log::warn("data.more_workers_than_cores",
+              cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", cores(),
+                  " cores: workers wait for each other and take time from the run"));
 }
 
 DataLoader::~DataLoader() = default;
@@ -100,18 +121,21 @@ void DataLoader::Impl::check_options() {
   if (!dataset) throw ConfigError(cat("[data.DataLoader] a dataset is needed for the ", o.name, " set; got none."));
   const auto least = [&](const char* option, int64_t value, int64_t minimum) {
     if (value < minimum)
-      throw ConfigError(cat("[data.DataLoader] ", option, " must be at least ", minimum, "; got ", value, " for the ", o.name, " set."));
+      throw ConfigError(cat("[data.DataLoader] ", option, " must be at least ", minimum, "; got ", value, " for the ",
+                            o.name, " set."));
   };
   least("batch_size", o.batch_size, 1);
   least("num_workers", o.num_workers.value.value_or(0), 0);
   least("prefetch_factor", o.prefetch_factor, 1);
-  if (!(o.timeout_s >= 0)) throw ConfigError(cat("[data.DataLoader] timeout_s must not be negative; got ", o.timeout_s, " for the ", o.name, " set."));
+  if (!(o.timeout_s >= 0))
+    throw ConfigError(
+        cat("[data.DataLoader] timeout_s must not be negative; got ", o.timeout_s, " for the ", o.name, " set."));
   if (o.shuffle && o.sampler)
     throw ConfigError(cat("[data.DataLoader] shuffle and sampler exclude each other; both are set for the ", o.name,
                           " set. Leave out shuffle: the sampler gives the order."));
   if (o.batch_sampler && (o.sampler || o.shuffle || o.drop_last || o.batch_size != 1))
-    throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ", o.name,
-                          " set has one of them too. The batch sampler decides all four."));
+    throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ",
+                          o.name, " set has one of them too. The batch sampler decides all four."));
 }
 
 // A sampler that takes no notice of the rank would give every sample to all.
@@ -119,13 +143,16 @@ void DataLoader::Impl::check_shares() const {
   if (context.world_size == 1 || options.batch_sampler) return;
   const int64_t all = sampler->size(0, 1);
   if (evenly == UnevenShares::error && all % context.world_size != 0)
-    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name, " set do not divide by ", context.world_size,
-                        " processes. Leave ", all % context.world_size, " out, or set trainer.uneven_shares to pad or drop."));
+    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
+                        " set do not divide by ", context.world_size, " processes. Leave ", all % context.world_size,
+                        " out, or set trainer.uneven_shares to pad or drop."));
   int64_t sum = 0;
   for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
   if (std::abs(sum - all) >= context.world_size)
-    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must share its ", all, " samples out among ", context.world_size, " processes; all shares together have ", sum,
-                        ". Let size() and order() depend on rank and world size, or set trainer.use_distributed_sampler: false where each process has data of its own."));
+    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must share its ", all,
+                        " samples out among ", context.world_size, " processes; all shares together have ", sum,
+                        ". Let size() and order() depend on rank and world size, or set "
+                        "trainer.use_distributed_sampler: false where each process has data of its own."));
 }
 
 void DataLoader::Impl::check_not_empty() const {
@@ -136,8 +163,8 @@ void DataLoader::Impl::check_not_empty() const {
   const std::string share = context.world_size == 1 ? "" : cat(" on rank ", context.rank, " of ", context.world_size);
   if (here == 0)
     throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; it has ", dataset->size(),
-                        " samples. Check the data, the size of its split", context.world_size == 1 ? "" : ", the number of processes",
-                        " and the sampler."));
+                        " samples. Check the data, the size of its split",
+                        context.world_size == 1 ? "" : ", the number of processes", " and the sampler."));
   if (options.drop_last && here < options.batch_size)
     throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; its ", here,
                         " samples do not fill a batch of ", options.batch_size,
@@ -150,21 +177,49 @@ int64_t DataLoader::Impl::usable_samples() const {
   return options.drop_last ? all - all % options.batch_size : all;
 }
 
-// Of an epoch that goes on at sample `begin`: what drop_last leaves out is counted from there.
-EpochPlan DataLoader::Impl::make_plan(int64_t begin) const {
+bool DataLoader::Impl::drops_rest() const {
+  const auto* shared = dynamic_cast<const DistributedSampler*>(sampler.get());
+  return shared && shared->rest() == DistributedSampler::Rest::drop;
+}
+
+// Of this rank, to the end of the epoch.
+int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
+  int64_t share = sampler->size(context.rank, context.world_size);
+  if (from.dealt_from > 0) {
+    const int64_t rest = std::max<int64_t>(sampler->size(0, 1) - from.dealt_from, 0);
+    share = drops_rest() ? rest / context.world_size : (rest + context.world_size - 1) / context.world_size;
+  }
+  const int64_t left = std::max<int64_t>(share - from.samples, 0);
+  return options.drop_last ? left / options.batch_size : (left + options.batch_size - 1) / options.batch_size;
+}
+
+// Of an epoch that begins or resumes at `start`: what drop_last leaves out is counted from there.
+EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
   const auto check = [&](size_t got, int64_t expected, const char* what) {
     if (static_cast<int64_t>(got) != expected)
-      throw Error(cat("[data.DataLoader] ", what, " as its size() says; got ", static_cast<int64_t>(got), " instead of ", expected, "."));
+      throw Error(cat("[data.DataLoader] ", what, " as its size() says; got ", static_cast<int64_t>(got),
+                      " instead of ", expected, "."));
   };
   if (options.batch_sampler) {
     const auto batches = options.batch_sampler->batches(context);
-    check(batches.size(), options.batch_sampler->size(context.rank, context.world_size), "batches() of the batch sampler must give as many");
+    check(batches.size(), options.batch_sampler->size(context.rank, context.world_size),
+          "batches() of the batch sampler must give as many");
     return EpochPlan(batches);
   }
-  std::vector<int64_t> order = sampler->order(context);
-  check(order.size(), sampler->size(context.rank, context.world_size), "order() of the sampler must give as many indices");
+  const auto order_of = [&](const Sampler& from) {
+    std::vector<int64_t> order = from.order(context);
+    check(order.size(), from.size(context.rank, context.world_size),
+          "order() of the sampler must give as many indices");
+    return order;
+  };
+  std::vector<int64_t> order =
+      start.dealt_from == 0
+          ? order_of(*sampler)
+          : order_of(DistributedSampler(std::make_shared<RestSampler>(sampler, start.dealt_from),
+                                        drops_rest() ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad));
   const auto all = static_cast<int64_t>(order.size());
-  if (options.drop_last && begin <= all) order.resize(static_cast<size_t>(all - (all - begin) % options.batch_size));
+  if (options.drop_last && start.samples <= all)
+    order.resize(static_cast<size_t>(all - (all - start.samples) % options.batch_size));
   return EpochPlan(std::move(order), options.batch_size, options.drop_last);
 }
 
@@ -173,7 +228,8 @@ bool DataLoader::Impl::pins() const {
   const bool cuda = at::globalContext().hasCUDA();
   const bool wanted = options.pin_memory.value.value_or(cuda);
   if (wanted && !cuda) {
-    log::warn("data.pin_memory_without_cuda", "pin_memory is true, but there is no CUDA device: batches stay in ordinary memory");
+    log::warn("data.pin_memory_without_cuda",
+              "pin_memory is true, but there is no CUDA device: batches stay in ordinary memory");
     return false;
   }
   return wanted;
@@ -198,11 +254,14 @@ void DataLoader::Impl::make_recipe() {
         if (std::holds_alternative<Tensor>(value)) value = std::vector<Tensor>(1);
     }
   }
-  recipe = std::make_shared<const BatchRecipe>(
-      BatchRecipe{.dataset = dataset, .collate = options.collate, .pin_collated = pinned && !options.transform, .name = options.name});
+  recipe = std::make_shared<const BatchRecipe>(BatchRecipe{.dataset = dataset,
+                                                           .collate = options.collate,
+                                                           .pin_collated = pinned && !options.transform,
+                                                           .name = options.name});
   // What is read ahead, what the consumer has, and what it had a moment ago.
   const int64_t most_workers = tuner ? cores() : workers;
-  buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3), pinned_buffers);
+  buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3),
+                  pinned_buffers);
 }
 
 void DataLoader::Impl::set_workers(int64_t count) {
@@ -261,8 +320,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
     }
     return std::move(task->batch);
   }
-  if (!ahead)
-    ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .patience = patience()});
+  if (!ahead) ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .patience = patience()});
   const auto start = Clock::now();
   schedule();
   const size_t before = ahead->waiting();
@@ -280,12 +338,15 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
 void DataLoader::Impl::advise(double waited) {
   if (tuner) return;
   if (const auto times = advice.add(waited, ahead->last_read_s()))
-    log::warn("data.workers_slower", cat("the ", options.name, " set was waited for ", format_fixed(times->waited_s * 1e6, 0), " µs a batch with num_workers ",
-                                         workers, "; reading one takes ", format_fixed(times->read_s * 1e6, 0), " µs without. Set num_workers to 0"));
+    log::warn("data.workers_slower",
+              cat("the ", options.name, " set was waited for ", format_fixed(times->waited_s * 1e6, 0),
+                  " µs a batch with num_workers ", workers, "; reading one takes ",
+                  format_fixed(times->read_s * 1e6, 0), " µs without. Set num_workers to 0"));
 }
 
 void DataLoader::Impl::tell_workers() const {
-  log::info(cat("num_workers: ", tuner->workers(), " for the ", options.name, " set (time of a batch by number of workers: ", tuner->text(), ")"));
+  log::info(cat("num_workers: ", tuner->workers(), " for the ", options.name,
+                " set (time of a batch by number of workers: ", tuner->text(), ")"));
 }
 
 void DataLoader::Impl::measured() {
@@ -295,7 +356,8 @@ void DataLoader::Impl::measured() {
 }
 
 std::optional<int64_t> DataLoader::size() const {
-  if (impl_->options.batch_sampler) return impl_->options.batch_sampler->size(impl_->context.rank, impl_->context.world_size);
+  if (impl_->options.batch_sampler)
+    return impl_->options.batch_sampler->size(impl_->context.rank, impl_->context.world_size);
   return (impl_->usable_samples() + impl_->options.batch_size - 1) / impl_->options.batch_size;
 }
 
@@ -308,6 +370,19 @@ int64_t DataLoader::batch_size() const {
 const Dataset& DataLoader::dataset() const { return *impl_->dataset; }
 
 int64_t DataLoader::num_workers() const { return impl_->workers; }
+
+bool DataLoader::shares_in_turns() const {
+  const SamplerContext& here = impl_->context;
+  if (impl_->options.batch_sampler) return false;
+  if (here.world_size == 1) return true;
+  const std::vector<int64_t> own = impl_->sampler->order(here);
+  const std::vector<int64_t> all = impl_->sampler->order({.seed = here.seed, .epoch = here.epoch});
+  for (size_t i = 0; i < own.size(); ++i) {
+    const size_t place = static_cast<size_t>(here.rank) + i * static_cast<size_t>(here.world_size);
+    if (place >= all.size() || all[place] != own[i]) return false;
+  }
+  return true;
+}
 
 bool DataLoader::shuffles() const {
   return impl_->options.batch_sampler ? impl_->options.batch_sampler->shuffles() : impl_->sampler->shuffles();
@@ -329,7 +404,8 @@ void DataLoader::share_evenly(UnevenShares rest) {
   Impl& m = *impl_;
   m.evenly = rest;
   if (m.options.batch_sampler || dynamic_cast<const DistributedSampler*>(m.sampler.get())) return;
-  m.sampler = std::make_shared<DistributedSampler>(m.sampler, rest == UnevenShares::drop ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad);
+  m.sampler = std::make_shared<DistributedSampler>(
+      m.sampler, rest == UnevenShares::drop ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad);
 }
 
 void DataLoader::start_epoch(int64_t epoch) {
@@ -338,10 +414,11 @@ void DataLoader::start_epoch(int64_t epoch) {
   EpochPosition start{.epoch = epoch};
   if (m.loaded && m.loaded->epoch == epoch) start = *m.loaded;
   m.context.epoch = epoch;
-  m.plan = m.make_plan(start.samples);
+  m.plan = m.make_plan(start);
   if (!m.plan.fits(start))
-    throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch, " of the ", m.options.name,
-                        " set, which has ", m.plan.samples(), m.options.batch_sampler ? " in other batches" : "",
+    throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch,
+                        " of the ", m.options.name, " set, which has ", m.plan.samples(),
+                        m.options.batch_sampler ? " in other batches" : "",
                         ". Resume with the data and number of processes that it was made with."));
   m.loaded.reset();
   m.before_last.reset();
@@ -399,19 +476,37 @@ void DataLoader::unread() {
 
 StateTree DataLoader::state() const {
   const EpochPosition& position = impl_->loaded ? *impl_->loaded : impl_->position;
-  return StateTree::map({{"epoch", position.epoch}, {"batches", position.batches}, {"samples", position.samples}, {"batch_size", batch_size()}});
+  StateTree state = StateTree::map({{"epoch", position.epoch},
+                                    {"batches", position.batches},
+                                    {"samples", position.samples},
+                                    {"batch_size", batch_size()}});
+  if (position.dealt_from > 0) state["dealt_from"] = position.dealt_from;
+  return state;
+}
+
+StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const {
+  if (impl_->options.batch_sampler)
+    throw CheckpointError(
+        cat("[data.DataLoader] the checkpoint lies inside of an epoch that ", from,
+            " processes read in the batches of a batch sampler; only as many can continue it. Resume with ", from,
+            " processes, or from a checkpoint of an epoch's end."));
+  const EpochPosition before = position_in(state);
+  const int64_t all = impl_->sampler->size(0, 1);
+  EpochPosition position{.epoch = before.epoch, .dealt_from = std::min(before.dealt_from + before.samples * from, all)};
+  position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
+  StateTree resharded = state;
+  resharded["batches"] = position.batches;
+  resharded["samples"] = position.samples;
+  resharded["batch_size"] = batch_size();
+  resharded["dealt_from"] = position.dealt_from;
+  return resharded;
 }
 
 void DataLoader::load_state(const StateTree& state) {
-  EpochPosition position{.epoch = state.at("epoch").as_int(), .batches = state.at("batches").as_int(), .samples = state.at("samples").as_int()};
-  if (position.epoch < 0 || position.batches < 0 || position.samples < 0)
-    throw CheckpointError(cat("[data.DataLoader] a position must not be negative; got epoch ", position.epoch, ", batch ", position.batches,
-                              ", sample ", position.samples, "."));
+  EpochPosition position = position_in(state);
   // The samples count: with another batch size as many batches are left as they need.
-  if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size()) {
-    const int64_t all = impl_->sampler->size(impl_->context.rank, impl_->context.world_size), left = std::max<int64_t>(all - position.samples, 0);
-    position.batches = std::max<int64_t>(*size() - (impl_->options.drop_last ? left / batch_size() : (left + batch_size() - 1) / batch_size()), 0);
-  }
+  if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())
+    position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
   impl_->loaded = position;
 }
 

@@ -13,7 +13,8 @@ namespace fulgur {
 struct EpochPosition {
   int64_t epoch = 0;
   int64_t batches = 0;
-  int64_t samples = 0;
+  int64_t samples = 0;     ///< of this rank's share
+  int64_t dealt_from = 0;  ///< samples of the epoch, of all ranks, that came before the rest was shared out again
 };
 
 /// The samples of one epoch in order, and where each batch of them ends.

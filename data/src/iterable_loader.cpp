@@ -25,20 +25,27 @@ struct IterableLoader::Impl {
   bool started = false, stale = false, at_end = false;
 
   StreamRecipe recipe() const {
-    return {.dataset = dataset, .batch_size = options.batch_size, .drop_last = options.drop_last, .context = context, .name = options.name};
+    return {.dataset = dataset,
+            .batch_size = options.batch_size,
+            .drop_last = options.drop_last,
+            .context = context,
+            .name = options.name};
   }
 
   StreamItem read() {
     const Patience patience{.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s};
     if (options.num_workers > 0) {
-      if (!reader) reader = std::make_unique<StreamReader>(recipe(), position.batches, static_cast<size_t>(options.prefetch_factor), patience);
+      if (!reader)
+        reader = std::make_unique<StreamReader>(recipe(), position.batches,
+                                                static_cast<size_t>(options.prefetch_factor), patience);
       return reader->take();
     }
     const OneThread one_thread;
     const auto start = std::chrono::steady_clock::now();
     StreamItem item = read_stream(recipe(), position.batches);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (patience.is_slow(took)) tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", context.epoch));
+    if (patience.is_slow(took))
+      tell_slow_read(options.name, took, cat("batch ", position.batches, " of epoch ", context.epoch));
     return item;
   }
 
@@ -57,13 +64,16 @@ struct IterableLoader::Impl {
   }
 };
 
-IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, IterableLoaderOptions options) : impl_(std::make_unique<Impl>()) {
+IterableLoader::IterableLoader(std::shared_ptr<IterableDataset> dataset, IterableLoaderOptions options)
+    : impl_(std::make_unique<Impl>()) {
   const auto refuse = [&](const char* rule, auto got) {
     throw ConfigError(cat("[data.IterableLoader] ", rule, "; got ", got, " for the ", options.name, " set."));
   };
-  if (!dataset) throw ConfigError(cat("[data.IterableLoader] a dataset is needed for the ", options.name, " set; got none."));
+  if (!dataset)
+    throw ConfigError(cat("[data.IterableLoader] a dataset is needed for the ", options.name, " set; got none."));
   if (options.batch_size < 1) refuse("batch_size must be at least 1", options.batch_size);
-  if (options.num_workers < 0 || options.num_workers > 1) refuse("a stream has one position, so num_workers must be 0 or 1", options.num_workers);
+  if (options.num_workers < 0 || options.num_workers > 1)
+    refuse("a stream has one position, so num_workers must be 0 or 1", options.num_workers);
   if (options.prefetch_factor < 1) refuse("prefetch_factor must be at least 1", options.prefetch_factor);
   if (!(options.timeout_s >= 0)) refuse("timeout_s must not be negative", options.timeout_s);
   impl_->dataset = std::move(dataset);
@@ -131,9 +141,20 @@ void IterableLoader::unread() {
   m.stale = true;
 }
 
+StateTree IterableLoader::reshard_state(const StateTree& state, int64_t from) const {
+  if (state.at("batches").as_int() == 0) return state;
+  throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside of an epoch of iterable data that ", from,
+                            " processes read; only as many can continue it. Resume with ", from,
+                            " processes, or from a checkpoint of an epoch's end."));
+}
+
 StateTree IterableLoader::state() const {
   const Impl::Position& p = impl_->loaded ? *impl_->loaded : impl_->position;
-  return StateTree::map({{"epoch", p.epoch}, {"batches", p.batches}, {"samples", p.samples}, {"batch_size", impl_->options.batch_size}, {"dataset", p.dataset}});
+  return StateTree::map({{"epoch", p.epoch},
+                         {"batches", p.batches},
+                         {"samples", p.samples},
+                         {"batch_size", impl_->options.batch_size},
+                         {"dataset", p.dataset}});
 }
 
 void IterableLoader::load_state(const StateTree& state) {
@@ -143,10 +164,12 @@ void IterableLoader::load_state(const StateTree& state) {
   p.samples = state.at("samples").as_int();
   p.dataset = state.at("dataset");
   if (p.epoch < 0 || p.batches < 0 || p.samples < 0)
-    throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ", p.batches, ", sample ", p.samples, "."));
+    throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ",
+                              p.batches, ", sample ", p.samples, "."));
   if (p.batches > 0 && state.contains("batch_size") && state.at("batch_size").as_int() != impl_->options.batch_size)
-    throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside an epoch of batches of ", state.at("batch_size").as_int(), ", the run has ",
-                              impl_->options.batch_size, "; iterable data goes on with the same batch size only."));
+    throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside an epoch of batches of ",
+                              state.at("batch_size").as_int(), ", the run has ", impl_->options.batch_size,
+                              "; iterable data goes on with the same batch size only."));
   impl_->loaded = std::move(p);
 }
 

@@ -10,7 +10,8 @@
 
 namespace fulgur {
 
-/// Training samples that do not divide by the ranks: some of the epoch's first come once more, the last are left out, or it is an error.
+/// Training samples that do not divide by the ranks: some of the epoch's first come once more, the last are left out,
+/// or it is an error.
 enum class UnevenShares { pad, drop, error };
 
 /// Batches, epoch by epoch. Its state is the position that was *consumed* (batches given out by `next`), never what was
@@ -32,8 +33,16 @@ class FULGUR_API Loader : public Stateful {
   /// Seed and share of this process; called by the Trainer before the first epoch.
   virtual void configure(uint64_t seed, int64_t rank, int64_t world_size) = 0;
   /// Called before `configure` where ranks train step by step together: from now on all get as many samples, and `rest`
-  /// says what becomes of samples that cannot be shared out so. Without it (evaluation) every sample is read once, and shares may differ.
+  /// says what becomes of samples that cannot be shared out so. Without it (evaluation) every sample is read once, and
+  /// shares may differ.
   virtual void share_evenly(UnevenShares /*rest*/) {}
+  /// The position that `from` ranks had reached, each at `state` inside of the same epoch, as one of this loader, which
+  /// is configured for another number of ranks: what is left of the epoch is shared out among them, so that each sample
+  /// is seen once. Default: throws a CheckpointError, since only the loader knows its state.
+  virtual StateTree reshard_state(const StateTree& state, int64_t from) const;
+  /// True if this rank has every world_size-th sample of the order of all, from its rank on: rows of all ranks, taken
+  /// in turns, are in that order then.
+  virtual bool shares_in_turns() const { return false; }
   /// True where batches come in an order other than the dataset's.
   virtual bool shuffles() const { return false; }
   /// From the next epoch on, batches in the dataset's own order; false where this loader cannot.

@@ -17,8 +17,8 @@ enum class CombinedMode {
   sequential,      ///< one loader after the other
 };
 
-/// Several loaders as one. A batch has the entries of a batch of each, named `loader.entry`; with `sequential` it is a batch
-/// of one of them, as it is. The loaders are used by nobody else.
+/// Several loaders as one. A batch has the entries of a batch of each, named `loader.entry`; with `sequential` it is a
+/// batch of one of them, as it is. The loaders are used by nobody else.
 class FULGUR_API CombinedLoader : public Loader {
  public:
   using Named = std::pair<std::string, std::shared_ptr<Loader>>;
@@ -37,6 +37,8 @@ class FULGUR_API CombinedLoader : public Loader {
   void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   bool keep_order() override;
+  /// Each loader shares out what it has left.
+  StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
@@ -44,9 +46,9 @@ class FULGUR_API CombinedLoader : public Loader {
   struct Part {
     std::string name;
     std::shared_ptr<Loader> loader;
-    int64_t cycle = 0;     ///< how often it has begun again
-    bool ended = false;    ///< once at least in this epoch
-    bool gave = false;     ///< a batch in the last `next`
+    int64_t cycle = 0;   ///< how often it has begun again
+    bool ended = false;  ///< once at least in this epoch
+    bool gave = false;   ///< a batch in the last `next`
   };
   bool next_sequential(Batch& out);
   bool next_together(Batch& out);

@@ -33,7 +33,8 @@ class FULGUR_API RandomSampler : public Sampler {
   int64_t dataset_size_;
 };
 
-/// Some samples, in the order given or, with `shuffle`, in a new one each epoch. Ranks share them as SequentialSampler's do.
+/// Some samples, in the order given or, with `shuffle`, in a new one each epoch. Ranks share them as
+/// SequentialSampler's do.
 class FULGUR_API SubsetSampler : public Sampler {
  public:
   explicit SubsetSampler(std::vector<int64_t> indices, bool shuffle = false);
@@ -47,8 +48,8 @@ class FULGUR_API SubsetSampler : public Sampler {
 };
 
 /// `num_samples` drawn by weight, anew each epoch. With replacement a sample comes about in proportion to its weight;
-/// without, each comes once at most, heavy ones first as a rule (Efraimidis and Spirakis 2006). Weights need not add up to
-/// one; samples of weight 0 are never drawn. Ranks share one drawing as SequentialSampler's do.
+/// without, each comes once at most, heavy ones first as a rule (Efraimidis and Spirakis 2006). Weights need not add up
+/// to one; samples of weight 0 are never drawn. Ranks share one drawing as SequentialSampler's do.
 class FULGUR_API WeightedSampler : public Sampler {
  public:
   /// Throws a ConfigError for a weight that is negative or not finite, for none above 0, or where there are not as many
@@ -66,8 +67,9 @@ class FULGUR_API WeightedSampler : public Sampler {
   bool replacement_;
 };
 
-/// Shares of another sampler's order of the same size on every rank, which processes that work step by step together need:
-/// rank r of w sees places r, r + w, …. Where the order does not divide, it is filled up with samples from its begin
+/// Shares of another sampler's order of the same size on every rank, which processes that work step by step together
+/// need: rank r of w sees places r, r + w, …. Where the order does not divide, it is filled up with samples from its
+/// begin
 /// (`pad`), or its rest is left out (`drop`).
 class FULGUR_API DistributedSampler : public Sampler {
  public:
@@ -77,6 +79,7 @@ class FULGUR_API DistributedSampler : public Sampler {
   int64_t size(int64_t rank, int64_t world_size) const override;
   std::vector<int64_t> order(const SamplerContext& context) const override;
   bool shuffles() const override { return source_->shuffles(); }
+  Rest rest() const { return rest_; }
 
  private:
   std::shared_ptr<const Sampler> source_;

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "fulgur/core/sampler.h"
+
+namespace fulgur {
+
+/// What is left of an epoch of `source` once the first `seen` samples of its order were read, by however many ranks. It
+/// is shared out by the DistributedSampler around it.
+class RestSampler final : public Sampler {
+ public:
+  RestSampler(std::shared_ptr<const Sampler> source, int64_t seen);
+  /// Of all ranks together, whatever the rank.
+  int64_t size(int64_t rank, int64_t world_size) const override;
+  std::vector<int64_t> order(const SamplerContext& context) const override;
+  bool shuffles() const override { return source_->shuffles(); }
+
+ private:
+  std::shared_ptr<const Sampler> source_;
+  int64_t seen_;
+};
+
+}  // namespace fulgur
