@@ -16,9 +16,12 @@ namespace {
 
 c10d::ReduceOp to_c10d(ReduceOp op) {
   switch (op) {
-    case ReduceOp::min: return c10d::ReduceOp::MIN;
-    case ReduceOp::max: return c10d::ReduceOp::MAX;
-    default: return c10d::ReduceOp::SUM;
+    case ReduceOp::min:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::max:
+      return c10d::ReduceOp::MAX;
+    default:
+      return c10d::ReduceOp::SUM;
   }
 }
 
@@ -30,7 +33,8 @@ struct GatherWithGradients : torch::autograd::Function<GatherWithGradients> {
     context->saved_data["collectives"] = collectives;
     return reinterpret_cast<C10dCollectives*>(collectives)->gather_rows(value);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     auto& collectives = *reinterpret_cast<C10dCollectives*>(context->saved_data["collectives"].toInt());
     return {collectives.reduce_rows(gradients[0]), Tensor()};
   }
@@ -38,7 +42,8 @@ struct GatherWithGradients : torch::autograd::Function<GatherWithGradients> {
 
 class Pending final : public PendingReduction {
  public:
-  Pending(ProcessGroup& owner, Tensor values, c10::intrusive_ptr<c10d::Work> work) : owner_(owner), values_(std::move(values)), work_(std::move(work)) {}
+  Pending(ProcessGroup& owner, Tensor values, c10::intrusive_ptr<c10d::Work> work)
+      : owner_(owner), values_(std::move(values)), work_(std::move(work)) {}
   std::vector<int64_t> take() override {
     try {
       work_->wait();
@@ -61,7 +66,9 @@ Tensor to_tensor(std::string_view text, int64_t length) {
   return tensor;
 }
 
-std::string to_text(const Tensor& bytes, int64_t length) { return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(length)}; }
+std::string to_text(const Tensor& bytes, int64_t length) {
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(length)};
+}
 
 constexpr int64_t kMostDims = 8;
 
@@ -131,7 +138,9 @@ Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
 
 std::vector<Tensor> C10dCollectives::gather_shapes(const Tensor& value) {
   // Ranks whose shapes differ would fail with a text that nobody understands.
-  if (value.dim() > kMostDims) throw Error(cat("[strategies.all_gather] at most ", kMostDims, " dimensions can be gathered; got ", value.dim(), "."));
+  if (value.dim() > kMostDims)
+    throw Error(
+        cat("[strategies.all_gather] at most ", kMostDims, " dimensions can be gathered; got ", value.dim(), "."));
   return gather_rows(at::tensor(shape_of(value), at::kLong)).unbind();
 }
 
@@ -219,7 +228,8 @@ std::vector<std::string> C10dCollectives::gather_text(std::string_view text) {
 }
 
 std::string C10dCollectives::broadcast_text(std::string_view text, int64_t source_rank) {
-  const int64_t length = *broadcast(at::tensor({static_cast<int64_t>(text.size())}, at::kLong), source_rank).const_data_ptr<int64_t>();
+  const int64_t length =
+      *broadcast(at::tensor({static_cast<int64_t>(text.size())}, at::kLong), source_rank).const_data_ptr<int64_t>();
   const bool mine = rank() == source_rank;
   return to_text(broadcast(to_tensor(mine ? text : std::string_view(), length), source_rank), length);
 }

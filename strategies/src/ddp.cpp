@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "average_gradients.h"
 #include "backend_rules.h"
 #include "fulgur/core/accelerator.h"
 #include "fulgur/core/log.h"
@@ -219,6 +220,13 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
     group_->rethrow("ddp");
   }
   for (auto* reducer : used) reducer->after_backward();
+}
+
+void DdpStrategy::sync_gradients(Optimizer& optimizer) {
+  if (!group_) return;
+  group_->collectives().set_activity("sync_gradients");
+  detail::average_gradients(optimizer, group_->collectives());
+  syncs_buffers_next_ = true;
 }
 
 void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {

@@ -50,6 +50,8 @@ void set_nccl_defaults() {
   if (!std::getenv("NCCL_ASYNC_ERROR_HANDLING")) setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
   // A second thread would end the process while the run still writes why it failed.
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+  // After a kernel's assertion the watchdog would end the process as well, by the exception that the run reports.
+  setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/0);
   // Else the watchdog sleeps for a minute before it aborts, so that all ranks can write records of their exchanges.
   setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", /*overwrite=*/0);
 }

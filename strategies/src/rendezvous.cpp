@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -20,7 +23,8 @@ using Clock = std::chrono::steady_clock;
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
 std::string who(const ProcessPlace& place) {
-  return cat("rank ", place.rank, " of ", place.world_size, ", ", place.main_address, ":", place.main_port, ", as ", place.environment, " says");
+  return cat("rank ", place.rank, " of ", place.world_size, ", ", place.main_address, ":", place.main_port, ", as ",
+             place.environment, " says");
 }
 
 void check_resolves(const ProcessPlace& place) {
@@ -28,8 +32,8 @@ void check_resolves(const ProcessPlace& place) {
   hints.ai_socktype = SOCK_STREAM;
   const int error = getaddrinfo(place.main_address.c_str(), nullptr, &hints, &found);
   if (error != 0)
-    throw DistributedError(cat("[strategies.rendezvous] the host '", place.main_address, "' cannot be resolved: ", gai_strerror(error), " (", who(place),
-                               "). Is MASTER_ADDR right?"));
+    throw DistributedError(cat("[strategies.rendezvous] the host '", place.main_address, "' cannot be resolved: ",
+                               gai_strerror(error), " (", who(place), "). Is MASTER_ADDR right?"));
   freeaddrinfo(found);
 }
 
@@ -45,12 +49,50 @@ c10::intrusive_ptr<c10d::Store> open_store(const ProcessPlace& place, std::chron
     const std::string_view text = error.what();
     if (options.isServer)
       throw DistributedError(cat("[strategies.rendezvous] rank 0 cannot listen on port ", place.main_port, ": ",
-                                 text.find("EADDRINUSE") != text.npos ? "the port is in use" : text.find("EACCES") != text.npos ? "ports below 1024 need a right that this user lacks"
-                                                                                                                                : first_line(text),
+                                 text.find("EADDRINUSE") != text.npos ? "the port is in use"
+                                 : text.find("EACCES") != text.npos
+                                     ? "ports below 1024 need a right that this user lacks"
+                                     : first_line(text),
                                  " (", who(place), "). Set MASTER_PORT to a free port."));
-    throw DistributedError(cat("[strategies.rendezvous] the store of the run cannot be reached in ", format_double(std::chrono::duration<double>(timeout).count()), " s (", who(place),
+    throw DistributedError(cat("[strategies.rendezvous] the store of the run cannot be reached in ",
+                               format_double(std::chrono::duration<double>(timeout).count()), " s (", who(place),
                                "). Does rank 0 run, and may this machine connect to that port? ", first_line(text)));
   }
+}
+
+/// The stores that this process has met others in. A run's store stays for the runs after it (`fit`, then `test`): rank
+/// 0 could not listen on the port again, and the others would have to find out that it does.
+struct KnownStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int64_t meetings = 0;
+};
+
+std::mutex g_stores_mutex;
+
+// By address, port and rank: threads may be ranks.
+std::map<std::string, KnownStore>& stores() {
+  static auto& all = *new std::map<std::string, KnownStore>;  // never destroyed: its threads run until the process ends
+  return all;
+}
+
+std::string key_of(const ProcessPlace& place) { return cat(place.main_address, ":", place.main_port, "/", place.rank); }
+
+KnownStore store_for(const ProcessPlace& place, std::chrono::milliseconds timeout) {
+  const std::string key = key_of(place);
+  {
+    const std::lock_guard lock(g_stores_mutex);
+    const auto found = stores().find(key);
+    if (found != stores().end()) return {found->second.store, ++found->second.meetings};
+  }
+  KnownStore opened{open_store(place, timeout)};
+  const std::lock_guard lock(g_stores_mutex);
+  stores().insert_or_assign(key, opened);
+  return opened;
+}
+
+void forget_store(const ProcessPlace& place) {
+  const std::lock_guard lock(g_stores_mutex);
+  stores().erase(key_of(place));
 }
 
 constexpr const char* kRound = "fulgur/round";
@@ -58,14 +100,23 @@ constexpr const char* kRound = "fulgur/round";
 /// The ranks of a run come together in the store, or find that it keeps what is left of an earlier round.
 class Meeting {
  public:
-  Meeting(const ProcessPlace& place, double timeout_s, Clock::time_point until, c10::intrusive_ptr<c10d::Store> raw)
-      : place_(place), timeout_s_(timeout_s), until_(until), raw_(std::move(raw)), named_(place.environment == "torchrun" && place.store_is_hosted) {}
+  /// `number` counts the runs of this process: all ranks make the same.
+  Meeting(const ProcessPlace& place, double timeout_s, Clock::time_point until, c10::intrusive_ptr<c10d::Store> raw,
+          int64_t number)
+      : place_(place),
+        timeout_s_(timeout_s),
+        until_(until),
+        raw_(std::move(raw)),
+        number_(number),
+        named_(place.environment == "torchrun" && place.store_is_hosted) {}
 
   c10::intrusive_ptr<c10d::Store> run() {
-    if (!named_) return come_to("fulgur/" + (place_.environment == "launcher" ? std::to_string(place_.restarts) : std::string("0")));
-    // An agent's store outlives rounds, and agents count restarts each for themselves: rank 0 names the round that begins.
+    if (!named_) return come_to(cat("fulgur/", place_.environment == "launcher" ? place_.restarts : 0, "/", number_));
+    // An agent's store outlives rounds, and agents count restarts each for themselves: rank 0 names the round that
+    // begins.
     if (place_.rank == 0) {
-      const std::string round = cat("fulgur/", ::getpid(), "/", std::chrono::system_clock::now().time_since_epoch().count());
+      const std::string round =
+          cat("fulgur/", ::getpid(), "/", std::chrono::system_clock::now().time_since_epoch().count());
       raw_->set(kRound, round);
       return come_to(round);
     }
@@ -74,7 +125,7 @@ class Meeting {
       if (round != over)
         if (auto store = come_to(round)) return store;
       over = round;
-      pause({0});
+      pause([] { return std::vector<int64_t>{0}; });
     }
   }
 
@@ -89,36 +140,51 @@ class Meeting {
     const std::string world = std::to_string(place_.world_size), told = store->compareSet("world", "", world);
     if (told != world) {
       if (may_be_over) return {};
-      throw DistributedError(cat("[strategies.rendezvous] every rank must be told the same number of processes; another rank says ", told, ", this one says ", world, " (", who(place_),
-                                 ")."));
+      throw DistributedError(
+          cat("[strategies.rendezvous] every rank must be told the same number of processes; another rank says ", told,
+              ", this one says ", world, " (", who(place_), ")."));
     }
     if (store->add(cat("here/", place_.rank), 1) != 1) {
       if (may_be_over) return {};
-      throw DistributedError(cat("[strategies.rendezvous] every rank must have a number of its own; ", place_.rank, " came twice (", who(place_), "). Is RANK set for each process?"));
+      throw DistributedError(cat("[strategies.rendezvous] every rank must have a number of its own; ", place_.rank,
+                                 " came twice (", who(place_), "). Is RANK set for each process?"));
     }
-    std::vector<int64_t> missing;
-    for (int64_t rank = 0; rank < place_.world_size; ++rank) missing.push_back(rank);
+    // The last to come says that all are here. A rank asks for that one key: asking for each rank would make the
+    // requests of a start grow with the square of their number.
+    if (store->add("count", 1) == place_.world_size) store->set("all", "1");
+    // Only a rank 0 that lives says go: of an earlier round, all may have been here and died.
+    const char* const signal = named_ && place_.rank != 0 ? "go" : "all";
     while (true) {
-      std::erase_if(missing, [&](int64_t rank) { return store->check({cat("here/", rank)}); });
-      if (missing.empty()) {
-        if (!named_) return store;
-        // Only a rank 0 that lives says this: all may have been here and died.
-        if (place_.rank == 0) return store->set("go", "1"), store;
-        if (store->check({"go"})) return store;
+      if (store->check({signal})) {
+        if (named_ && place_.rank == 0) store->set("go", "1");
+        return store;
       }
       if (place_.environment == "launcher" && raw_->check({launcher_failure_key(place_.restarts)}))
-        throw DistributedError(cat("[strategies.rendezvous] another process of the run failed before all came together (", who(place_), ")."));
+        throw DistributedError(cat(
+            "[strategies.rendezvous] another process of the run failed before all came together (", who(place_), ")."));
       if (may_be_over && current_round() != round) return {};
-      pause(missing.empty() ? std::vector<int64_t>{0} : missing);
+      pause([&] { return missing_in(*store); });
     }
   }
 
-  void pause(const std::vector<int64_t>& missing) {
+  std::vector<int64_t> missing_in(c10d::Store& store) const {
+    std::vector<int64_t> missing;
+    for (int64_t rank = 0; rank < place_.world_size; ++rank)
+      if (!store.check({cat("here/", rank)})) missing.push_back(rank);
+    // All came, but rank 0 has not said so: it is gone again.
+    if (missing.empty()) missing.push_back(0);
+    return missing;
+  }
+
+  void pause(const std::function<std::vector<int64_t>()>& find_missing) {
     if (Clock::now() > until_) {
+      const std::vector<int64_t> missing = find_missing();
       std::vector<std::string> names;
       for (const int64_t rank : missing) names.push_back(std::to_string(rank));
-      throw DistributedError(cat("[strategies.rendezvous] ", place_.world_size - static_cast<int64_t>(missing.size()), " of ", place_.world_size, " ranks joined, missing: ", join(names), " (",
-                                 who(place_), ", waited ", format_double(timeout_s_), " s). Do all processes run, and reach that address?"));
+      throw DistributedError(cat("[strategies.rendezvous] ", place_.world_size - static_cast<int64_t>(missing.size()),
+                                 " of ", place_.world_size, " ranks joined, missing: ", join(names), " (", who(place_),
+                                 ", waited ", format_double(timeout_s_),
+                                 " s). Do all processes run, and reach that address?"));
     }
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, std::chrono::milliseconds(200));
@@ -128,22 +194,33 @@ class Meeting {
   const double timeout_s_;
   const Clock::time_point until_;
   const c10::intrusive_ptr<c10d::Store> raw_;
+  const int64_t number_;
   const bool named_;
   std::chrono::milliseconds pause_{1};
 };
 
 }  // namespace
 
+c10::intrusive_ptr<c10d::Store> meet_in(const c10::intrusive_ptr<c10d::Store>& store, const ProcessPlace& place,
+                                        double timeout_s, int64_t number) {
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  return Meeting(place, timeout_s, until, store, number).run();
+}
+
 c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s) {
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  const auto begin = Clock::now();
   check_resolves(place);
-  const auto raw = open_store(place, std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
+  const KnownStore known = store_for(place, std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
+  const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
   try {
-    return Meeting(place, timeout_s, until, raw).run();
+    return meet_in(known.store, place, timeout_s - waited_s, known.meetings);
   } catch (const DistributedError&) {
     throw;
   } catch (const std::exception& error) {
-    throw DistributedError(cat("[strategies.rendezvous] the store of the run was lost while ranks came together (", who(place), "): ", first_line(error.what())));
+    forget_store(place);
+    throw DistributedError(cat("[strategies.rendezvous] the store of the run was lost while ranks came together (",
+                               who(place), "): ", first_line(error.what())));
   }
 }
 

@@ -10,4 +10,5 @@ set(TEST_SOURCES
   launcher_signals_test.cpp
   launcher_test.cpp
   node_numbers_test.cpp
-  real_launchers_test.cpp)
+  real_launchers_test.cpp
+  rendezvous_requests_test.cpp)

@@ -32,9 +32,9 @@ class FULGUR_API Collectives {
   virtual Tensor all_reduce(const Tensor& value, ReduceOp op) = 0;
   /// Each rank's tensor, by rank. With `with_gradients`, backward reaches the tensors of all ranks.
   virtual std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) = 0;
-  /// The same for tensors that have one shape and dtype on all ranks: row r of the result is rank r's. One exchange where the
-  /// tensor is, which the host does not wait for; all_gather first exchanges the shapes on the host. Shapes are compared the
-  /// first time that one comes, and a difference then is a DistributedError.
+  /// The same for tensors that have one shape and dtype on all ranks: row r of the result is rank r's. One exchange
+  /// where the tensor is, which the host does not wait for; all_gather first exchanges the shapes on the host. Shapes
+  /// are compared the first time that one comes, and a difference then is a DistributedError.
   virtual Tensor all_gather_same(const Tensor& value, bool with_gradients = false);
   virtual Tensor broadcast(const Tensor& value, int64_t source_rank) = 0;
   /// True where `value` is true on any rank.
@@ -47,8 +47,8 @@ class FULGUR_API Collectives {
   virtual std::string broadcast_text(std::string_view text, int64_t source_rank) = 0;
   /// Begins the maximum over ranks of each number, on the host and behind training's back.
   virtual std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) = 0;
-  /// Throws a DistributedError where an exchange on the device has failed. Called where the host has waited for the device:
-  /// exchanges there fail in the background, and what they computed is undefined then.
+  /// Throws a DistributedError where an exchange on the device has failed. Called where the host has waited for the
+  /// device: exchanges there fail in the background, and what they computed is undefined then.
   virtual void check() {}
   /// What this rank does now (a literal), for the message of a rank that waits for it in vain. Cheap; no communication.
   virtual void set_activity(const char* /*what*/) {}

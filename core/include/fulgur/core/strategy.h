@@ -34,8 +34,8 @@ struct FULGUR_API StepPart {
 
 /// What a strategy is told once, before all else.
 struct FULGUR_API StrategySetup {
-  std::vector<at::Device> devices;      ///< that were chosen on this node; the CPU as often as processes are wanted on it
-  bool devices_are_auto = false;        ///< nobody said how many
+  std::vector<at::Device> devices;  ///< that were chosen on this node; the CPU as often as processes are wanted on it
+  bool devices_are_auto = false;    ///< nobody said how many
   int64_t num_nodes = 1;
   bool sync_batchnorm = false;
   std::shared_ptr<Precision> precision;
@@ -62,13 +62,15 @@ class FULGUR_API Strategy {
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
 
-  /// Converts the module's precision and places it; before optimizers are made. The module outlives teardown(), which a destructor calls too.
+  /// Converts the module's precision and places it; before optimizers are made. The module outlives teardown(), which a
+  /// destructor calls too.
   virtual void attach(LightningModule& module) = 0;
-  /// Copies of the module that the strategy wants beside it, each with a run context of its own. The Trainer makes them, sets
-  /// them up as it does the module and gives them to `attach_replicas`, behind `attach`.
+  /// Copies of the module that the strategy wants beside it, each with a run context of its own. The Trainer makes
+  /// them, sets them up as it does the module and gives them to `attach_replicas`, behind `attach`.
   virtual size_t replicas_wanted() const { return 0; }
   /// Throws a ConfigError where a replica has other tensors than the module.
-  virtual void attach_replicas(LightningModule& /*module*/, const std::vector<std::shared_ptr<LightningModule>>& /*replicas*/) {}
+  virtual void attach_replicas(LightningModule& /*module*/,
+                               const std::vector<std::shared_ptr<LightningModule>>& /*replicas*/) {}
   /// Once, with the optimizers of a fit, before its first step: where a checkpoint is resumed, behind `load_state`.
   virtual void start_training(LightningModule& /*module*/, const std::vector<Optimizer*>& /*optimizers*/) {}
   /// Before each forward of training.
@@ -84,11 +86,17 @@ class FULGUR_API Strategy {
   /// True where `split` may cut a batch.
   virtual bool splits_batches() const { return false; }
   /// Cuts a batch on `device()` into parts, in the order of its samples; empty: the module computes it whole.
-  virtual std::vector<StepPart> split(LightningModule& /*module*/, const Batch& /*batch*/, Stage /*stage*/) { return {}; }
+  virtual std::vector<StepPart> split(LightningModule& /*module*/, const Batch& /*batch*/, Stage /*stage*/) {
+    return {};
+  }
   /// Calls `work` with 0 to `parts` - 1: at the same time where each part has a module of its own, else in order.
   virtual void run_parts(size_t parts, const std::function<void(size_t)>& work);
   /// Runs the module's `backward` hook; with GradSync::now, gradients are exchanged where there are several ranks.
   virtual void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) = 0;
+  /// Averages the gradients of the optimizer's parameters over all ranks, after backwards with GradSync::deferred that
+  /// no exchanging one followed. All ranks must call it. A parameter without a gradient counts as zero if another rank
+  /// has one.
+  virtual void sync_gradients(Optimizer& /*optimizer*/) {}
   /// The loop calls this, it calls precision.step, that calls the optimizer. `closure` is empty but for optimizers that
   /// need one.
   virtual void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf);

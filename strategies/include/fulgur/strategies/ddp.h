@@ -14,8 +14,8 @@ namespace detail {
 class GradientReducer;
 }
 
-/// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients are
-/// averaged while backward still computes (LibTorch's c10d::Reducer).
+/// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients
+/// are averaged while backward still computes (LibTorch's c10d::Reducer).
 class FULGUR_API DdpStrategy final : public Strategy {
  public:
   struct FULGUR_API Options {
@@ -57,6 +57,7 @@ class FULGUR_API DdpStrategy final : public Strategy {
   void before_evaluation(LightningModule& module) override;
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
+  void sync_gradients(Optimizer& optimizer) override;
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.
   void after_step(LightningModule& module, int64_t global_step) override;

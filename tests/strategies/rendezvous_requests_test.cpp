@@ -1,0 +1,92 @@
+// What ranks ask of the store until all have come, counted without processes: ranks are threads, the store is in
+// memory.
+#include <atomic>
+#include <catch2/catch_test_macros.hpp>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+#include "rendezvous.h"
+
+using namespace fulgur;
+
+namespace {
+
+class CountingStore final : public c10d::Store {
+ public:
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::intrusive_ptr<c10d::Store>::unsafe_reclaim_from_nonowning(this);
+  }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override { ++changes, store_->set(key, value); }
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override {
+    ++changes;
+    return store_->compareSet(key, expected, desired);
+  }
+  std::vector<uint8_t> get(const std::string& key) override { return ++looks, store_->get(key); }
+  int64_t add(const std::string& key, int64_t value) override { return ++changes, store_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
+  bool check(const std::vector<std::string>& keys) override {
+    looks += static_cast<int64_t>(keys.size());
+    return store_->check(keys);
+  }
+  int64_t getNumKeys() override { return store_->getNumKeys(); }
+  void wait(const std::vector<std::string>& keys) override { store_->wait(keys); }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+    store_->wait(keys, timeout);
+  }
+
+  std::atomic<int64_t> changes = 0, looks = 0;
+
+ private:
+  c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
+};
+
+}  // namespace
+
+TEST_CASE("requests of a rank at the start do not grow with the number of ranks") {
+  for (const int64_t ranks : {8, 64, 512, 1024}) {
+    CAPTURE(ranks);
+    const auto store = c10::make_intrusive<CountingStore>();
+    const auto place_of = [&](int64_t rank) {
+      ProcessPlace place;
+      place.rank = rank;
+      place.world_size = ranks;
+      place.environment = "variables";
+      return place;
+    };
+    // Two runs of the same processes after each other.
+    for (const int64_t number : {0, 1}) {
+      const int64_t before = store->changes;
+      std::vector<std::thread> all;
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        all.emplace_back([&, rank] { fulgur::detail::meet_in(store, place_of(rank), 300, number); });
+      for (std::thread& rank : all) rank.join();
+      // The number of processes, the place, the count; the last to come says that all are here.
+      CHECK(store->changes - before == 3 * ranks + 1);
+    }
+  }
+}
+
+TEST_CASE("the last rank to come looks once, and a rank that waits looks ever more seldom") {
+  const auto store = c10::make_intrusive<CountingStore>();
+  constexpr int64_t kRanks = 512;
+  const auto place_of = [&](int64_t rank) {
+    ProcessPlace place;
+    place.rank = rank;
+    place.world_size = kRanks;
+    place.environment = "variables";
+    return place;
+  };
+  std::thread first([&] { fulgur::detail::meet_in(store, place_of(0), 300, 0); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // 1, 2, 4 … 128 ms and then each 200 ms: about ten looks, where there is one for each missing rank it would be
+  // thousands.
+  CHECK(store->looks <= 20);
+  for (int64_t rank = 1; rank + 1 < kRanks; ++rank)
+    store->add("fulgur/0/0/here/" + std::to_string(rank), 1), store->add("fulgur/0/0/count", 1);
+  const int64_t before = store->looks;
+  fulgur::detail::meet_in(store, place_of(kRanks - 1), 300, 0);
+  CHECK(store->looks - before <= 3);
+  first.join();
+}
