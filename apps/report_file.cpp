@@ -53,7 +53,8 @@ std::string report_json(const std::string& verb, const FitReport& report) {
   json["global_step"] = report.global_step;
   json["train_seconds"] = number(report.train_seconds);
   json["peak_memory"] = Json::array();
-  for (const PeakMemory& peak : report.peak_memory) json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
+  for (const PeakMemory& peak : report.peak_memory)
+    json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
   json["captured_batches"] = report.captured_batches;
   json["not_captured"] = report.not_captured ? Json(*report.not_captured) : Json(nullptr);
   json["run_dir"] = path_of(report.run_dir);

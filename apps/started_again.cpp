@@ -16,7 +16,9 @@ namespace fulgur::cli {
 namespace fs = std::filesystem;
 namespace {
 
-double seconds(const timespec& time) { return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec); }
+double seconds(const timespec& time) {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 double now_s(clockid_t clock) {
   timespec time{};
@@ -47,14 +49,18 @@ fs::path newest_run(const Config& config) {
   std::error_code error;
   if (!config.folder.empty() && fs::is_directory(config.folder / "checkpoints", error)) return config.folder;
   std::string name = "fulgur_logs";
-  if (!config.trainer.logger.loggers.empty()) name = config.trainer.logger.loggers.front().create()->run_name().value_or(name);
+  if (!config.trainer.logger.loggers.empty())
+    name = config.trainer.logger.loggers.front().create()->run_name().value_or(name);
   fs::path newest;
   int64_t most = -1;
   for (const auto& entry : fs::directory_iterator(fs::path(config.trainer.default_root_dir) / name, error)) {
     const std::string folder = entry.path().filename().string();
     const std::string_view mark = "version_";
     int64_t number = -1;
-    if (!folder.starts_with(mark) || std::from_chars(folder.data() + mark.size(), folder.data() + folder.size(), number).ptr != folder.data() + folder.size()) continue;
+    if (!folder.starts_with(mark) ||
+        std::from_chars(folder.data() + mark.size(), folder.data() + folder.size(), number).ptr !=
+            folder.data() + folder.size())
+      continue;
     if (number > most) most = number, newest = entry.path();
   }
   return newest;
@@ -73,7 +79,11 @@ std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessP
   const Config told = config;
   config.ckpt_path = "auto";
   const auto differences = agree_with_checkpoint(config, locks);
-  if (config.ckpt_path != "auto" || finished) return differences;
+  // Of another run, where this one was ended before its first checkpoint.
+  std::error_code error;
+  const bool of_this_run = config.ckpt_path != "auto" &&
+                           fs::equivalent(fs::path(*config.ckpt_path).parent_path(), run / "checkpoints", error);
+  if (of_this_run || finished) return differences;
   config = told;
   return agree_with_checkpoint(config, locks);
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "exchange_verbs.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
@@ -10,7 +11,6 @@
 #include "fulgur/strategies/launcher.h"
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
-#include "exchange_verbs.h"
 #include "inspect_verb.h"
 #include "prepared_run.h"
 #include "print.h"
@@ -35,17 +35,27 @@ void save_report(const CommandLine& command, const std::string& json) {
 
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place) {
   const bool first_rank = !place || place->rank == 0;
-  const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank) : agree_with_checkpoint(config, first_rank);
+  const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
+                                                        : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
-  if (report.rank != 0) return report.exit_code;
+  if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
   save_report(command, report_json("fit", report));
-  print(metrics_table("Fit metric", {report.metrics}));
+  // A run that had finished before has none.
+  if (!report.metrics.empty()) print(metrics_table("Fit metric", {report.metrics}));
   return report.exit_code;
 }
 
+// Weights of a module that was just made say nothing of the training before.
+void warn_of_untrained(const Config& config) {
+  if (!config.ckpt_path)
+    log::warn("cli.untrained_weights",
+              "no checkpoint is given, so the weights are those of a new module. Use --ckpt_path last, best or a path");
+}
+
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb) {
+  warn_of_untrained(config);
   PreparedRun run = prepare(config, verb);
   const bool validates = verb == fulgur::Verb::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
@@ -53,11 +63,13 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
   if (report.rank != 0) return report.exit_code;
   save_report(command, report_json(command.verb, report));
   // Cut short by a signal, there is nothing to show.
-  if (report.exit_code == ExitCode::ok) print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
+  if (report.exit_code == ExitCode::ok)
+    print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
   return report.exit_code;
 }
 
 ExitCode predict(const CommandLine& command, const Config& config) {
+  warn_of_untrained(config);
   PreparedRun run = prepare(config, fulgur::Verb::predict);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -69,10 +81,14 @@ ExitCode predict(const CommandLine& command, const Config& config) {
 }
 
 // Where this process stands among those of a run; nothing where nobody started it as one of several.
-std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) { return detect_cluster_environment(process_environment(), strategy.options().cluster_environment); }
+std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) {
+  return detect_cluster_environment(process_environment(), strategy.options().cluster_environment);
+}
 
-// Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked for.
-std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& strategy, const std::vector<std::string>& arguments) {
+// Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked
+// for.
+std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& strategy,
+                                     const std::vector<std::string>& arguments) {
   const int64_t processes = count_processes(config.trainer);
   if (processes * config.trainer.num_nodes == 1) return std::nullopt;
   const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
@@ -101,7 +117,8 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
 
   const Config config = load_config(command.sources);
   if (command.print_config) return print(to_yaml(config.write(), *command.print_config)), ExitCode::ok;
-  if (command.verb == "config") return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
+  if (command.verb == "config")
+    return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
   if (command.report) check_report_path(*command.report);
   if (command.verb == "import") return import_weights(command, config);
   std::optional<ProcessPlace> place;

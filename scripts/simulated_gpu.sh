@@ -9,7 +9,7 @@
 set -euo pipefail
 
 me="$(basename "$0")"
-[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" | sed "s#scripts/simulated_gpu.sh#$me#" >&2; exit 2; }
 root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
 whole() { [ -e "$1/libcudart.so.13" ] && [ -e "$1/libsimulated_cuda_operators.so" ]; }
 dir="${FULGUR_SIMULATED_CUDA_DIR:-}"

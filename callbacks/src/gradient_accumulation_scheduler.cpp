@@ -14,24 +14,32 @@ namespace {
 std::optional<Interval> parse_key(const std::string& key) {
   int64_t epoch = 0;
   const auto [rest, bad] = std::from_chars(key.data(), key.data() + key.size(), epoch);
-  if (bad == std::errc() && rest == key.data() + key.size() && epoch >= 0) return Interval{static_cast<double>(epoch), Interval::Unit::epochs};
+  if (bad == std::errc() && rest == key.data() + key.size() && epoch >= 0)
+    return Interval{static_cast<double>(epoch), Interval::Unit::epochs};
   return Interval::parse(key);
 }
 
-ConfigError wrong(const std::string& what) { return ConfigError(cat("[callbacks.GradientAccumulationScheduler] ", what)); }
+ConfigError wrong(const std::string& what) {
+  return ConfigError(cat("[callbacks.GradientAccumulationScheduler] ", what));
+}
 
 }  // namespace
 
 void GradientAccumulationScheduler::Options::fields(Fields& f) {
-  f(scheduling, "scheduling", "Batches of a step, by the epoch (or interval, such as 500st or 0.5dur) from which on they hold.").required();
+  f(scheduling, "scheduling",
+    "Batches of a step, by the epoch (or interval, such as 500st or 0.5dur) from which on they hold.")
+      .required();
 }
 
 GradientAccumulationScheduler::GradientAccumulationScheduler(Options options) {
-  if (options.scheduling.empty()) throw wrong("scheduling must not be empty. Write for example {4: 2}: from epoch 4 on 2 batches make a step.");
+  if (options.scheduling.empty())
+    throw wrong("scheduling must not be empty. Write for example {4: 2}: from epoch 4 on 2 batches make a step.");
   std::string first_key;
   for (const auto& [key, factor] : options.scheduling) {
     const auto from = parse_key(key);
-    if (!from) throw wrong(cat("a key of scheduling is an epoch (4) or an interval (500st, 0.5dur); got '", escape_controls(key), "'."));
+    if (!from)
+      throw wrong(
+          cat("a key of scheduling is an epoch (4) or an interval (500st, 0.5dur); got '", escape_controls(key), "'."));
     if (factor < 1) throw wrong(cat("a factor must be at least 1; got ", factor, " at '", key, "'."));
     if (changes_.empty()) {
       unit_ = from->unit;
@@ -39,7 +47,8 @@ GradientAccumulationScheduler::GradientAccumulationScheduler(Options options) {
     } else if (from->unit != unit_) {
       throw wrong(cat("the keys of scheduling must be in one unit; got '", first_key, "' and '", key, "'."));
     }
-    const auto same = std::find_if(changes_.begin(), changes_.end(), [&](const Change& c) { return c.from == from->value; });
+    const auto same =
+        std::find_if(changes_.begin(), changes_.end(), [&](const Change& c) { return c.from == from->value; });
     if (same != changes_.end()) throw wrong(cat("one position stands twice in scheduling: ", from->text(), "."));
     changes_.push_back({from->value, factor});
   }
@@ -58,36 +67,52 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
   const Progress& progress = run.progress();
   const auto epochs = [&] {
     const auto batches = run.num_batches(Stage::train);
-    const double part = batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
+    const double part =
+        batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
     return static_cast<double>(progress.epoch) + part;
   };
   switch (unit_) {
-    case Interval::Unit::epochs: return epochs();
-    case Interval::Unit::steps: return static_cast<double>(progress.global_step);
-    case Interval::Unit::samples: return static_cast<double>(progress.samples_seen);
+    case Interval::Unit::epochs:
+      return epochs();
+    case Interval::Unit::steps:
+      return static_cast<double>(progress.global_step);
+    case Interval::Unit::samples:
+      return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.counts_tokens()) throw wrong("scheduling counts tokens, but the module does not tell them. Override num_tokens(batch).");
+      if (!run.counts_tokens())
+        throw wrong("scheduling counts tokens, but the module does not tell them. Override num_tokens(batch).");
       return static_cast<double>(progress.tokens_seen);
-    case Interval::Unit::seconds: return run.fit_time_s();
-    case Interval::Unit::run: break;
+    case Interval::Unit::seconds:
+      return run.fit_time_s();
+    case Interval::Unit::run:
+      break;
   }
-  // Not `part_done()`, where epochs are the limit: its estimate of all steps moves with the factor that is decided here.
+  // Not `part_done()`, where epochs are the limit: its estimate of all steps moves with the factor that is decided
+  // here.
   std::optional<double> part;
-  if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(Stage::train)) part = epochs() / static_cast<double>(*run.max_epochs());
+  if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(Stage::train))
+    part = epochs() / static_cast<double>(*run.max_epochs());
   if (run.max_steps() && *run.max_steps() > 0)
-    part = std::max(part.value_or(0), static_cast<double>(progress.global_step) / static_cast<double>(*run.max_steps()));
+    part =
+        std::max(part.value_or(0), static_cast<double>(progress.global_step) / static_cast<double>(*run.max_steps()));
   if (!part) part = run.part_done();
-  if (!part) throw wrong("scheduling names parts of the run, whose length is not known. Set max_epochs with a loader of known length, max_steps or max_time.");
+  if (!part)
+    throw wrong(
+        "scheduling names parts of the run, whose length is not known. Set max_epochs with a loader of known length, "
+        "max_steps or max_time.");
   return *part;
 }
 
 void GradientAccumulationScheduler::on_train_start(RunContext& run) {
+  if (unit_ == Interval::Unit::samples || unit_ == Interval::Unit::tokens) run.count_each_batch();
   const bool fresh = run.progress().batches_total.completed == 0;
   // In a resumed fit it is what this callback had set.
   if (fresh && run.accumulation() != 1)
-    throw wrong(cat("accumulate_grad_batches is ", run.accumulation(), ", and scheduling sets it too. Remove one of the two."));
+    throw wrong(
+        cat("accumulate_grad_batches is ", run.accumulation(), ", and scheduling sets it too. Remove one of the two."));
   if (!run.module().automatic_optimization())
-    throw wrong("a module with manual optimization makes its own steps, which scheduling cannot change. Remove the callback.");
+    throw wrong(
+        "a module with manual optimization makes its own steps, which scheduling cannot change. Remove the callback.");
   apply(run);
 }
 

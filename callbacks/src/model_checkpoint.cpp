@@ -22,8 +22,10 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(save_weights_only, "save_weights_only", "Without optimizer and loop state: for inference, not for going on.");
   f(auto_insert_metric_name, "auto_insert_metric_name", "Write name=value into file names, not the value alone.");
   f(every_n_train_steps, "every_n_train_steps", "A checkpoint every n optimizer steps.").at_least(1);
-  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.").units({"s", "min", "h"});
-  f(every_n_epochs, "every_n_epochs", "A checkpoint every n epochs; default 1 where no other trigger is set.").at_least(1);
+  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.")
+      .units({"s", "min", "h"});
+  f(every_n_epochs, "every_n_epochs", "A checkpoint every n epochs; default 1 where no other trigger is set.")
+      .at_least(1);
   f(every, "every", "A checkpoint each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
   f(save_on_train_epoch_end, "save_on_train_epoch_end",
     "Save at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
@@ -37,34 +39,46 @@ ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options))
   if (options_.every_n_epochs) triggers.emplace_back("every_n_epochs");
   if (options_.every) triggers.emplace_back("every");
   if (triggers.size() > 1)
-    throw ConfigError(cat("[callbacks.ModelCheckpoint] ", join(triggers, " and "), " exclude each other. Set one of them; for several triggers use "
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] ", join(triggers, " and "),
+                          " exclude each other. Set one of them; for several triggers use "
                           "several ModelCheckpoints."));
   if (triggers.empty()) options_.every_n_epochs = 1;
   if (options_.train_time_interval && options_.train_time_interval->unit != Interval::Unit::seconds)
-    throw ConfigError(cat("[callbacks.ModelCheckpoint] train_time_interval must be a time such as 30min; got '", options_.train_time_interval->text(), "'."));
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] train_time_interval must be a time such as 30min; got '",
+                          options_.train_time_interval->text(), "'."));
   if (!options_.monitor && options_.save_top_k > 1)
-    throw ConfigError(cat("[callbacks.ModelCheckpoint] save_top_k: ", options_.save_top_k, " needs a monitor to rank by. Set monitor, or save_top_k: -1 to keep all."));
+    throw ConfigError(cat("[callbacks.ModelCheckpoint] save_top_k: ", options_.save_top_k,
+                          " needs a monitor to rank by. Set monitor, or save_top_k: -1 to keep all."));
   if (options_.every) trigger_.emplace(*options_.every);
   if (options_.train_time_interval) trigger_.emplace(*options_.train_time_interval);
   // A template that cannot be filled is found now, not after an epoch.
-  if (options_.filename) detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
+  if (options_.filename)
+    detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
 }
 
 std::string ModelCheckpoint::state_key() const {
   return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", options_.mode,
-             ", every_n_train_steps=", options_.every_n_train_steps.value_or(0), ", every_n_epochs=", options_.every_n_epochs.value_or(0),
+             ", every_n_train_steps=", options_.every_n_train_steps.value_or(0),
+             ", every_n_epochs=", options_.every_n_epochs.value_or(0),
              ", train_time_interval=", options_.train_time_interval ? options_.train_time_interval->text() : "none",
-             options_.every ? cat(", every=", options_.every->text()) : "", ", filename=", options_.filename.value_or("default"), "}");
+             options_.every ? cat(", every=", options_.every->text()) : "",
+             ", filename=", options_.filename.value_or("default"), "}");
 }
 
 StateTree ModelCheckpoint::state() const {
   StateTree::List kept;
   // By name: a run folder may be moved.
-  for (const Kept& item : kept_) kept.push_back(StateTree::map({{"name", item.path.filename().string()}, {"score", item.score}}));
+  for (const Kept& item : kept_)
+    kept.push_back(StateTree::map({{"name", item.path.filename().string()}, {"score", item.score}}));
   StateTree::List pending;
   for (const auto& [ticket, score] : pending_)
-    pending.push_back(StateTree::map({{"ticket", static_cast<int64_t>(ticket)}, {"score", score ? StateTree(*score) : StateTree(nullptr)}}));
-  StateTree tree = StateTree::map({{"kept", std::move(kept)}, {"pending", std::move(pending)}, {"folder", folder_.string()}, {"saved_step", saved_step_}});
+    pending.push_back(StateTree::map(
+        {{"ticket", static_cast<int64_t>(ticket)}, {"score", score ? StateTree(*score) : StateTree(nullptr)}}));
+  StateTree tree = StateTree::map({{"kept", std::move(kept)},
+                                   {"pending", std::move(pending)},
+                                   {"folder", folder_.string()},
+                                   {"saved_step", saved_step_},
+                                   {"waits_for_validation", waits_for_validation_}});
   tree["best_score"] = best_score_ ? StateTree(*best_score_) : StateTree(nullptr);
   return tree;
 }
@@ -72,13 +86,16 @@ StateTree ModelCheckpoint::state() const {
 void ModelCheckpoint::load_state(const StateTree& state) {
   std::vector<Kept> kept;
   const std::filesystem::path folder = state.at("folder").as_string();
-  for (const StateTree& item : state.at("kept").as_list()) kept.push_back({folder / item.at("name").as_string(), item.at("score").as_double()});
+  for (const StateTree& item : state.at("kept").as_list())
+    kept.push_back({folder / item.at("name").as_string(), item.at("score").as_double()});
   std::map<uint64_t, std::optional<double>> pending;
   for (const StateTree& item : state.at("pending").as_list())
-    pending[static_cast<uint64_t>(item.at("ticket").as_int())] = item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
+    pending[static_cast<uint64_t>(item.at("ticket").as_int())] =
+        item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
   std::optional<double> best;
   if (!state.at("best_score").is_null()) best = state.at("best_score").as_double();
   const int64_t step = state.at("saved_step").as_int();
+  waits_for_validation_ = state.contains("waits_for_validation") && state.at("waits_for_validation").as_bool();
   folder_ = folder;
   kept_ = std::move(kept);
   pending_ = std::move(pending);
@@ -87,7 +104,8 @@ void ModelCheckpoint::load_state(const StateTree& state) {
 }
 
 bool ModelCheckpoint::enabled(RunContext& run) const {
-  return !run.sanity_checking() && !run.fast_dev_run() && run.verb() == Verb::fit && run.progress().global_step != saved_step_;
+  return !run.sanity_checking() && !run.fast_dev_run() && run.verb() == Verb::fit &&
+         run.progress().global_step != saved_step_;
 }
 
 bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
@@ -107,7 +125,8 @@ void ModelCheckpoint::setup(RunContext&, Verb) {
 }
 
 void ModelCheckpoint::on_train_start(RunContext& run) {
-  const std::filesystem::path folder = std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
+  const std::filesystem::path folder =
+      std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
   if (folder != folder_) {
     // Of a run folder that was moved; ranks of another folder mean nothing here.
     for (Kept& item : kept_) item.path = folder / item.path.filename();
@@ -167,8 +186,13 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
   if (!options_.save_on_exception || signal || !trained || !enabled(run)) return;
   // Beside the ranked ones: it is kept, whatever its score.
   saved_step_ = run.progress().global_step;
-  run.request_checkpoint({.name = name_for(run), .reason = cat("exception: ", error.what()), .best = false, .keep = true,
-                          .weights_only = options_.save_weights_only, .owner = state_key(), .score = {}});
+  run.request_checkpoint({.name = name_for(run),
+                          .reason = cat("exception: ", error.what()),
+                          .best = false,
+                          .keep = true,
+                          .weights_only = options_.save_weights_only,
+                          .owner = state_key(),
+                          .score = {}});
 }
 
 std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
@@ -179,8 +203,9 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
     if (field == "step") return static_cast<double>(run.progress().global_step);
     return run.metric(field);
   };
-  std::string name = detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
-                                                  options_.filename ? options_.auto_insert_metric_name : true, value_of);
+  std::string name =
+      detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
+                                   options_.filename ? options_.auto_insert_metric_name : true, value_of);
   return folder_ / name;
 }
 
@@ -193,20 +218,28 @@ void ModelCheckpoint::save(RunContext& run) {
     if (!score) {
       if (!warned_)
         log::warn("model_checkpoint.monitor_missing",
-                  cat("ModelCheckpoint monitors '", *options_.monitor, "', which was not logged; there are: ", join(run.metric_names()),
-                      ". Checkpoints are not ranked until it is"));
+                  cat("ModelCheckpoint monitors '", *options_.monitor, "', which was not logged; there are: ",
+                      join(run.metric_names()), ". Checkpoints are not ranked until it is"));
       warned_ = true;
       ranked = best = false;
     } else {
-      if (std::isnan(*score)) score = options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      if (std::isnan(*score))
+        score =
+            options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
       best = best && (!best_score_ || better(*score, *best_score_));
-      if (options_.save_top_k > 0 && kept_.size() >= static_cast<size_t>(options_.save_top_k)) ranked = better(*score, kept_.back().score);
+      if (options_.save_top_k > 0 && kept_.size() >= static_cast<size_t>(options_.save_top_k))
+        ranked = better(*score, kept_.back().score);
     }
   }
   if (!ranked && !options_.save_last) return;
   saved_step_ = run.progress().global_step;
-  CheckpointRequest request{.name = name_for(run), .reason = options_.monitor ? cat("monitor ", *options_.monitor) : "trigger", .best = best,
-                            .keep = ranked, .weights_only = options_.save_weights_only, .owner = state_key(), .score = score};
+  CheckpointRequest request{.name = name_for(run),
+                            .reason = options_.monitor ? cat("monitor ", *options_.monitor) : "trigger",
+                            .best = best,
+                            .keep = ranked,
+                            .weights_only = options_.save_weights_only,
+                            .owner = state_key(),
+                            .score = score};
   // The state inside the checkpoint already counts it, as if it were safe: a checkpoint that is not has no state.
   if (best && score) best_score_ = score;
   const uint64_t ticket = run.request_checkpoint(std::move(request));
@@ -216,13 +249,15 @@ void ModelCheckpoint::save(RunContext& run) {
 void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {
   if (info.request.owner != state_key()) return;
   if (options_.verbose)
-    run.print(cat("checkpoint ", info.path, info.request.score ? cat(" (", *options_.monitor, " ", *info.request.score, ")") : ""));
+    run.print(cat("checkpoint ", info.path,
+                  info.request.score ? cat(" (", *options_.monitor, " ", *info.request.score, ")") : ""));
   const auto found = pending_.find(info.ticket);
   if (found == pending_.end()) return;
   const double score = found->second.value_or(0);
   pending_.erase(found);
   // Without a monitor a newer one ranks before those of equal score.
-  const auto place = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& k) { return options_.monitor ? better(score, k.score) : true; });
+  const auto place = std::find_if(kept_.begin(), kept_.end(),
+                                  [&](const Kept& k) { return options_.monitor ? better(score, k.score) : true; });
   kept_.insert(place, {info.path, score});
   while (options_.save_top_k >= 0 && kept_.size() > static_cast<size_t>(options_.save_top_k)) {
     run.release_checkpoint(kept_.back().path, state_key());

@@ -29,8 +29,8 @@ struct ThroughputMonitor::Measuring {
     window = {};
     const Progress& progress = run.progress();
     batches = progress.batches_total.processed;
-    samples = progress.samples_seen;
-    tokens = progress.tokens_seen;
+    samples = progress.own_samples;
+    tokens = progress.own_tokens;
     data_wait_s = run.data_wait_s();
     span_began = clock.now();
     open = true;
@@ -45,8 +45,8 @@ struct ThroughputMonitor::Measuring {
     pause();
     const Progress& progress = run.progress();
     window.batches = progress.batches_total.processed - batches;
-    window.samples = progress.samples_seen - samples;
-    window.tokens = progress.tokens_seen - tokens;
+    window.samples = progress.own_samples - samples;
+    window.tokens = progress.own_tokens - tokens;
     window.data_wait_s = run.data_wait_s() - data_wait_s;
     return std::move(window);
   }
@@ -64,13 +64,18 @@ struct ThroughputMonitor::Measuring {
 void ThroughputMonitor::Options::fields(Fields& f) {
   f(window_size, "window_size", "Training batches that a rate is taken over.").at_least(1);
   f(separator, "separator", "Between `device` or `global` and the name of a rate.");
-  f(flops_per_sample, "flops_per_sample", "Floating-point operations of forward and backward for one sample; null: FLOP/s are not logged.").greater_than(0);
-  f(peak_flops, "peak_flops", "FLOP/s of one device at its best, for mfu; null: from a table of GPUs, by name and precision.").greater_than(0);
+  f(flops_per_sample, "flops_per_sample",
+    "Floating-point operations of forward and backward for one sample; null: FLOP/s are not logged.")
+      .greater_than(0);
+  f(peak_flops, "peak_flops",
+    "FLOP/s of one device at its best, for mfu; null: from a table of GPUs, by name and precision.")
+      .greater_than(0);
 }
 
 ThroughputMonitor::ThroughputMonitor(Options options) : options_(std::move(options)) {
   if (options_.peak_flops && !options_.flops_per_sample)
-    throw ConfigError("[callbacks.ThroughputMonitor] peak_flops does nothing without flops_per_sample. Set both, or leave it out.");
+    throw ConfigError(
+        "[callbacks.ThroughputMonitor] peak_flops does nothing without flops_per_sample. Set both, or leave it out.");
 }
 
 ThroughputMonitor::~ThroughputMonitor() = default;
@@ -81,11 +86,13 @@ void ThroughputMonitor::find_peak(RunContext& run) {
   const at::Device device = run.device();
   const auto* accelerator = device.is_cpu() ? nullptr : find_accelerator("cuda");
   const std::string name = accelerator != nullptr ? accelerator->device_name(device.index()) : "cpu";
-  const bool tf32 = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) == at::Float32Precision::TF32;
+  const bool tf32 = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+                    at::Float32Precision::TF32;
   if (const auto kind = detail::matmul_kind(run.precision_name(), tf32)) peak_ = detail::peak_flops(name, *kind);
   if (!peak_)
     log::warn("throughput_monitor.peak_unknown",
-              cat("[callbacks.ThroughputMonitor] the peak FLOP/s of '", name, "' in ", run.precision_name(), " are not known, so mfu is not logged. Set peak_flops."));
+              cat("[callbacks.ThroughputMonitor] the peak FLOP/s of '", name, "' in ", run.precision_name(),
+                  " are not known, so mfu is not logged. Set peak_flops."));
 }
 
 void ThroughputMonitor::on_train_start(RunContext& run) {
@@ -98,8 +105,10 @@ void ThroughputMonitor::on_train_batch_end(RunContext& run, const StepOutput&, c
   if (!std::exchange(m.began, true)) return m.begin(run);
   if (run.progress().batches_total.processed - m.batches < options_.window_size) return;
   Window window = m.end(run);
-  if (!m.waits_for_device) log(run, window);
-  else if (const auto before = std::exchange(m.ended, std::move(window))) log(run, *before);
+  if (!m.waits_for_device)
+    log(run, window);
+  else if (const auto before = std::exchange(m.ended, std::move(window)))
+    log(run, *before);
   m.begin(run);
 }
 
@@ -142,7 +151,7 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   run.log("data_wait_share", window.data_wait_s / host_seconds, of_all);
 }
 
-[[maybe_unused]] static const bool registered =
-    Registry<Callback>::add<ThroughputMonitor>("ThroughputMonitor", "Logs batches, samples, tokens and FLOP/s a second, and how long training waits for data.");
+[[maybe_unused]] static const bool registered = Registry<Callback>::add<ThroughputMonitor>(
+    "ThroughputMonitor", "Logs batches, samples, tokens and FLOP/s a second, and how long training waits for data.");
 
 }  // namespace fulgur

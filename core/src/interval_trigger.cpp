@@ -9,7 +9,8 @@
 namespace fulgur {
 
 IntervalTrigger::IntervalTrigger(Interval every) : every_(every) {
-  if (!(every.value > 0)) throw ConfigError(cat("[core.interval] an interval must be longer than 0; got ", every.text(), "."));
+  if (!(every.value > 0))
+    throw ConfigError(cat("[core.interval] an interval must be longer than 0; got ", every.text(), "."));
 }
 
 double IntervalTrigger::position(RunContext& run) const {
@@ -18,21 +19,27 @@ double IntervalTrigger::position(RunContext& run) const {
     case Interval::Unit::epochs: {
       // Inside an epoch a part of it counts, where its length is known.
       const auto batches = run.num_batches(Stage::train);
-      const double part = batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
+      const double part =
+          batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
       // At the end of an epoch it counts as done, also where the number of its batches is not known.
       return std::max(static_cast<double>(progress.epoch) + part, static_cast<double>(progress.epochs.processed));
     }
-    case Interval::Unit::steps: return static_cast<double>(progress.global_step);
-    case Interval::Unit::samples: return static_cast<double>(progress.samples_seen);
+    case Interval::Unit::steps:
+      return static_cast<double>(progress.global_step);
+    case Interval::Unit::samples:
+      return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
       if (!run.counts_tokens())
-        throw ConfigError(cat("[core.interval] ", every_.text(), " counts tokens, but the module does not tell them. Override num_tokens(batch)."));
+        throw ConfigError(cat("[core.interval] ", every_.text(),
+                              " counts tokens, but the module does not tell them. Override num_tokens(batch)."));
       return static_cast<double>(progress.tokens_seen);
-    case Interval::Unit::seconds: return run.agreed_time_s();
+    case Interval::Unit::seconds:
+      return run.agreed_time_s();
     case Interval::Unit::run: {
       const auto part = run.part_done();
       if (!part)
-        throw ConfigError(cat("[core.interval] ", every_.text(), " is a part of the run, whose length is not known. Set max_steps or max_time, or "
+        throw ConfigError(cat("[core.interval] ", every_.text(),
+                              " is a part of the run, whose length is not known. Set max_steps or max_time, or "
                               "max_epochs with a loader of known length."));
       return *part;
     }
@@ -40,7 +47,10 @@ double IntervalTrigger::position(RunContext& run) const {
   return 0;
 }
 
-void IntervalTrigger::start(RunContext& run) { last_ = position(run); }
+void IntervalTrigger::start(RunContext& run) {
+  if (every_.unit == Interval::Unit::samples || every_.unit == Interval::Unit::tokens) run.count_each_batch();
+  last_ = position(run);
+}
 
 bool IntervalTrigger::due(RunContext& run) {
   const double now = position(run);

@@ -6,11 +6,19 @@
 #include <utility>
 
 namespace fulgur {
+namespace {
+
+// Whether the memory is freed when `tensor` is gone. A view that was made in grad mode keeps its base.
+bool is_last_holder(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || tensor.use_count() != 1) return false;
+  if (!tensor.is_view()) return tensor.storage().use_count() == 1;
+  return tensor.TensorBase::_base().use_count() == 1 && tensor.storage().use_count() == 2;
+}
+
+}  // namespace
 
 void let_go(Tensor& tensor) noexcept {
-  const bool is_last =
-      tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 && tensor.storage().use_count() == 1;
-  if (is_last) {
+  if (is_last_holder(tensor)) {
     // Its destructor would call this function, and may not throw.
     c10::DataPtr memory = tensor.storage().set_data_ptr(c10::DataPtr(nullptr, tensor.device()));
     const c10::DeleterFnPtr free = memory.get_deleter();

@@ -11,7 +11,8 @@
 namespace fulgur {
 
 StepNotOverridden::StepNotOverridden(const std::string& step)
-    : Error(cat("[core.LightningModule] ", step, " is not overridden by the module. Override it, or do not run this stage.")) {}
+    : Error(cat("[core.LightningModule] ", step,
+                " is not overridden by the module. Override it, or do not run this stage.")) {}
 StepNotOverridden::~StepNotOverridden() = default;
 
 LightningModule::~LightningModule() = default;
@@ -27,25 +28,32 @@ void LightningModule::optimizer_zero_grad(int64_t, int64_t, Optimizer& optimizer
 void LightningModule::backward(const Tensor& loss, const BackwardOptions& options) {
   // LibTorch would make the 1 anew each time. A hook that wrote into it changed its version.
   if (loss.numel() == 1 && !options.create_graph) {
-    const bool fits = root_gradient_.defined() && root_gradient_.scalar_type() == loss.scalar_type() && root_gradient_.device() == loss.device() &&
-                      root_gradient_.dim() == loss.dim() && root_gradient_._version() == 0;
-    if (!fits) root_gradient_ = at::ones(loss.sizes(), loss.options().requires_grad(false)).variable_data();  // version 0
+    const bool fits = root_gradient_.defined() && root_gradient_.scalar_type() == loss.scalar_type() &&
+                      root_gradient_.device() == loss.device() && root_gradient_.dim() == loss.dim() &&
+                      root_gradient_._version() == 0;
+    if (!fits)
+      root_gradient_ = at::ones(loss.sizes(), loss.options().requires_grad(false)).variable_data();  // version 0
   }
   const Tensor& root = loss.numel() == 1 && !options.create_graph ? root_gradient_ : Tensor();
   if (options.inputs.empty()) return loss.backward(root, options.retain_graph, options.create_graph);
   loss.backward(root, options.retain_graph, options.create_graph, at::TensorList(options.inputs));
 }
 
-void LightningModule::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const Closure& closure) { optimizer.step(closure); }
+void LightningModule::optimizer_step(int64_t, int64_t, OptimizerHandle& optimizer, const Closure& closure) {
+  optimizer.step(closure);
+}
 
-void LightningModule::lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric) { scheduler.step(metric); }
+void LightningModule::lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric) {
+  scheduler.step(metric);
+}
 
 Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& device, int64_t) {
   if (batch.is_on(device)) return batch;
   return batch.to(device, /*non_blocking=*/true);
 }
 
-void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm) {
+void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val,
+                                                  ClipAlgorithm algorithm) {
   // As in Lightning, 0 is no clipping; it would set every gradient to 0.
   if (clip_val && *clip_val > 0) clip_gradients(optimizer, *clip_val, algorithm);
 }
@@ -61,7 +69,8 @@ Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, Cl
 void LightningModule::enter_evaluation() {
   modes_before_evaluation_.clear();
   modes_before_evaluation_.emplace_back(this, is_training());
-  for (const auto& part : modules(/*include_self=*/false)) modes_before_evaluation_.emplace_back(part.get(), part->is_training());
+  for (const auto& part : modules(/*include_self=*/false))
+    modes_before_evaluation_.emplace_back(part.get(), part->is_training());
   eval();
 }
 
@@ -100,25 +109,33 @@ void LightningModule::log_dict(const Metrics& values, const LogOptions& options)
 }
 
 void LightningModule::print(std::string_view line) {
-  if (run_) run_->print(line);
-  else log::info(line);
+  if (run_)
+    run_->print(line);
+  else
+    log::info(line);
 }
 
 OptimizerHandle& LightningModule::optimizers(size_t index) const {
   const auto all = run().optimizer_handles();
   if (index >= all.size())
-    throw Error(cat("[core.LightningModule.optimizers] there is no optimizer ", index, "; configure_optimizers() planned ", all.size(), "."));
+    throw Error(cat("[core.LightningModule.optimizers] there is no optimizer ", index,
+                    "; configure_optimizers() planned ", all.size(), "."));
   return *all[index];
 }
 
 LrScheduler& LightningModule::lr_schedulers(size_t index) const {
   const auto all = run().lr_schedulers();
   if (index >= all.size())
-    throw Error(cat("[core.LightningModule.lr_schedulers] there is no schedule ", index, "; configure_optimizers() planned ", all.size(), "."));
+    throw Error(cat("[core.LightningModule.lr_schedulers] there is no schedule ", index,
+                    "; configure_optimizers() planned ", all.size(), "."));
   return *all[index];
 }
 
-void LightningModule::manual_backward(const Tensor& loss, const BackwardOptions& options) { run().manual_backward(loss, options); }
+void LightningModule::sync_gradients(OptimizerHandle& optimizer) const { run().sync_gradients(optimizer.optimizer()); }
+
+void LightningModule::manual_backward(const Tensor& loss, const BackwardOptions& options) {
+  run().manual_backward(loss, options);
+}
 
 void LightningModule::manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options) {
   for (Tensor& parameter : optimizer.parameters())
@@ -126,7 +143,9 @@ void LightningModule::manual_backward(const Tensor& loss, OptimizerHandle& optim
   run().manual_backward(loss, options);
 }
 
-ToggledOptimizer LightningModule::toggled(OptimizerHandle& optimizer) const { return {optimizer, run().optimizer_handles()}; }
+ToggledOptimizer LightningModule::toggled(OptimizerHandle& optimizer) const {
+  return {optimizer, run().optimizer_handles()};
+}
 
 LightningModule::NoSync::NoSync(RunContext& run) : run_(run) { run_.set_manual_sync(false); }
 LightningModule::NoSync::~NoSync() { run_.set_manual_sync(true); }
@@ -147,7 +166,8 @@ std::vector<Tensor> LightningModule::all_gather(const Tensor& value, bool with_g
 
 RunContext& LightningModule::run() const {
   if (!run_)
-    throw Error("[core.LightningModule.run] the module is in no run; call it from a hook or a step that the Trainer runs.");
+    throw Error(
+        "[core.LightningModule.run] the module is in no run; call it from a hook or a step that the Trainer runs.");
   return *run_;
 }
 
@@ -160,7 +180,8 @@ std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module) {
   std::vector<NamedParameter> unique;
   std::unordered_set<const void*> seen;
   for (const auto& item : module.named_parameters())
-    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) unique.push_back({item.key(), item.value()});
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      unique.push_back({item.key(), item.value()});
   return unique;
 }
 
@@ -200,7 +221,8 @@ void tie_parameters(torch::nn::Module& module, const std::string& name, const st
   const auto parameters = module.named_parameters();
   std::vector<std::string> names = parameters.keys();
   for (const std::string& wanted : {name, other})
-    if (!parameters.find(wanted)) throw Error(cat("[core.tie_parameters] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
+    if (!parameters.find(wanted))
+      throw Error(cat("[core.tie_parameters] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
   if (parameters[name].sizes() != parameters[other].sizes())
     throw Error(cat("[core.tie_parameters] '", name, "' and '", other, "' must have one shape."));
   auto [owner, leaf] = owner_of(module, other);
@@ -220,7 +242,9 @@ std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module) {
 void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std::unordered_set<const void*>& keep) {
   at::NoGradGuard no_grad;
   const auto convert = [&](Tensor& tensor) {
-    if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype || keep.contains(tensor.unsafeGetTensorImpl())) return;
+    if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype ||
+        keep.contains(tensor.unsafeGetTensorImpl()))
+      return;
     tensor.set_data(tensor.to(dtype));
   };
   for (auto& parameter : module.parameters()) convert(parameter);

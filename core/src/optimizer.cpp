@@ -36,7 +36,7 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
     if (group.lr == 0) group.lr = default_lr();
     if (group.initial_lr == 0) group.initial_lr = group.lr;
   }
-  if (count == 0) throw ConfigError("[core.Optimizer.attach] there is no parameter to optimize. Does the module register any that requires a gradient?");
+  if (count == 0) throw ConfigError("[core.Optimizer.attach] there is no parameter to optimize. The module registers none that requires a gradient: are its layers given to register_module(\"name\", layer)?");
   groups_ = std::move(groups);
   on_attached();
 }

@@ -53,10 +53,9 @@ void redirect(const std::filesystem::path& path, int target) {
 }  // namespace
 
 Running::Running(const std::vector<std::string>& arguments, const Start& start) {
-  const char* program = FULGUR_TRAINER_BIN;  // by the build
   child_ = ::fork();
   if (child_ < 0) throw std::runtime_error("fork failed");
-  if (child_ == 0) run_child(program, arguments, start, output_);
+  if (child_ == 0) run_child(start.program.empty() ? FULGUR_TRAINER_BIN : start.program.c_str(), arguments, start, output_);
 }
 
 Running::~Running() {

@@ -17,6 +17,7 @@ struct Finished {
 };
 
 struct Start {
+  std::string program = {};                   ///< empty: the built `trainer`
   std::filesystem::path folder;               ///< where it runs; empty: here
   std::vector<std::string> environment = {};  ///< added: `NAME=value`
   bool close_stdout = false;

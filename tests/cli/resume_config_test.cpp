@@ -31,15 +31,21 @@ struct Stopped {
 
 }  // namespace
 
-TEST_CASE("F16 optimizer, schedule, batch size and seed keep the checkpoint's values, limits are the config's; each difference is told") {
+TEST_CASE(
+    "F16 optimizer, schedule, batch size and seed keep the checkpoint's values, limits are the config's; each "
+    "difference is told") {
   const Stopped run;
-  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--seed_everything", "9", "--trainer.log_every_n_steps", "5"});
+  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--seed_everything", "9",
+                                   "--trainer.log_every_n_steps", "5"});
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
-  CHECK(says(end.err, "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.1"));
-  CHECK(says(end.err, "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run goes on with 4"));
+  CHECK(says(end.err,
+             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.1"));
+  CHECK(
+      says(end.err, "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run goes on with 4"));
   CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run goes on with 7"));
-  CHECK(says(end.err, "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run goes on with 5"));
+  CHECK(
+      says(end.err, "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run goes on with 5"));
   CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run goes on with 20"));
   CHECK(says(run.config(), "lr: 0.1"));
   CHECK(says(run.config(), "batch_size: 4"));
@@ -48,11 +54,13 @@ TEST_CASE("F16 optimizer, schedule, batch size and seed keep the checkpoint's va
 
 TEST_CASE("F16 with --allow-config-change the config wins") {
   const Stopped run;
-  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--allow-config-change", "--trainer.callbacks+=LearningRateMonitor"});
+  const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--allow-config-change",
+                                   "--trainer.callbacks+=LearningRateMonitor"});
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.2"));
-  CHECK(says(end.err, "the epoch goes on at batch 6 (48 samples), where it was at batch 12"));
+  CHECK(says(end.err,
+             "the epoch resumes at batch 6: as many samples are done as at batch 12 of the checkpoint's 1 process"));
   CHECK(says(run.config(), "lr: 0.2"));
   // The rate that was stepped with, not only the one that was written down.
   const std::string rows = read_text(run.folder / "fulgur_logs/version_0/metrics.csv");
@@ -87,9 +95,11 @@ TEST_CASE("a finished run says so and exits 0; a second process in its folder is
   const Finished again = trainer({"fit", "-c", "c.yaml", "--resume"}, {.folder = run.folder.path()});
   CHECK(again.exit_code == 0);
   CHECK(says(again.err, "is finished (max_steps"));
+  CHECK(again.out.empty());  // and no table of nothing
   Running first({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "100000000"}, {.folder = run.folder.path()});
   REQUIRE(first.wait_until([&] { return says(first.err(), "checkpoint: "); }));
-  const Finished second = trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "100000000"}, {.folder = run.folder.path()});
+  const Finished second =
+      trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", "100000000"}, {.folder = run.folder.path()});
   INFO(second.err);
   CHECK(second.exit_code == 2);
   CHECK(says(second.err, "pid"));
@@ -104,5 +114,6 @@ TEST_CASE("verify needed tests a checkpoint whose optimizer is damaged; whole do
   const Finished whole = trainer({"test", "-c", "c.yaml", "--ckpt_path", "last"}, {.folder = run.folder.path()});
   CHECK(whole.exit_code == 4);
   CHECK(says(whole.err, "optimizer.safetensors"));
-  CHECK(trainer({"test", "-c", "c.yaml", "--ckpt_path", "last", "--verify", "needed"}, {.folder = run.folder.path()}).exit_code == 0);
+  CHECK(trainer({"test", "-c", "c.yaml", "--ckpt_path", "last", "--verify", "needed"}, {.folder = run.folder.path()})
+            .exit_code == 0);
 }

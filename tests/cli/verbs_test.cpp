@@ -54,6 +54,8 @@ TEST_CASE("one config serves fit, validate, test and predict") {
   const Finished validate = run({"validate", "--ckpt_path", "last"}, "validate.json");
   INFO(validate.err);
   REQUIRE(validate.exit_code == 0);
+  CHECK_FALSE(says(validate.err, "cli.untrained_weights"));
+  CHECK(says(run({"validate"}, "untrained.json").err, "the weights are those of a new module"));
   const Json validated = Json::parse(read_text(folder / "validate.json"));
   CHECK(validated["metrics"]["val_acc"] == fitted["metrics"]["val_acc"]);
   CHECK(validated["metrics"]["val_loss"] == fitted["metrics"]["val_loss"]);
@@ -149,10 +151,12 @@ TEST_CASE("data that is missing exits 3 and says where it was looked for") {
 
 TEST_CASE("F37: data that is damaged exits 3 and is named with what is wrong") {
   const TemporaryFolder folder;
-  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"})
     write_text(folder / name, "version https://git-lfs.github.com/spec/v1\n");
-  const Finished finished =
-      trainer({"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir", ".", "--optimizer", "SGD"}, {.folder = folder.path()});
+  const Finished finished = trainer(
+      {"fit", "--model", "MlpClassifier", "--data", "MnistDataModule", "--data.data_dir", ".", "--optimizer", "SGD"},
+      {.folder = folder.path()});
   INFO(finished.err);
   CHECK(finished.exit_code == 3);
   CHECK(says(finished.err, "train-images-idx3-ubyte"));
@@ -181,8 +185,9 @@ TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   // Room for the weights (0.6 GB) and the program, none for gradients of that size.
-  const Finished finished = trainer({"fit", "--config", "c.yaml", "--model.hidden", "[12000, 12000]", "--trainer.enable_model_summary", "false"},
-                                    {.folder = folder.path(), .address_space_mb = 1400});
+  const Finished finished = trainer(
+      {"fit", "--config", "c.yaml", "--model.hidden", "[12000, 12000]", "--trainer.enable_model_summary", "false"},
+      {.folder = folder.path(), .address_space_mb = 1400});
   INFO(finished.err);
   CHECK(finished.exit_code == 1);
   CHECK(says(finished.err, "the run failed in train, epoch 0, batch 0, step 0, "));

@@ -1,6 +1,7 @@
 #include "fulgur/core/let_go.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/StorageImpl.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -54,4 +55,34 @@ TEST_CASE("a batch lets go of all its tensors, those in lists too") {
     const HeldBatch held(std::move(batch));
   }
   CHECK(g_freed == 2);
+}
+
+TEST_CASE("a view that holds the memory last lets go of it, with and without grad mode") {
+  for (const bool grad_mode : {true, false}) {
+    CAPTURE(grad_mode);
+    const at::AutoGradMode mode(grad_mode);
+    g_freed = 0;
+    Tensor view = of_failed_device().narrow(0, 1, 2).view({1, 2});
+    let_go(view);
+    CHECK(g_freed == 1);
+    // In one batch, in either order.
+    for (const bool view_first : {true, false}) {
+      CAPTURE(view_first);
+      g_freed = 0;
+      Batch batch;
+      const auto add = [&](Tensor first, Tensor second) {
+        batch.add("first", std::move(first));
+        batch.add("second", std::move(second));
+      };
+      {
+        Tensor whole = of_failed_device(), part = whole.narrow(0, 1, 2);
+        if (view_first)
+          add(std::move(part), std::move(whole));
+        else
+          add(std::move(whole), std::move(part));
+      }
+      let_go(batch);
+      CHECK(g_freed == 1);
+    }
+  }
 }

@@ -9,7 +9,9 @@ using namespace fulgur::test;
 
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 std::vector<std::string> troubled(int world, const std::string& trouble, const std::vector<std::string>& more = {}) {
   std::vector<std::string> all{"--trainer.max_steps", "20", "--model.trouble", trouble};
@@ -24,7 +26,8 @@ TEST_CASE("F20: a rank that is killed ends the others at once, with its place in
   const std::string step = GENERATE("0", "7");
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
-  const auto runs = run_ranks({.count = world, .folder = folder.path()}, troubled(world, "kill", {"--model.trouble_step", step}));
+  const auto runs =
+      run_ranks({.count = world, .folder = folder.path()}, troubled(world, "kill", {"--model.trouble_step", step}));
   CHECK(seconds_since(begin) < 15);
   for (int rank = 0; rank < world; ++rank) {
     CHECK(runs[static_cast<size_t>(rank)].exit_code == (rank == 1 ? 128 + SIGKILL : 5));
@@ -44,7 +47,8 @@ TEST_CASE("F20: a rank that leaves early, as if it were done") {
 
 TEST_CASE("F20: a rank that is killed in validation") {
   const TemporaryFolder folder;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, troubled(2, "kill_in_validation", {"--model.trouble_step", "1"}));
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              troubled(2, "kill_in_validation", {"--model.trouble_step", "1"}));
   CHECK(runs[0].exit_code == 5);
   CHECK(runs[1].exit_code == 128 + SIGKILL);
 }
@@ -54,8 +58,10 @@ TEST_CASE("F22: a rank that hangs is waited for as long as timeout_s says, and s
   const TemporaryFolder folder;
   const int port = free_port();
   const auto place = [&](int rank) {
-    return Start{.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=2", "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2",
-                                                          "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}};
+    return Start{.folder = folder.path(),
+                 .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=2",
+                                 "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                 "MASTER_PORT=" + std::to_string(port)}};
   };
   const auto arguments = troubled(2, trouble, {"--trainer.strategy.timeout_s", "3"});
   Running first(arguments, place(0)), second(arguments, place(1));
@@ -87,13 +93,16 @@ TEST_CASE("F28: what fails on one rank is told by that rank, and the others say 
   const std::string trouble = GENERATE("throw", "bad_alloc", "no_loss", "throw_in_validation");
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, troubled(2, trouble, {"--model.trouble_step", "2"}));
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()}, troubled(2, trouble, {"--model.trouble_step", "2"}));
   CHECK(seconds_since(begin) < 15);
   CHECK(runs[0].exit_code == 5);
   CHECK(says(runs[0].err, "lost another rank"));
   CHECK(runs[1].exit_code == (trouble == "no_loss" ? 5 : 1));
   CHECK(says(runs[1].err, "[rank 1]"));
-  CHECK(says(runs[1].err, trouble == "bad_alloc" ? "memory" : trouble == "no_loss" ? "returned no loss" : "as asked for"));
+  CHECK(says(runs[1].err, trouble == "bad_alloc" ? "memory"
+                          : trouble == "no_loss" ? "returned no loss"
+                                                 : "as asked for"));
 }
 
 TEST_CASE("F28: a parameter that one rank alone leaves out is named by that rank") {
@@ -108,22 +117,28 @@ TEST_CASE("ddp: a loss that is NaN on one rank, by each policy") {
   const auto runs = run_ranks({.count = 2, .folder = raised.path()}, troubled(2, "nan"));
   CHECK(runs[1].exit_code == 6);
   CHECK(says(runs[1].err, "the loss is not finite"));
-  const auto skips = run_ranks({.count = 2, .folder = skipped.path()}, troubled(2, "nan", {"--trainer.on_nonfinite", "skip", "--trainer.strategy.check_replicas_every", "1", "--model.trouble_step", "4"}));
+  const auto skips = run_ranks({.count = 2, .folder = skipped.path()},
+                               troubled(2, "nan",
+                                        {"--trainer.on_nonfinite", "skip", "--trainer.strategy.check_replicas_every",
+                                         "1", "--model.trouble_step", "4"}));
   CHECK(all_exit(skips, 0));
   CHECK(says(read_text(run_folder(skipped.path()) / "metrics.jsonl"), "\"skipped_steps\":1.0"));
   const TemporaryFolder stopped;
-  const auto stops = run_ranks({.count = 2, .folder = stopped.path()}, troubled(2, "nan", {"--trainer.on_nonfinite", "stop"}));
+  const auto stops =
+      run_ranks({.count = 2, .folder = stopped.path()}, troubled(2, "nan", {"--trainer.on_nonfinite", "stop"}));
   CHECK(all_exit(stops, 6));
 }
 
 TEST_CASE("F4: killed again and again, ranks go on from what was saved and end with the weights of a quiet run") {
   const TemporaryFolder quiet, hunted;
-  const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
+  const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
+                                         "--trainer.callbacks.every_n_train_steps", "4"};
   std::vector<std::string> arguments = options;
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = quiet.path()}, probe("fit", 2, 8, arguments)), 0));
   for (const char* step : {"6", "13", "22"}) {
     std::vector<std::string> killed = options;
-    killed.insert(killed.end(), {"--resume", "--model.trouble", "kill", "--model.trouble_step", step, "--model.trouble_rank", step[0] == '1' ? "0" : "1", "--allow-config-change"});
+    killed.insert(killed.end(), {"--resume", "--model.trouble", "kill", "--model.trouble_step", step,
+                                 "--model.trouble_rank", step[0] == '1' ? "0" : "1", "--allow-config-change"});
     const auto runs = run_ranks({.count = 2, .folder = hunted.path()}, probe("fit", 2, 8, killed));
     CHECK((runs[0].exit_code == 128 + SIGKILL || runs[1].exit_code == 128 + SIGKILL));
   }

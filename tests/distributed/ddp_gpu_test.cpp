@@ -95,7 +95,7 @@ TEST_CASE("on a GPU, memory that ends is reported with its place, the device's c
   INFO(run.err);
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "the run failed in train, epoch 0, batch 3, step 3, x [12, 5] Float"));
-  CHECK(says(run.err, "; it was in training_step"));
+  CHECK(says(run.err, ", in training_step"));
   CHECK(says(run.err, "out of memory: tensors hold "));
   CHECK(says(run.err, " MiB of cuda:0 (at most "));
   CHECK(says(run.err, "accumulate_grad_batches"));

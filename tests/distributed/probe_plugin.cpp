@@ -31,6 +31,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <new>
 #include <utility>
@@ -61,6 +62,7 @@ class ProbeNet : public fulgur::LightningModule {
       f(spare, "spare", "A parameter that is never used.");
       f(trouble, "trouble", "What happens.")
           .one_of({"none",
+                   "skip_epoch",
                    "throw",
                    "bad_alloc",
                    "kill",
@@ -119,7 +121,8 @@ class ProbeNet : public fulgur::LightningModule {
   }
 
   // Between steps, of which captured ones do not run training_step.
-  int on_train_batch_start(const Batch&, int64_t) override {
+  int on_train_batch_start(const Batch&, int64_t batch_idx) override {
+    if (options_.trouble == "skip_epoch" && batch_idx == options_.trouble_step) return -1;
     if (!here() || global_step() != options_.trouble_step) return 0;
     if (options_.trouble == "kill_between") ::raise(SIGKILL);
     if (options_.trouble == "stop_between") ::raise(SIGSTOP);
@@ -134,7 +137,7 @@ class ProbeNet : public fulgur::LightningModule {
   }
 
   fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
-    const auto [x, y] = batch.unpack<2>();
+    const Tensor &x = batch[0], &y = batch[1];
     trained_here_ = here();
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
@@ -391,7 +394,7 @@ class Selfish : public fulgur::Sampler {
 class ProbeData : public fulgur::DataModule {
  public:
   struct Options {
-    int64_t num_train = 64, num_eval = 32, batch_size = 8;
+    int64_t num_train = 64, num_eval = 32, batch_size = 8, second = 0;
     bool shuffle = true, selfish = false;
     int64_t num_workers = 0;
     std::vector<int64_t> stream;
@@ -402,6 +405,7 @@ class ProbeData : public fulgur::DataModule {
       f(shuffle, "shuffle", "In a new order each epoch.");
       f(selfish, "selfish", "A sampler that gives all samples to every rank.");
       f(num_workers, "num_workers", "Threads that read ahead.");
+      f(second, "second", "Samples of a second training loader.");
       f(stream, "stream", "Not empty: training data without a length, of so many samples on each rank.");
     }
   };
@@ -426,7 +430,16 @@ class ProbeData : public fulgur::DataModule {
         .batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
     options.num_workers = options_.num_workers;
     if (options_.selfish) options.sampler = std::make_shared<Selfish>(count), options.shuffle = false;
-    return {std::make_shared<fulgur::DataLoader>(std::make_shared<fulgur::TensorDataset>(std::move(samples)), options)};
+    fulgur::Loaders loaders;
+    if (train && options_.second > 0) {
+      Batch part;
+      for (const auto& [name, value] : samples) part.add(name, std::get<Tensor>(value).narrow(0, 0, options_.second));
+      loaders.push_back(
+          std::make_shared<fulgur::DataLoader>(std::make_shared<fulgur::TensorDataset>(std::move(part)), options));
+    }
+    loaders.insert(loaders.begin(), std::make_shared<fulgur::DataLoader>(
+                                        std::make_shared<fulgur::TensorDataset>(std::move(samples)), options));
+    return loaders;
   }
 
  private:
@@ -438,7 +451,7 @@ class ProbeCallback : public fulgur::Callback {
  public:
   struct Options {
     int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
-    std::string signal_place = "batch_end", sleep_until;
+    std::string signal_place = "batch_end", sleep_until, seen;
     void fields(Fields& f) {
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
       f(stop_step, "stop_step", "Behind this step.");
@@ -451,11 +464,13 @@ class ProbeCallback : public fulgur::Callback {
                    "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
       f(sleep_until, "sleep_until", "No pause once this file is there.");
+      f(seen, "seen", "Folder in which each rank notes the indices of the samples that it trained on.");
     }
   };
   explicit ProbeCallback(const Options& options) : options_(options) {}
 
-  void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch&, int64_t) override {
+  void on_train_batch_end(fulgur::RunContext& run, const fulgur::StepOutput&, const Batch& batch, int64_t) override {
+    if (!options_.seen.empty()) note(run, batch);
     if (options_.sleep_ms > 0 && (options_.sleep_until.empty() || ::access(options_.sleep_until.c_str(), F_OK) != 0))
       ::usleep(static_cast<useconds_t>(options_.sleep_ms) * 1000);
     const int64_t step = run.progress().global_step;
@@ -484,6 +499,18 @@ class ProbeCallback : public fulgur::Callback {
   void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }
 
  private:
+  // `0 17`: entry `index` of the first loader has sample 17.
+  void note(fulgur::RunContext& run, const Batch& batch) {
+    std::ofstream file(cat(options_.seen, "/", run.rank()), std::ios::app);
+    for (const auto& [name, value] : batch) {
+      if (!name.ends_with("index")) continue;
+      const Tensor indices = std::get<Tensor>(value).to(at::kCPU);
+      for (int64_t i = 0; i < indices.numel(); ++i)
+        file << (name == "index" ? "0" : name.substr(0, name.find('.'))) << ' ' << indices.const_data_ptr<int64_t>()[i]
+             << '\n';
+    }
+  }
+
   void at(fulgur::RunContext& run, std::string_view place) {
     if (place != options_.signal_place || run.rank() != options_.signal_rank ||
         run.progress().global_step < options_.signal_step || std::exchange(sent_, true))

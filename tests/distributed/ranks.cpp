@@ -32,7 +32,8 @@ std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::strin
   std::vector<std::unique_ptr<Running>> running;
   for (int rank = 0; rank < ranks.count; ++rank) {
     if (!ranks.started.empty() && std::find(ranks.started.begin(), ranks.started.end(), rank) == ranks.started.end()) continue;
-    Start start{.folder = ranks.folder,
+    Start start{.program = ranks.program,
+                .folder = ranks.folder,
                 .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + count, "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + count,
                                 "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}};
     start.environment.insert(start.environment.end(), ranks.environment.begin(), ranks.environment.end());

@@ -18,6 +18,7 @@ struct Ranks {
   std::vector<std::vector<std::string>> extra = {};         ///< arguments of one rank more, by rank
   std::vector<std::string> environment = {};
   std::vector<int> started = {};                            ///< only these; empty: all
+  std::string program = {};                                 ///< empty: the built `trainer`
   int port = 0;                                             ///< 0: a free one
 };
 

@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   ../cli/process.cpp
   ddp_baseline_test.cpp
+  ddp_combinations_test.cpp
   ddp_data_test.cpp
   ddp_faults_test.cpp
   ddp_gpt_test.cpp

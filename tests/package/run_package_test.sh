@@ -54,6 +54,7 @@ grep -q SpiralClassifier "$work/stderr" || fail "the message does not name the u
 # GPUs that are simulated. `refused DEFINITION WORDS`: what a project is told that has to have them.
 cp -r "$here/simulated_gpu" "$work/simulated_gpu"
 refused() {
+  rm -rf "$work/refused_build"
   if configure "$work/simulated_gpu" "$work/refused_build" "$1" >"$work/refused" 2>&1; then fail "a test on simulated GPUs is not refused: $2"; fi
   tr -s '\n ' ' ' <"$work/refused" | grep -qF -e "$2" || { cat "$work/refused"; fail "not said: $2"; }
 }
@@ -73,6 +74,9 @@ if [ -e "$build/simulated_cuda/libsimulated_cuda_operators.so" ]; then
   "$cmake" --build "$work/simulated_build"
   "$ctest" --test-dir "$work/simulated_build" --output-on-failure
   refused -DWRONG=SCHEDULE "got: SCHEDULE;NAME;two_devices"
+  refused -DLAST=SCHEDULE "'SCHEDULE' is no keyword; there are SCHEDULES"
+  refused -DSCHEDULE=sometimes "a schedule is immediate, late or a number from 2 on; got 'sometimes'"
+  refused -DDEVICES=two "DEVICES must be a number from 1 on; got 'two'"
   # Installed from a build in which it was not built, or not all of it.
   rm "$(find "$work/prefix" -name libsimulated_cuda_operators.so)"
   refused -DWRONG= "fulgur_add_simulated_gpu_test(NAME two_devices): simulated CUDA is not in"

@@ -1,4 +1,5 @@
 // F49, F50: exceptions from every hook, and runs inside, beside and after other runs.
+#include "failure_hints.h"
 #include "recorder.h"
 
 #include <catch2/catch_test_macros.hpp>
@@ -34,31 +35,33 @@ struct Throwing : Recorder {
   Throwing(Calls& list, const Thrower& t, std::string mark_text) : Recorder(list, std::move(mark_text)), thrower(t) {}
 };
 
-#define FULGUR_THROWING_HOOKS(HOOK)                                                                                                       \
-  HOOK(setup, (RunContext & run, Verb verb), (run, verb), cat("setup(", name_of(verb), ")"))                                               \
-  HOOK(teardown, (RunContext & run, Verb verb), (run, verb), "teardown")                                                                   \
-  HOOK(on_exception, (RunContext & run, const std::exception& e), (run, e), "on_exception")                                                \
-  HOOK(on_fit_start, (RunContext & run), (run), "on_fit_start")                                                                            \
-  HOOK(on_fit_end, (RunContext & run), (run), "on_fit_end")                                                                                \
-  HOOK(on_sanity_check_start, (RunContext & run), (run), "on_sanity_check_start")                                                          \
-  HOOK(on_sanity_check_end, (RunContext & run), (run), "on_sanity_check_end")                                                              \
-  HOOK(on_train_start, (RunContext & run), (run), "on_train_start")                                                                        \
-  HOOK(on_train_end, (RunContext & run), (run), "on_train_end")                                                                            \
-  HOOK(on_train_epoch_start, (RunContext & run), (run), "on_train_epoch_start")                                                            \
-  HOOK(on_train_epoch_end, (RunContext & run), (run), "on_train_epoch_end")                                                                \
-  HOOK(on_train_batch_start, (RunContext & run, const Batch& b, int64_t i), (run, b, i), "on_train_batch_start 0")                         \
-  HOOK(on_train_batch_end, (RunContext & run, const StepOutput& o, const Batch& b, int64_t i), (run, o, b, i), "on_train_batch_end 0")     \
-  HOOK(on_before_zero_grad, (RunContext & run, Optimizer & o), (run, o), "on_before_zero_grad")                                            \
-  HOOK(on_before_backward, (RunContext & run, const Tensor& l), (run, l), "on_before_backward")                                            \
-  HOOK(on_after_backward, (RunContext & run), (run), "on_after_backward")                                                                  \
-  HOOK(on_before_optimizer_step, (RunContext & run, Optimizer & o), (run, o), "on_before_optimizer_step")                                  \
-  HOOK(on_validation_start, (RunContext & run), (run), "on_validation_start")                                                              \
-  HOOK(on_validation_epoch_start, (RunContext & run), (run), "on_validation_epoch_start")                                                  \
-  HOOK(on_validation_batch_start, (RunContext & run, const Batch& b, int64_t i, int64_t l), (run, b, i, l), "on_validation_batch_start 0") \
-  HOOK(on_validation_batch_end, (RunContext & run, const Outputs& o, const Batch& b, int64_t i, int64_t l), (run, o, b, i, l),             \
-       "on_validation_batch_end 0")                                                                                                        \
-  HOOK(on_validation_epoch_end, (RunContext & run), (run), "on_validation_epoch_end")                                                      \
-  HOOK(on_validation_end, (RunContext & run), (run), "on_validation_end")                                                                  \
+#define FULGUR_THROWING_HOOKS(HOOK)                                                                                \
+  HOOK(setup, (RunContext & run, Verb verb), (run, verb), cat("setup(", name_of(verb), ")"))                       \
+  HOOK(teardown, (RunContext & run, Verb verb), (run, verb), "teardown")                                           \
+  HOOK(on_exception, (RunContext & run, const std::exception& e), (run, e), "on_exception")                        \
+  HOOK(on_fit_start, (RunContext & run), (run), "on_fit_start")                                                    \
+  HOOK(on_fit_end, (RunContext & run), (run), "on_fit_end")                                                        \
+  HOOK(on_sanity_check_start, (RunContext & run), (run), "on_sanity_check_start")                                  \
+  HOOK(on_sanity_check_end, (RunContext & run), (run), "on_sanity_check_end")                                      \
+  HOOK(on_train_start, (RunContext & run), (run), "on_train_start")                                                \
+  HOOK(on_train_end, (RunContext & run), (run), "on_train_end")                                                    \
+  HOOK(on_train_epoch_start, (RunContext & run), (run), "on_train_epoch_start")                                    \
+  HOOK(on_train_epoch_end, (RunContext & run), (run), "on_train_epoch_end")                                        \
+  HOOK(on_train_batch_start, (RunContext & run, const Batch& b, int64_t i), (run, b, i), "on_train_batch_start 0") \
+  HOOK(on_train_batch_end, (RunContext & run, const StepOutput& o, const Batch& b, int64_t i), (run, o, b, i),     \
+       "on_train_batch_end 0")                                                                                     \
+  HOOK(on_before_zero_grad, (RunContext & run, Optimizer & o), (run, o), "on_before_zero_grad")                    \
+  HOOK(on_before_backward, (RunContext & run, const Tensor& l), (run, l), "on_before_backward")                    \
+  HOOK(on_after_backward, (RunContext & run), (run), "on_after_backward")                                          \
+  HOOK(on_before_optimizer_step, (RunContext & run, Optimizer & o), (run, o), "on_before_optimizer_step")          \
+  HOOK(on_validation_start, (RunContext & run), (run), "on_validation_start")                                      \
+  HOOK(on_validation_epoch_start, (RunContext & run), (run), "on_validation_epoch_start")                          \
+  HOOK(on_validation_batch_start, (RunContext & run, const Batch& b, int64_t i, int64_t l), (run, b, i, l),        \
+       "on_validation_batch_start 0")                                                                              \
+  HOOK(on_validation_batch_end, (RunContext & run, const Outputs& o, const Batch& b, int64_t i, int64_t l),        \
+       (run, o, b, i, l), "on_validation_batch_end 0")                                                             \
+  HOOK(on_validation_epoch_end, (RunContext & run), (run), "on_validation_epoch_end")                              \
+  HOOK(on_validation_end, (RunContext & run), (run), "on_validation_end")                                          \
   HOOK(on_save_checkpoint, (RunContext & run, StateTree & s), (run, s), "on_save_checkpoint")
 
 struct ThrowingCallback final : Throwing {
@@ -86,10 +89,10 @@ std::vector<std::string> callback_hooks() {
 struct ThrowingModule final : RecordingModule {
   const Thrower& thrower;
   ThrowingModule(Calls& list, const Thrower& t) : RecordingModule(list), thrower(t) {}
-#define FULGUR_THROW(hook)      \
-  void hook() override {        \
-    RecordingModule::hook();    \
-    thrower.at(#hook);          \
+#define FULGUR_THROW(hook)   \
+  void hook() override {     \
+    RecordingModule::hook(); \
+    thrower.at(#hook);       \
   }
   FULGUR_THROW(prepare_data)
   FULGUR_THROW(configure_model)
@@ -152,7 +155,8 @@ Outcome run_with(const Thrower& thrower) {
   Parts parts;
   parts.loggers = {logger};
   // A second callback, to see that it is told and torn down too.
-  parts.callbacks = {std::make_shared<ThrowingCallback>(outcome.calls, thrower, "c"), std::make_shared<Recorder>(outcome.calls, "w")};
+  parts.callbacks = {std::make_shared<ThrowingCallback>(outcome.calls, thrower, "c"),
+                     std::make_shared<Recorder>(outcome.calls, "w")};
   auto module = std::make_shared<ThrowingModule>(outcome.calls, thrower);
   Trainer trainer(options, parts);
   try {
@@ -169,19 +173,39 @@ Outcome run_with(const Thrower& thrower) {
   const Thrower nothing;
   Calls ignored;
   CHECK(trainer.options().max_epochs == 1);
-  CHECK(Trainer(quiet(folder)).fit(std::make_shared<ThrowingModule>(ignored, nothing), regression_data(8, 0, 4)).global_step == 2);
+  CHECK(Trainer(quiet(folder))
+            .fit(std::make_shared<ThrowingModule>(ignored, nothing), regression_data(8, 0, 4))
+            .global_step == 2);
   return outcome;
 }
 
-size_t count(const Calls& calls, const std::string& call) { return static_cast<size_t>(std::count(calls.begin(), calls.end(), call)); }
+size_t count(const Calls& calls, const std::string& call) {
+  return static_cast<size_t>(std::count(calls.begin(), calls.end(), call));
+}
 
 }  // namespace
 
 TEST_CASE("F49 a throw in any hook: the first error goes on, all are told and torn down") {
   std::vector<std::string> hooks = callback_hooks();
-  for (const char* hook : {"prepare_data", "setup", "configure_model", "configure_optimizers", "on_fit_start", "on_fit_end", "on_train_start", "on_train_end",
-                           "on_train_epoch_start", "on_train_epoch_end", "on_after_backward", "on_validation_start", "on_validation_end",
-                           "on_validation_epoch_end", "on_validation_model_eval", "on_validation_model_train", "training_step", "backward", "optimizer_step",
+  for (const char* hook : {"prepare_data",
+                           "setup",
+                           "configure_model",
+                           "configure_optimizers",
+                           "on_fit_start",
+                           "on_fit_end",
+                           "on_train_start",
+                           "on_train_end",
+                           "on_train_epoch_start",
+                           "on_train_epoch_end",
+                           "on_after_backward",
+                           "on_validation_start",
+                           "on_validation_end",
+                           "on_validation_epoch_end",
+                           "on_validation_model_eval",
+                           "on_validation_model_train",
+                           "training_step",
+                           "backward",
+                           "optimizer_step",
                            "validation_step"})
     hooks.emplace_back(hook);
   for (const std::string& hook : hooks) {
@@ -223,7 +247,8 @@ TEST_CASE("F49 a throwing logger: the error goes on, finalize is called") {
   auto logger = std::make_shared<Throws>();
   Parts parts;
   parts.loggers = {logger};
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0)), ContainsSubstring("no disk"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0)),
+                    ContainsSubstring("no disk"));
   CHECK(logger->status == RunStatus::failed);
 }
 
@@ -235,13 +260,109 @@ TEST_CASE("a failure in mid-batch names the batch with its shapes") {
     }
   };
   std::vector<std::string> lines;
-  log::set_sink([](log::Level, const std::string& line, void* user) { static_cast<std::vector<std::string>*>(user)->push_back(line); }, &lines);
+  log::set_sink([](log::Level, const std::string& line,
+                   void* user) { static_cast<std::vector<std::string>*>(user)->push_back(line); },
+                &lines);
   TemporaryFolder folder;
   CHECK_THROWS(Trainer(quiet(folder)).fit(std::make_shared<Fails>(), regression_data(8, 0)));
   log::set_sink({}, nullptr);
-  const auto found = std::find_if(lines.begin(), lines.end(), [](const std::string& line) { return line.find("the run failed in") != std::string::npos; });
+  const auto found = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.find("the run failed in") != std::string::npos;
+  });
   REQUIRE(found != lines.end());
   CHECK_THAT(*found, ContainsSubstring("train, epoch 0, batch 1, step 1, x [4, 4] Float"));
+}
+
+TEST_CASE("a failure names its stage, its place and the batch's shapes, wherever it comes from") {
+  struct Fails : SelfPlanned {
+    explicit Fails(std::string place) : where(std::move(place)) {}
+    std::string where;
+    void fail_in(std::string_view here) const {
+      if (where == here) throw std::runtime_error("broken on purpose");
+    }
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      fail_in("training_step");
+      return SelfPlanned::training_step(b, i);
+    }
+    void on_before_backward(const Tensor&) override { fail_in("backward"); }
+    void on_before_optimizer_step(Optimizer&) override { fail_in("step"); }
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      if (i == 1) fail_in(run().sanity_checking() ? "sanity" : "validation_step");
+      return SelfPlanned::validation_step(b, i, l);
+    }
+    Outputs test_step(const Batch&, int64_t, int64_t) override {
+      fail_in("test_step");
+      return {};
+    }
+    Outputs predict_step(const Batch&, int64_t, int64_t) override {
+      fail_in("predict_step");
+      return {};
+    }
+    void on_validation_epoch_end() override {
+      if (!run().sanity_checking()) fail_in("validation_epoch_end");
+    }
+  };
+  struct FailingCallback : Callback {
+    void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t) override {
+      throw std::runtime_error("broken on purpose");
+    }
+    std::string state_key() const override { return "FailingCallback"; }
+  };
+  const auto line_of = [](const std::string& where) {
+    TemporaryFolder folder;
+    std::string told;
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &told);
+    const auto module = std::make_shared<Fails>(where);
+    TrainerOptions options = quiet(folder);
+    options.num_sanity_val_steps = 2;
+    Parts parts;
+    if (where == "callback") parts.add(std::make_shared<FailingCallback>());
+    Trainer trainer(options, parts);
+    if (where == "test_step")
+      CHECK_THROWS(trainer.test(module, regression_data()));
+    else if (where == "predict_step")
+      CHECK_THROWS(trainer.predict(module, regression_data()));
+    else
+      CHECK_THROWS(trainer.fit(module, regression_data()));
+    log::set_sink({}, nullptr);
+    const size_t begin = told.find("the run failed in");
+    return begin == told.npos ? std::string() : told.substr(begin, told.find('\n', begin) - begin);
+  };
+  const std::string shapes = "x [4, 4] Float, y [4, 2] Float";
+  CHECK(line_of("training_step") ==
+        "the run failed in train, epoch 0, batch 0, step 0, " + shapes + ", in training_step");
+  CHECK(line_of("backward") == "the run failed in train, epoch 0, batch 0, step 0, " + shapes + ", in backward");
+  CHECK(line_of("step") == "the run failed in train, epoch 0, batch 0, step 0, " + shapes + ", in optimizer_step");
+  CHECK(line_of("callback") ==
+        "the run failed in train, epoch 0, batch 0, step 1, " + shapes + ", in callback FailingCallback");
+  CHECK(line_of("sanity") ==
+        "the run failed in sanity check, epoch 0, batch 1, step 0, " + shapes + ", in validation_step");
+  CHECK(line_of("validation_step") ==
+        "the run failed in validate, epoch 0, batch 1, step 10, " + shapes + ", in validation_step");
+  CHECK(line_of("validation_epoch_end") == "the run failed in validate, epoch 0, batch 2, step 10");
+  CHECK(line_of("test_step") == "the run failed in test, epoch 0, batch 0, step 0, " + shapes + ", in test_step");
+  CHECK(line_of("predict_step") ==
+        "the run failed in predict, epoch 0, batch 0, step 0, " + shapes + ", in predict_step");
+}
+
+TEST_CASE("a shape that does not fit and a label that is out of range come with a hint") {
+  struct Wrong : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      return SelfPlanned::training_step(Batch({Batch::Entry{"x", b[0].narrow(1, 0, 3)}, Batch::Entry{"y", b[1]}}), i);
+    }
+  };
+  TemporaryFolder folder;
+  std::string told;
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
+  CHECK_THROWS(Trainer(quiet(folder)).fit(std::make_shared<Wrong>(), regression_data(8, 0)));
+  log::set_sink({}, nullptr);
+  CHECK_THAT(told, ContainsSubstring("what may help: a linear layer got another number of features than it has"));
+  CHECK(fulgur::detail::hint_for("Target 12 is out of bounds."));
+  CHECK(fulgur::detail::hint_for("Expected all tensors to be on the same device, but got mat1 is on cuda:0"));
+  CHECK_FALSE(fulgur::detail::hint_for("no space left on device"));
 }
 
 TEST_CASE("F50 fit twice, and after a failure: the Trainer serves again") {

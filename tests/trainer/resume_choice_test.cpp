@@ -13,6 +13,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/module_state.h"
+#include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/log.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"
@@ -31,7 +32,8 @@ struct Result {
 };
 
 // A run of its own process, as far as the Trainer can tell. Saves each 5 steps, and keeps them.
-Result fit(const TemporaryFolder& folder, const CheckpointChoice& from, int64_t max_steps, const std::function<void(TrainerOptions&, Parts&)>& change = {},
+Result fit(const TemporaryFolder& folder, const CheckpointChoice& from, int64_t max_steps,
+           const std::function<void(TrainerOptions&, Parts&)>& change = {},
            std::shared_ptr<LightningModule> module = nullptr, DataSource data = {}) {
   TrainerOptions options = quiet(folder);
   options.max_epochs = 3;
@@ -51,7 +53,9 @@ Result fit(const TemporaryFolder& folder, const CheckpointChoice& from, int64_t 
   if (!data.module && data.train.empty()) data = regression_data();
   Result result;
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &result.told);
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+      &result.told);
   try {
     result.report = Trainer(options, parts).fit(module, data, from);
   } catch (...) {
@@ -69,7 +73,9 @@ void damage(const fs::path& file) {
   write_text(file, bytes);
 }
 
-fs::path run_folder(const TemporaryFolder& folder, int version = 0) { return folder / "fulgur_logs" / ("version_" + std::to_string(version)); }
+fs::path run_folder(const TemporaryFolder& folder, int version = 0) {
+  return folder / "fulgur_logs" / ("version_" + std::to_string(version));
+}
 
 }  // namespace
 
@@ -77,7 +83,7 @@ TEST_CASE("ckpt_path auto begins anew where there is nothing, then goes on in th
   TemporaryFolder folder, other;
   const Result whole = fit(other, {}, -1);
   const Result first = fit(folder, "auto", 12);
-  CHECK_THAT(first.told, ContainsSubstring("there is no checkpoint to go on from"));
+  CHECK_THAT(first.told, ContainsSubstring("there is no checkpoint to resume from"));
   const Result second = fit(folder, "auto", -1);
   CHECK(second.report.global_step == 30);
   CHECK(same_weights(whole.weights, second.weights));
@@ -92,7 +98,8 @@ TEST_CASE("ckpt_path auto passes over what is damaged, with its reason, and take
   damage(checkpoints / "epoch=1-step=12.ckpt/model.safetensors");
   fs::resize_file(checkpoints / "epoch=0-step=10.ckpt/manifest.json", 40);
   const Result second = fit(folder, "auto", 30);
-  CHECK_THAT(second.told, ContainsSubstring("epoch=1-step=12.ckpt cannot be used and is passed over") && ContainsSubstring("not as it was written"));
+  CHECK_THAT(second.told, ContainsSubstring("epoch=1-step=12.ckpt cannot be used and is passed over") &&
+                              ContainsSubstring("not as it was written"));
   CHECK_THAT(second.told, ContainsSubstring("epoch=0-step=10.ckpt cannot be used"));
   CHECK_THAT(second.told, ContainsSubstring("checkpoint: " + (checkpoints / "epoch=0-step=5.ckpt").string()));
   TemporaryFolder other;
@@ -114,7 +121,8 @@ TEST_CASE("load.verify needed leaves out files that are not read; whole, the def
   const auto validate = [&](const char* verify) {
     Parts parts;
     parts.load.verify = verify;
-    return Trainer(quiet(folder), parts).validate(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string());
+    return Trainer(quiet(folder), parts)
+        .validate(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string());
   };
   CHECK_THROWS_AS(validate("whole"), CheckpointError);
   CHECK(validate("needed").samples == 12);
@@ -131,7 +139,153 @@ TEST_CASE("a finished run says so and trains no more; with a higher limit it goe
   CHECK(fit(folder, "auto", 14).report.global_step == 14);
 }
 
-TEST_CASE("from an earlier checkpoint the run goes on in its folder, logged rows behind it are cut, and auto follows the new branch") {
+TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever other verbs and files are newer") {
+  TemporaryFolder folder, other;
+  fit(folder, {}, 12);
+  const auto evaluate = [&] {
+    Parts parts;
+    parts.loggers = {std::make_shared<CsvLogger>()};
+    TrainerOptions options = quiet(folder);
+    return Trainer(options, parts).validate(std::make_shared<SelfPlanned>(), regression_data(), "last");
+  };
+  REQUIRE(evaluate().run_dir == run_folder(folder, 1));
+  fs::create_directories(run_folder(folder, 2) / "checkpoints");  // of a fit that ended before its first checkpoint
+  write_text(run_folder(folder, 3), "a file");
+  const Result second = fit(folder, "auto", 30);
+  CHECK(second.report.global_step == 30);
+  CHECK(second.report.run_dir == run_folder(folder));
+  CHECK_THAT(second.told,
+             ContainsSubstring(
+                 "resume: version_0; newer folders have no checkpoint of a fit: version_3, version_2, version_1"));
+  CHECK(same_weights(second.weights, fit(other, {}, 30).weights));
+  // A finished run is found as well.
+  REQUIRE(evaluate().run_dir == run_folder(folder, 4));
+  CHECK_THAT(fit(folder, "auto", 30).told, ContainsSubstring("is finished"));
+}
+
+TEST_CASE(
+    "ckpt_path auto passes over a newer fit that has finished without checkpoints, unless it has nothing left to do") {
+  TemporaryFolder folder;
+  fit(folder, {}, 12);
+  const auto without = [](TrainerOptions& options, Parts& parts) {
+    options.enable_checkpointing = false;
+    parts.callbacks.clear();
+  };
+  fit(folder, {}, 4, without);
+  CHECK_THAT(fit(folder, "auto", 4, without).told, ContainsSubstring("version_1 is finished"));
+  const Result second = fit(folder, "auto", 30);
+  CHECK(second.report.global_step == 30);
+  CHECK(second.report.run_dir == run_folder(folder));
+}
+
+TEST_CASE("a resume that finds its epoch over steps the open window and validates, and leaves no gradient behind") {
+  // Ten batches an epoch in windows of four; after the fifth batch the limit becomes five.
+  const auto windows = [](int64_t limit) {
+    return [limit](TrainerOptions& options, Parts& parts) {
+      options.accumulate_grad_batches = 4;
+      if (limit > 0) options.limit_train_batches = BatchLimit(limit);
+      parts.callbacks.clear();
+      struct StopsAtBatch : Callback {
+        void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t index) override {
+          if (run.progress().epoch == 0 && index == 4 && run.num_batches(Stage::train) == 10) std::raise(SIGTERM);
+        }
+      };
+      parts.add(std::make_shared<StopsAtBatch>());
+      parts.add(std::make_shared<ModelCheckpoint>(ModelCheckpoint::Options{}));
+    };
+  };
+  struct Counting : SelfPlanned {
+    using SelfPlanned::SelfPlanned;
+    std::vector<int64_t> validated_at, stepped_at;
+    void on_validation_start() override {
+      if (!run().sanity_checking()) validated_at.push_back(run().progress().epoch);
+    }
+    void on_before_optimizer_step(Optimizer&) override { stepped_at.push_back(run().progress().epoch); }
+  };
+  TemporaryFolder folder;
+  at::manual_seed(3);
+  fit(folder, {}, -1, windows(0), std::make_shared<Counting>(0.3));
+  const auto resumed = std::make_shared<Counting>(0.3);
+  const Result second = fit(folder, "auto", -1, windows(5), resumed);
+  CHECK(second.report.epochs == 3);
+  CHECK(resumed->validated_at == std::vector<int64_t>{0, 1, 2});
+  // The window of batch 5, then four batches and one in each epoch.
+  CHECK(resumed->stepped_at == std::vector<int64_t>{0, 1, 1, 2, 2});
+}
+
+TEST_CASE("ckpt_path auto is refused while the newest fit is at work, also before its first checkpoint") {
+  TemporaryFolder folder;
+  fit(folder, {}, 12);
+  fs::create_directories(run_folder(folder, 1) / "checkpoints");
+  const RunLock at_work(run_folder(folder, 1));
+  CHECK_THROWS_WITH(fit(folder, "auto", 30), ContainsSubstring("version_1 is locked by"));
+}
+
+TEST_CASE("an exception in a forward keeps the gradients of its window, for the run that resumes") {
+  struct Failing : SelfPlanned {
+    explicit Failing(int64_t at) : SelfPlanned(0.3), fails_at(at) {}
+    int64_t fails_at, batches = 0;
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      if (batches++ == fails_at) throw std::runtime_error("broken on purpose");
+      return SelfPlanned::training_step(b, i);
+    }
+  };
+  const auto saving = [](TrainerOptions& options, Parts& parts) {
+    options.accumulate_grad_batches = 3;
+    ModelCheckpoint::Options on_exception;
+    on_exception.save_on_exception = true;
+    on_exception.every_n_epochs = 100;
+    parts.callbacks = {std::make_shared<ModelCheckpoint>(on_exception)};
+  };
+  const auto made = [](int64_t fails_at) {
+    at::manual_seed(3);
+    return std::make_shared<Failing>(fails_at);
+  };
+  const TemporaryFolder quiet_folder;
+  const Result quiet_run = fit(quiet_folder, {}, -1, saving, made(-1));
+  for (const int64_t fails_at : {4, 5, 6}) {
+    CAPTURE(fails_at);
+    const TemporaryFolder folder;
+    CHECK_THROWS(fit(folder, {}, -1, saving, made(fails_at)));
+    CHECK(same_weights(fit(folder, "auto", -1, saving, made(-1)).weights, quiet_run.weights));
+  }
+}
+
+TEST_CASE("a run that ended by time resumes under a longer time, and not under the same") {
+  TemporaryFolder folder;
+  const auto by_limit = [](double seconds) {
+    return [seconds](TrainerOptions& options, Parts&) {
+      options.max_epochs = -1;
+      options.max_time = Interval{seconds, Interval::Unit::seconds};
+    };
+  };
+  const auto by_timer = [](const char* duration) {
+    return [duration](TrainerOptions& options, Parts&) {
+      options.max_epochs = -1;
+      Problems problems;
+      Spec<Callback> timer;
+      REQUIRE(
+          timer.read(ConfigNode::map({{"class_path", ConfigNode::string("Timer")},
+                                      {"init_args", ConfigNode::map({{"duration", ConfigNode::string(duration)}})}}),
+                     problems, "callbacks"));
+      options.callbacks.push_back(timer);
+    };
+  };
+  const auto check = [&](const auto& limited, const auto& shorter, const auto& longer) {
+    const Result first = fit(folder, {}, -1, limited);
+    REQUIRE(first.report.global_step > 0);
+    CHECK_THAT(fit(folder, "auto", -1, shorter).told, ContainsSubstring("is finished"));
+    const Result second = fit(folder, "auto", first.report.global_step + 3, longer);
+    CHECK(second.report.global_step == first.report.global_step + 3);
+    CHECK(second.report.run_dir == first.report.run_dir);
+  };
+  SECTION("max_time") { check(by_limit(0.05), by_limit(0.05), by_limit(1000)); }
+  SECTION("Timer") { check(by_timer("0.05s"), by_timer("0.05s"), by_timer("1000s")); }
+}
+
+TEST_CASE(
+    "from an earlier checkpoint the run goes on in its folder, logged rows behind it are cut, and auto follows the new "
+    "branch") {
   TemporaryFolder folder;
   const auto logged = [](TrainerOptions&, Parts& parts) { parts.loggers = {std::make_shared<CsvLogger>()}; };
   fit(folder, {}, 25, logged);
@@ -172,7 +326,8 @@ TEST_CASE("what is loaded can be chosen") {
   SECTION("without the optimizer's state its momentum begins at zero") {
     TemporaryFolder plain;
     const Result with = fit(folder, from, 14);
-    const Result without = fit(plain, from, 14, [](TrainerOptions&, Parts& parts) { parts.load.optimizer = parts.load.lr_scheduler = false; });
+    const Result without = fit(
+        plain, from, 14, [](TrainerOptions&, Parts& parts) { parts.load.optimizer = parts.load.lr_scheduler = false; });
     CHECK(without.report.global_step == 14);
     CHECK_FALSE(same_weights(with.weights, without.weights));
   }
@@ -189,7 +344,8 @@ TEST_CASE("what is loaded can be chosen") {
     TemporaryFolder other, plain;
     const std::string falling = fit(other, {}, 12, {}, std::make_shared<Falling>()).report.last_checkpoint->string();
     const auto with = std::make_shared<Falling>(), without = std::make_shared<Falling>();
-    fit(plain, falling, 14, [](TrainerOptions&, Parts& parts) { parts.load.lr_scheduler = false; }, without);
+    fit(
+        plain, falling, 14, [](TrainerOptions&, Parts& parts) { parts.load.lr_scheduler = false; }, without);
     fit(other, falling, 14, {}, with);
     CHECK(with->sgd->groups()[0].lr == std::ldexp(0.5, -14));
     CHECK(without->sgd->groups()[0].lr == std::ldexp(0.5, -2));
@@ -197,7 +353,8 @@ TEST_CASE("what is loaded can be chosen") {
   SECTION("without the generators' state dropout draws other numbers") {
     fs::copy(from, folder / "copy.ckpt", fs::copy_options::recursive);
     const Result with = fit(folder, (folder / "copy.ckpt").string(), 14);
-    const Result without = fit(folder, (folder / "copy.ckpt").string(), 14, [](TrainerOptions&, Parts& parts) { parts.load.rng = false; });
+    const Result without =
+        fit(folder, (folder / "copy.ckpt").string(), 14, [](TrainerOptions&, Parts& parts) { parts.load.rng = false; });
     CHECK_FALSE(same_weights(with.weights, without.weights));
   }
   SECTION("without the loops the run begins at step 0 with the optimizer's state") {
@@ -221,7 +378,8 @@ TEST_CASE("what is loaded can be chosen") {
     auto module = std::make_shared<Renamed>();
     fit(folder, from, 0, change, module);
     CHECK(module->body->weight.equal(first.weights.at("first.weight")));
-    CHECK_THROWS_WITH(fit(folder, from, 0, [](TrainerOptions&, Parts& parts) { parts.load.strict = false; }), ContainsSubstring("load.weights_only: true"));
+    CHECK_THROWS_WITH(fit(folder, from, 0, [](TrainerOptions&, Parts& parts) { parts.load.strict = false; }),
+                      ContainsSubstring("load.weights_only: true"));
   }
 }
 
@@ -242,9 +400,11 @@ TEST_CASE("F14 an optimizer that the state is not of is refused before the first
     StepOutput training_step(const Batch&, int64_t) override { throw Error("a step was made"); }
   };
   auto module = std::make_shared<Planned>();
-  CHECK_THROWS_WITH(fit(folder, first.report.last_checkpoint->string(), 30, {}, module), ContainsSubstring("SGD") && ContainsSubstring("AdamW"));
+  CHECK_THROWS_WITH(fit(folder, first.report.last_checkpoint->string(), 30, {}, module),
+                    ContainsSubstring("SGD") && ContainsSubstring("AdamW"));
   module->kind = 1;
-  CHECK_THROWS_WITH(fit(folder, first.report.last_checkpoint->string(), 30, {}, module), ContainsSubstring("1 parameter groups, the run has 2"));
+  CHECK_THROWS_WITH(fit(folder, first.report.last_checkpoint->string(), 30, {}, module),
+                    ContainsSubstring("1 parameter groups, the run has 2"));
 }
 
 namespace {
@@ -279,8 +439,12 @@ TEST_CASE("a changed batch size goes on by samples: each is seen once in the epo
         auto module = std::make_shared<Seeing>();
         TensorDataModule::Sets sets;
         sets.train = numbered(40);
-        auto data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = batch_size, .eval_batch_size = {}, .shuffle = true, .drop_last = drop_last});
-        const Result result = fit(folder, from, max_steps, [](TrainerOptions& o, Parts&) { o.max_epochs = 1; }, module, DataSource(data));
+        auto data = std::make_shared<TensorDataModule>(
+            std::move(sets),
+            TensorDataOptions{
+                .batch_size = batch_size, .eval_batch_size = {}, .shuffle = true, .drop_last = drop_last});
+        const Result result = fit(
+            folder, from, max_steps, [](TrainerOptions& o, Parts&) { o.max_epochs = 1; }, module, DataSource(data));
         seen.insert(seen.end(), module->seen.begin(), module->seen.end());
         return result;
       };
@@ -307,7 +471,9 @@ TEST_CASE("a resume late in an epoch reads no sample that lies before it") {
   };
   TemporaryFolder folder;
   const auto dataset = std::make_shared<Counting>();
-  const auto loader = [&] { return DataSource(std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 4, .shuffle = true})); };
+  const auto loader = [&] {
+    return DataSource(std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 4, .shuffle = true}));
+  };
   fit(folder, {}, 90, {}, nullptr, loader());
   CHECK(dataset->reads == 360 + 1);  // one to know what a sample is
   dataset->reads = 0;
@@ -315,12 +481,18 @@ TEST_CASE("a resume late in an epoch reads no sample that lies before it") {
   CHECK(dataset->reads == 4 + 1);
 }
 
-TEST_CASE("with any number of loader workers a run goes on to the same bits, at any batch, inside an accumulation window, with dropout") {
+TEST_CASE(
+    "with any number of loader workers a run goes on to the same bits, at any batch, inside an accumulation window, "
+    "with dropout") {
   const auto data = [](int64_t workers) {
     TensorDataModule::Sets sets;
     sets.train = regression(40);
-    return DataSource(std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = true, .drop_last = false,
-                                                                                            .loading = {.num_workers = Auto<int64_t>{workers}}}));
+    return DataSource(std::make_shared<TensorDataModule>(
+        std::move(sets), TensorDataOptions{.batch_size = 4,
+                                           .eval_batch_size = {},
+                                           .shuffle = true,
+                                           .drop_last = false,
+                                           .loading = {.num_workers = Auto<int64_t>{workers}}}));
   };
   // A signal is the way to stop at a batch that ends no window.
   struct Stopping : SelfPlanned {
@@ -347,7 +519,8 @@ TEST_CASE("with any number of loader workers a run goes on to the same bits, at 
     for (int64_t stop = 1; stop < 20; stop += 3) {
       CAPTURE(workers, stop);
       TemporaryFolder own;
-      REQUIRE(fit(own, {}, -1, accumulated, made(stop), data(workers)).report.exit_code == (stop < 3 ? ExitCode::terminated : ExitCode::preempted));
+      REQUIRE(fit(own, {}, -1, accumulated, made(stop), data(workers)).report.exit_code ==
+              (stop < 3 ? ExitCode::terminated : ExitCode::preempted));
       const Result second = fit(own, "auto", -1, accumulated, made(-1), data(workers));
       CHECK(second.report.epochs == 2);
       CHECK(same_weights(whole.weights, second.weights));

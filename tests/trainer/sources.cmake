@@ -23,6 +23,7 @@ set(TEST_SOURCES
   manual_optimization_test.cpp
   parity_test.cpp
   progress_bar_test.cpp
+  module_mistakes_test.cpp
   nonfinite_test.cpp
   precision_test.cpp
   preemption_test.cpp

@@ -54,7 +54,8 @@ struct Counting : SelfPlanned {
   double largest_entry = 0;
 };
 
-std::shared_ptr<Counting> fit(TrainerOptions options, std::shared_ptr<DataModule> data = regression_data(), FitReport* report = nullptr) {
+std::shared_ptr<Counting> fit(TrainerOptions options, std::shared_ptr<DataModule> data = regression_data(),
+                              FitReport* report = nullptr) {
   auto module = std::make_shared<Counting>();
   const FitReport result = Trainer(std::move(options)).fit(module, data);
   if (report) *report = result;
@@ -272,7 +273,8 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   TrainerOptions options = quiet(folder);
   FitReport report;
   fit(options, regression_data(), &report);
-  for (const char* name : {"config.yaml", "metrics.csv", "metrics.jsonl", "checkpoints/last.ckpt/model.safetensors"}) CHECK(fs::exists(report.run_dir / name));
+  for (const char* name : {"config.yaml", "metrics.csv", "metrics.jsonl", "checkpoints/last.ckpt/model.safetensors"})
+    CHECK(fs::exists(report.run_dir / name));
   CHECK(report.run_dir == folder / "fulgur_logs/version_0");
   options.logger.enabled = false;
   fit(options, regression_data(), &report);
@@ -326,7 +328,8 @@ TEST_CASE("a loader of unknown length: the last short window is scaled by its re
   for (const auto& [name, value] : a) CHECK((value - b.at(name)).abs().max().item<double>() < 1e-6);
 }
 
-TEST_CASE("SIGINT ends the run after the batch with a checkpoint, exit code 130; SIGTERM 75, or 143 without checkpoint") {
+TEST_CASE(
+    "SIGINT ends the run after the batch with a checkpoint, exit code 130; SIGTERM 75, or 143 without checkpoint") {
   struct Signalled : SelfPlanned {
     int number = SIGINT;
     StepOutput training_step(const Batch& b, int64_t i) override {
@@ -364,16 +367,20 @@ TEST_CASE("wrong losses are errors that say what to do") {
 
 TEST_CASE("a fit without optimizer, without data, with two optimizers is refused with what to do") {
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<BoringModule>(), regression_data()), ContainsSubstring("names none"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<BoringModule>(), regression_data()),
+                    ContainsSubstring("names none"));
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>()), ContainsSubstring("no training data"));
   struct Two : BoringModule {
     OptimizerPlan configure_optimizers() override {
-      return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<Sgd>(Sgd::Options{}), {}}, {std::make_shared<Sgd>(Sgd::Options{}), {}}});
+      return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<Sgd>(Sgd::Options{}), {}},
+                                                         {std::make_shared<Sgd>(Sgd::Options{}), {}}});
     }
   };
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Two>(), regression_data()), ContainsSubstring("2 optimizers"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Two>(), regression_data()),
+                    ContainsSubstring("2 optimizers"));
   Parts parts;
   parts.optimizer = Spec<Optimizer>("SGD");
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data()), ContainsSubstring("both"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data()),
+                    ContainsSubstring("both"));
   CHECK(Trainer(quiet(folder), parts).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
 }

@@ -46,8 +46,8 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
     return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
-  if (!run.stages.at(Stage::train).batches.front())
-    return "ranks cannot know together how long their loaders are; set limit_train_batches, or use a loader of known "
+  if (!run.stages.at(Stage::train).loaders.front()->size())
+    return "ranks cannot know together how long their loaders are; use a loader of known "
            "length";
   return std::nullopt;
 }

@@ -196,6 +196,10 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     undo_step(recording.gradients_before, losses);
     std::string what = error.what();
     what = what.substr(0, what.find('\n'));
+    if (what.find("not permitted when stream is capturing") != what.npos)
+      what +=
+          ". The step waits for the device there, as item(), cpu() and copies to the host do: keep values on the "
+          "device";
     return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
   } catch (...) {
     undo_step(recording.gradients_before, losses);

@@ -1,7 +1,7 @@
 #include "fulgur/trainer/checkpoint_config.h"
 
-#include <functional>
 #include <algorithm>
+#include <functional>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/checkpoint/run_lock.h"
@@ -52,14 +52,16 @@ struct Comparison {
   void compare(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
     if (saved != nullptr && present != nullptr && saved->same_as(*present)) return;
     const bool maps = (saved == nullptr || saved->is_map()) && (present == nullptr || present->is_map());
-    const bool classes = saved != nullptr && present != nullptr && saved->is_map() && present->is_map() && saved->find("class_path") && present->find("class_path") &&
+    const bool classes = saved != nullptr && present != nullptr && saved->is_map() && present->is_map() &&
+                         saved->find("class_path") && present->find("class_path") &&
                          !saved->find("class_path")->same_as(*present->find("class_path"));
     if (!maps || classes || (saved == nullptr && present == nullptr)) {
       items.push_back({key, saved, present});
       return;
     }
     if (saved)
-      for (const auto& [name, value] : saved->entries()) compare(join_path(key, name), &value, present ? present->find(name) : nullptr);
+      for (const auto& [name, value] : saved->entries())
+        compare(join_path(key, name), &value, present ? present->find(name) : nullptr);
     if (present)
       for (const auto& [name, value] : present->entries())
         if (!saved || !saved->find(name)) compare(join_path(key, name), nullptr, &value);
@@ -77,19 +79,21 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
 }
 
 // The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
-std::optional<std::filesystem::path> choose(Config& config, const std::function<void(const std::filesystem::path&)>& lock) {
+std::optional<std::filesystem::path> choose(Config& config,
+                                            const std::function<void(const std::filesystem::path&)>& lock) {
   Parts parts;
   parts.config_folder = config.folder;
   if (*config.ckpt_path != "auto") {
-    const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir, detail::run_name(config.trainer, parts), parts.config_folder);
+    const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
+                                              detail::run_name(config.trainer, parts), parts.config_folder);
     if (const auto run_dir = detail::run_folder_of(path)) lock(*run_dir);
     return path;
   }
   if (detail::find_finished_run(config.trainer, parts)) return std::nullopt;
-  const auto run_dir = detail::find_run_to_resume(config.trainer, parts);
-  if (!run_dir) return std::nullopt;
-  lock(*run_dir);
-  auto found = detail::find_resume_point(*run_dir);
+  const auto run = detail::find_run_to_resume(config.trainer, parts);
+  if (!run) return std::nullopt;
+  lock(run->folder);
+  auto found = detail::find_resume_point(run->folder);
   if (!found) return std::nullopt;
   config.ckpt_path = found->path.string();
   return found->path;
@@ -99,7 +103,8 @@ std::optional<std::filesystem::path> choose(Config& config, const std::function<
 
 std::string ConfigDifference::text() const {
   const std::string there = checkpoint.empty() ? "not set" : checkpoint, here = config.empty() ? "not set" : config;
-  return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run goes on with ", config_won ? here : there);
+  return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run goes on with ",
+             config_won ? here : there);
 }
 
 std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
@@ -127,11 +132,13 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   for (const auto& [key, there, here] : comparison.items) {
     const Side side = side_of(key);
     // What the data fills in later is compared by shape, when the weights are loaded.
-    const bool linked = std::any_of(config.link.begin(), config.link.end(), [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
+    const bool linked = std::any_of(config.link.begin(), config.link.end(),
+                                    [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
     if (side == Side::ignored || linked) continue;
     ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
     if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path"))
-      refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ", here ? difference.config : "not set", " in the config"));
+      refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ",
+                            here ? difference.config : "not set", " in the config"));
     if (side == Side::checkpoint && !config.load.allow_config_change) {
       difference.config_won = false;
       node_at(agreed, key) = there ? *there : ConfigNode::null();
@@ -140,8 +147,10 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     differences.push_back(std::move(difference));
   }
   if (!refused.empty())
-    throw CheckpointError(cat("[trainer.fit] the config describes another model than that of ", *path, ":\n  ", join(refused, "\n  "),
-                              "\nUse the config of its run, --load.weights_only true for a new run from these weights, or --allow-config-change for options that change no shape."));
+    throw CheckpointError(cat("[trainer.fit] the config describes another model than that of ", *path, ":\n  ",
+                              join(refused, "\n  "),
+                              "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
+                              "or --allow-config-change for options that change no shape."));
   if (changed) {
     Config next = config_from_node(agreed);
     next.folder = config.folder;

@@ -185,6 +185,10 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   const auto& wishes = content.state.at("checkpoint_requests").as_list();
   for (const StateTree& wish : wishes) next_ticket_ = std::max(next_ticket_, to_wish(wish).first + 1);
   if (path.parent_path() != folder) return;
+  if (content.state.contains("best_owner")) {
+    const StateTree& owner = content.state.at("best_owner");
+    best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
+  }
   // Saves that were made behind this one, and are given up now, stay older than those to come.
   for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
   last_ = path;
@@ -227,7 +231,9 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
                       .request = request};
   if (!judged_later()) {
     run_.check_exchanges();
-    if (const auto bad = run_.finite.bad_weight()) return refuse(info, not_finite(folder, *bad));
+    // Rank 0's are written. Buffers of other ranks may differ, and are replaced by its own before the next forward.
+    const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
+    if (!bad.empty()) return refuse(info, not_finite(folder, bad));
   }
   ++saves_;
   const int64_t saved_before = saved_step_;
@@ -238,6 +244,8 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     StateTree::List wishes{to_state({ticket, request})};
     for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
     content.state["checkpoint_requests"] = std::move(wishes);
+    const auto owner = takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
+    if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
     if (run_.options.async_checkpoint) {
       // Rank 0 writes; the others wait for its word where the save ends.
       if (run_.is_global_zero()) {
@@ -303,6 +311,16 @@ void CheckpointStore::finish(const AsyncCheckpointWriter::Result& result) {
   publish(info);
 }
 
+bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
+  if (!request.best) return false;
+  if (!best_owner_ || best_owner_->key == request.owner) return true;
+  if (!request.score) return false;
+  if (!best_owner_->monitors) return true;
+  log::warn("trainer.several_best", cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ", request.owner,
+                                        ". Give checkpoints of the other by their path"));
+  return false;
+}
+
 void CheckpointStore::publish(CheckpointInfo& info) {
   const CheckpointRequest& request = info.request;
   try {
@@ -310,8 +328,8 @@ void CheckpointStore::publish(CheckpointInfo& info) {
       if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "last.ckpt", info.path);
       last_ = info.path;
     }
-    if (request.best && (!best_owner_ || *best_owner_ == request.owner)) {
-      best_owner_ = request.owner;
+    if (takes_best(request)) {
+      best_owner_ = BestOwner{request.owner, request.score.has_value()};
       if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "best.ckpt", info.path);
       best_ = info.path;
     }

@@ -58,6 +58,14 @@ class CheckpointStore {
   int64_t saves() const { return saves_; }
 
  private:
+  /// The callback whose ranking `best` follows.
+  struct BestOwner {
+    std::string key;
+    bool monitors = false;  ///< a metric; without one the newest is the best
+  };
+  /// Whether `best` shall point to what is saved by `request`. A ranking by a metric comes before one without; of two by
+  /// metrics, the first to save counts.
+  bool takes_best(const CheckpointRequest& request) const;
   void begin(uint64_t ticket, const CheckpointRequest& request);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish(const AsyncCheckpointWriter::Result& result);
@@ -76,7 +84,7 @@ class CheckpointStore {
   uint64_t next_ticket_ = 1;
   bool released_ = false;
   std::map<std::filesystem::path, std::set<std::string>> keepers_;
-  std::optional<std::string> best_owner_;
+  std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save

@@ -112,6 +112,26 @@ class ModeGuard {
   int exceptions_;
 };
 
+// Notes where an exception leaves an evaluation, before what it is about is gone.
+class FailureGuard {
+ public:
+  explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.doing_ = nullptr; }
+  ~FailureGuard() {
+    if (std::uncaught_exceptions() != exceptions_ && run_.failed_in_.empty()) run_.failed_in_ = run_.place_of_failure();
+    run_.evaluated_ = nullptr;
+  }
+  FailureGuard(const FailureGuard&) = delete;
+  FailureGuard& operator=(const FailureGuard&) = delete;
+
+ private:
+  Run& run_;
+  int exceptions_;
+};
+
+const char* step_of(Stage stage) {
+  return stage == Stage::validate ? "validation_step" : stage == Stage::test ? "test_step" : "predict_step";
+}
+
 // No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
 class NoGradients {
  public:
@@ -139,6 +159,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     run.each_callback(scope, [&](Callback& c) { (c.*member)(run); });
   };
 
+  HeldBatch held;
+  Batch& batch = held.get();
+  const FailureGuard noted(run);
   module_hook(LogScope::forbidden, hooks.model_eval);
   callback_hook(epoch_scope, hooks.start);
   module_hook(epoch_scope, hooks.module_start);
@@ -154,13 +177,12 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     run.loader_idx_ = static_cast<int64_t>(l);
     loader.start_epoch(run.progress_.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    HeldBatch held;
-    Batch& batch = held.get();
     for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
       // In a fit of several ranks the signal is agreed behind the evaluation, so that all leave it at the same place.
       if (run.verb() != Verb::fit || run.world_size() == 1)
         if (const auto signal = signals::received()) throw Interrupted(*signal);
       run.batch_idx_ = i;
+      run.evaluated_ = &batch;
       run.batch_to_device(batch, run.loader_idx_);
       const int64_t count = batch.size();
       run.batch_samples_ = static_cast<double>(count);
@@ -170,6 +192,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       Run::ScopeGuard scope(run, step_scope);
       (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
       Outputs outputs;
+      run.doing_ = step_of(stage);
       if (const std::vector<StepPart> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
         std::vector<Outputs> of_parts(parts.size());
         run_parts(run, parts, [&](const StepPart& part, size_t index) {
@@ -182,6 +205,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       }
       if (prefetcher && (!limit || i + 1 < *limit)) prefetcher->read_ahead();
       outputs = outputs.detach();
+      run.doing_ = nullptr;
       run.each_callback(step_scope, hooks.batch_end,
                         [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });
       (module.*hooks.module_batch_end)(outputs, batch, i, run.loader_idx_);
@@ -189,7 +213,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       on_outputs(l, std::move(outputs), count);
       run.flush_step_metrics(stage, false);
     }
+    batch.clear();
   }
+  run.evaluated_ = nullptr;
   run.loader_count_ = 1;
   run.loader_idx_ = 0;
   callback_hook(epoch_scope, hooks.epoch_end);
@@ -248,6 +274,7 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
   try {
     evaluate(run, Stage::validate, batch_limit);
   } catch (const StepNotOverridden&) {
+    run.failed_in_.clear();
     warn_no_validation_step();
     run.validation_runs = false;
   }
@@ -282,16 +309,21 @@ PredictReport predict(Run& run) {
                         "'."));
       columns[index++].second.push_back(value.to(at::kCPU));
     }
+    if (index < columns.size())
+      throw Error(cat("[trainer.predict] every predict_step must return the same outputs; '", columns[index].first,
+                      "', which the first batch had, is missing."));
   });
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
   // What is given out must be of use in autograd.
   const c10::InferenceMode normal(false);
-  for (auto& columns : collected) {
+  for (size_t l = 0; l < collected.size(); ++l) {
+    auto& columns = collected[l];
+    const bool in_turns = !run.collectives().any(!run.stages[Stage::predict].loaders[l]->shares_in_turns());
     Outputs outputs;
     for (auto& [name, parts] : columns) outputs.add(name, at::cat(parts));
-    report.loaders.push_back(in_dataset_order(run.collectives(), std::move(outputs)));
+    report.loaders.push_back(in_dataset_order(run.collectives(), std::move(outputs), in_turns));
   }
   report.samples = sum_over_ranks(run, report.samples);
   return report;

@@ -55,7 +55,7 @@ class FitLoop {
     if (resumed && run.validation_pending && run.validation_runs) validate();
     bool continue_epoch = resumed && run.progress_.batches.completed > 0;
     if (continue_epoch && epoch_is_over()) {
-      end_epoch();
+      close_epoch_of_checkpoint();
       continue_epoch = false;
     }
     while (run.agreement.settle(), !limit_reached()) {
@@ -116,8 +116,24 @@ class FitLoop {
   }
 
   bool epoch_is_over() {
+    const Progress& progress = run_.progress_;
     const auto batches = run_.stages[Stage::train].batches.front();
-    return batches && run_.progress_.batches.completed >= *batches;
+    // Data without a length: the last validation of the epoch was under way.
+    const bool was_at_end = progress.epochs.processed > progress.epoch;
+    return was_at_end || (batches && progress.batches.completed >= *batches);
+  }
+
+  // Nothing is left of the epoch that the checkpoint lies in: a lower limit, fewer data or other ranks than before. Its
+  // window and its validation are still to come.
+  void close_epoch_of_checkpoint() {
+    Run& run = run_;
+    run.stage_ = Stage::train;
+    interval_ = validation_interval(run.options, run.stages[Stage::train].batches.front());
+    step_.close_window();
+    run.flush_step_metrics(Stage::train, false);
+    const bool validated = run.validated_at == run.progress_.batches_total.completed;
+    if (!validated && validation_due(run.progress_.batches.completed - 1, true)) validate();
+    end_epoch();
   }
 
   void reload_loaders() {
@@ -158,6 +174,7 @@ class FitLoop {
     if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);
     run_.validation_pending = false;
+    run_.validated_at = run_.progress_.batches_total.completed;
     ++run_.progress_.validations;
   }
 
@@ -182,7 +199,7 @@ class FitLoop {
     }
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (!next_batch(loader, batches.has_value())) {
+      if (!next_batch(loader)) {
         at_end = true;
         break;
       }
@@ -191,6 +208,8 @@ class FitLoop {
         break;
       }
       const bool last_batch = batches && batch_idx + 1 == *batches;
+      // After a resume under a lower limit, or with fewer data, a window may be longer than what is left of the epoch.
+      if (last_batch) step_.close_window();
       run.flush_step_metrics(Stage::train, false);
       run.agreement.step();
       if (validation_due(batch_idx, last_batch)) {
@@ -211,8 +230,8 @@ class FitLoop {
           "[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with "
           "drop_last?");
     if (at_end || skipped) {
+      step_.close_window();
       progress.epochs.processed = progress.epoch + 1;
-      if (run.window_done > 0) step_.close_window();
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
     }
     end_epoch();
@@ -227,11 +246,12 @@ class FitLoop {
     return there;
   }
 
-  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left.
-  bool next_batch(Loader& loader, bool known_length) {
+  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left, under a
+  // limit of batches too.
+  bool next_batch(Loader& loader) {
     Run& run = run_;
     const bool there = read_batch(loader);
-    if (known_length || run.world_size() == 1) return there;
+    if (run.world_size() == 1 || loader.size()) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();
     return false;
@@ -262,6 +282,7 @@ class FitLoop {
     Run& run = run_;
     Progress& progress = run.progress_;
     progress.epochs.processed = progress.epoch + 1;
+    run.seen.settle();
     run.rows.settle();
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
@@ -274,7 +295,8 @@ class FitLoop {
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });
-    step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
+    // In manual optimization schedules are the module's to step.
+    if (!run.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();

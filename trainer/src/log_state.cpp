@@ -104,6 +104,7 @@ void LogStore::load_state(const StateTree& state) {
                    log_options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
+    s.of_checkpoint = true;
   }
   for (const StateTree& item : state.at("values").as_list())
     publish(item.at("name").as_string(), item.at("value").as_double(), static_cast<Stage>(item.at("stage").as_int()));

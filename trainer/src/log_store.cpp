@@ -50,13 +50,36 @@ double LogStore::start_value(Reduce reduce) {
   }
 }
 
+void LogStore::take_options(Slot& slot, const LogOptions& options) {
+  const bool step_scope = slot.scope == LogScope::train_step;
+  slot.options = options;
+  slot.on_step = options.on_step.value_or(step_scope);
+  slot.on_epoch = options.on_epoch.value_or(!step_scope);
+  if (slot.on_step && (slot.scope == LogScope::train_epoch || slot.scope == LogScope::evaluation_epoch))
+    throw Error(cat("[module.log] '", slot.name,
+                    "' is logged from an epoch hook, where on_step is impossible. Leave on_step out."));
+  if (!slot.on_step && !slot.on_epoch)
+    throw Error(cat("[module.log] '", slot.name,
+                    "' is logged with on_step and on_epoch both false, so it would never appear."));
+}
+
 LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options) {
   const auto found = index_.find(Key{name, scope, stage});
   if (found != index_.end()) {
-    if (!same_options(found->second->options, options))
-      throw Error(cat("[module.log] '", name,
-                      "' was logged before with other options in the same hook. Use one set of options per name."));
-    return *found->second;
+    Slot& there = *found->second;
+    if (!same_options(there.options, options)) {
+      if (!there.of_checkpoint)
+        throw Error(cat("[module.log] '", name,
+                        "' was logged before with other options in the same hook. Use one set of options per name."));
+      // The code has changed since the checkpoint. What another reduction has gathered means nothing to this one.
+      if (there.options.reduce_fx != options.reduce_fx) {
+        there.step = there.epoch = {};
+        there.step.value = there.epoch.value = start_value(options.reduce_fx);
+      }
+      take_options(there, options);
+    }
+    there.of_checkpoint = false;
+    return there;
   }
   if (scope == LogScope::forbidden)
     throw Error(cat("[module.log] '", name,
@@ -66,16 +89,7 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stag
   made->name = name;
   made->scope = scope;
   made->stage = stage;
-  made->options = options;
-  const bool step_scope = scope == LogScope::train_step;
-  made->on_step = options.on_step.value_or(step_scope);
-  made->on_epoch = options.on_epoch.value_or(!step_scope);
-  if (made->on_step && (scope == LogScope::train_epoch || scope == LogScope::evaluation_epoch))
-    throw Error(
-        cat("[module.log] '", name, "' is logged from an epoch hook, where on_step is impossible. Leave on_step out."));
-  if (!made->on_step && !made->on_epoch)
-    throw Error(
-        cat("[module.log] '", name, "' is logged with on_step and on_epoch both false, so it would never appear."));
+  take_options(*made, options);
   made->step.value = made->epoch.value = start_value(options.reduce_fx);
   Slot& made_slot = *made;
   slots_.push_back(std::move(made));

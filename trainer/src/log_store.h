@@ -112,9 +112,12 @@ class LogStore {
     Stage stage;
     LogOptions options;
     bool on_step = false, on_epoch = false;
-    bool has_steps = false;  // a step value was logged
+    bool has_steps = false;      // a step value was logged
+    bool of_checkpoint = false;  // nothing was logged since it was loaded
     Accumulator step, epoch;
   };
+  /// Throws an Error for options that the slot's hook cannot have.
+  static void take_options(Slot& slot, const LogOptions& options);
   struct Key {
     std::string_view name;
     LogScope scope;

@@ -65,7 +65,7 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
   if (policy_ == Policy::off) return true;
   const int64_t every = run_.options.check_every;
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
-    if (const std::string bad = find(); !bad.empty() && !act(bad)) return false;
+    if (const std::string bad = find_in_weights(); !bad.empty() && !act(bad)) return false;
   }
   at::NoGradGuard no_grad;
   Tensor norm = known_norm;
@@ -98,7 +98,7 @@ bool NonFiniteGuard::saw_scaled_gradients() {
   at::NoGradGuard no_grad;
   const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
-    if (const std::string bad = find(); !bad.empty() && !act(bad)) return false;
+    if (const std::string bad = find_in_weights(); !bad.empty() && !act(bad)) return false;
   }
   if (found_inf_->is_cpu())
     skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
@@ -282,11 +282,17 @@ void NonFiniteGuard::note(const std::string& what) const {
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
 
-// What is not finite: an entry of the batch, a parameter, a gradient; empty where nothing is.
+// Also names an entry of the batch, which may have caused what was found. It is no finding itself: data may have NaN
+// for missing values.
 std::string NonFiniteGuard::find() const {
   for (const auto& [name, value] : run_.batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
       return cat("'", escape_controls(name), "' of the batch");
+  return find_in_weights();
+}
+
+// A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
+std::string NonFiniteGuard::find_in_weights() const {
   const auto parameters = unique_parameters(*run_.model);
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.detach())) return cat("the parameter '", name, "'");

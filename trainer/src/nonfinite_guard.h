@@ -62,6 +62,7 @@ class NonFiniteGuard {
   void roll_back(const std::string& what);
   void note(const std::string& what) const;
   std::string find() const;
+  std::string find_in_weights() const;
   std::string batches() const;
   int64_t last_batch() const;
   /// What is reported while it lives is of these batches.

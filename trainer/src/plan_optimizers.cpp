@@ -14,28 +14,38 @@ namespace {
 // The loss is evaluated several times in a step: what happens once per batch elsewhere cannot be.
 void check_closure(const Run& run, const Optimizer& optimizer) {
   const auto refuse = [&](std::string_view what) {
-    throw ConfigError(cat("[trainer.fit] ", optimizer.name(), " evaluates the loss several times in a step, which does not go with ", what, "."));
+    throw ConfigError(cat("[trainer.fit] ", optimizer.name(),
+                          " evaluates the loss several times in a step, which does not go with ", what, "."));
   };
   if (run.manual) return;
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
-  if (!run.strategy->precision().allows_closure()) refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
-  if (run.options.on_nonfinite == "skip") refuse("on_nonfinite: skip; use raise, stop or off");
+  if (!run.strategy->precision().allows_closure())
+    refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
+  // Both would change weights and state inside of the optimizer's step.
+  if (run.options.on_nonfinite == "skip" || run.options.on_nonfinite == "rollback")
+    refuse(cat("on_nonfinite: ", run.options.on_nonfinite, "; use raise, stop or off"));
   if (run.strategy->splits_batches()) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into parts"));
 }
 
 RunLength run_length(Run& run) {
-  RunLength length{.epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
+  RunLength length{
+      .epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
   const StageLoaders& train = run.stages[Stage::train];
-  if (const auto batches = train.total()) length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
+  if (const auto batches = train.total())
+    length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
   if (!train.loaders.empty())
-    length.samples_per_step = static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
+    length.samples_per_step =
+        static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
   return length;
 }
 
 double lr_factor(const Run& run, const RunLength& length) {
   if (run.options.scale_lr == "none") return 1;
   const double ratio = length.samples_per_step.value_or(0) / static_cast<double>(*run.options.base_batch_size);
-  if (ratio <= 0) throw ConfigError("[trainer.scale_lr] the training loader does not tell its batch size. Set the learning rate yourself, and scale_lr: none.");
+  if (ratio <= 0)
+    throw ConfigError(
+        "[trainer.scale_lr] the training loader does not tell its batch size. Set the learning rate yourself, and "
+        "scale_lr: none.");
   return run.options.scale_lr == "linear" ? ratio : std::sqrt(ratio);
 }
 
@@ -46,8 +56,10 @@ double plan_optimizers(Run& run) {
   const bool from_config = run.plan.empty();
   if (from_config) {
     if (!run.parts.optimizer)
-      throw ConfigError("[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, init_args: {lr: 1e-3}}`, "
-                        "or override configure_optimizers().");
+      throw ConfigError(
+          "[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, "
+          "init_args: {lr: 1e-3}}`, "
+          "or override configure_optimizers().");
     PlannedOptimizer planned{run.parts.optimizer->create(), std::nullopt};
     if (run.parts.lr_scheduler) {
       planned.scheduler = run.parts.lr_scheduler_config;
@@ -55,20 +67,31 @@ double plan_optimizers(Run& run) {
     }
     run.plan = OptimizerPlan({std::move(planned)});
   } else if (run.parts.optimizer) {
-    throw ConfigError("[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the two.");
+    throw ConfigError(
+        "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
+        "two.");
   }
   run.manual = !run.model->automatic_optimization();
   if (run.plan.optimizers.size() > 1 && !run.manual)
-    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ", static_cast<int64_t>(run.plan.optimizers.size()),
-                          " optimizers, which only manual optimization can use. Override automatic_optimization() to return false and step them in "
+    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
+                          static_cast<int64_t>(run.plan.optimizers.size()),
+                          " optimizers, which only manual optimization can use. Override automatic_optimization() to "
+                          "return false and step them in "
                           "training_step, or put the parameters into groups of one optimizer."));
   if (run.plan.without_optimizer && !run.manual)
-    log::warn("trainer.no_optimizer", "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
+    log::warn("trainer.no_optimizer",
+              "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
   const RunLength length = run_length(run);
   const double factor = lr_factor(run, length);
-  if (factor != 1) run.print(cat("learning rates: × ", factor, " (scale_lr: ", run.options.scale_lr, ", global batch ", *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
+  if (factor != 1)
+    run.print(cat("learning rates: × ", factor, " (scale_lr: ", run.options.scale_lr, ", global batch ",
+                  *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
+    if (!planned.optimizer->attached() && run.plan.optimizers.size() > 1)
+      throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ", static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
+                            planned.optimizer->name(), " has no parameters, and it is not known which of the module's are its own. Attach each: "
+                            "optimizer->attach(fulgur::trainable_groups(*part))."));
     if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
     planned.optimizer->scale_lr(factor);
     if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
@@ -76,9 +99,12 @@ double plan_optimizers(Run& run) {
     if (!planned.scheduler) continue;
     SchedulerConfig& config = *planned.scheduler;
     if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
-    if (config.frequency < 1) throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
+    if (config.frequency < 1)
+      throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
     if (config.scheduler->wants_metric() && !config.monitor && !run.manual)
-      throw ConfigError("[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the config).");
+      throw ConfigError(
+          "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
+          "config).");
     config.scheduler->scale_rates(factor);
     config.scheduler->set_run_length(length, config.interval, config.frequency);
     config.scheduler->attach(*planned.optimizer);

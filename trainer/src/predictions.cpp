@@ -23,9 +23,12 @@ Json numbers(const Tensor& row) {
   const T* data = row.const_data_ptr<T>();
   for (int64_t i = 0; i < row.numel(); ++i) {
     if constexpr (std::is_floating_point_v<T>) {
-      if (std::isnan(data[i])) list.push_back("NaN");
-      else if (std::isinf(data[i])) list.push_back(data[i] > 0 ? "Infinity" : "-Infinity");
-      else list.push_back(data[i]);
+      if (std::isnan(data[i]))
+        list.push_back("NaN");
+      else if (std::isinf(data[i]))
+        list.push_back(data[i] > 0 ? "Infinity" : "-Infinity");
+      else
+        list.push_back(data[i]);
     } else {
       list.push_back(data[i]);
     }
@@ -44,11 +47,20 @@ Json nested(Json& flat, c10::ArrayRef<int64_t> sizes, size_t& next) {
 Json row_of(const Tensor& row) {
   Json flat;
   switch (row.scalar_type()) {
-    case at::kFloat: flat = numbers<float>(row); break;
-    case at::kDouble: flat = numbers<double>(row); break;
-    case at::kLong: flat = numbers<int64_t>(row); break;
-    case at::kBool: flat = numbers<bool>(row); break;
-    default: flat = row.is_floating_point() ? numbers<float>(row.to(at::kFloat)) : numbers<int64_t>(row.to(at::kLong));
+    case at::kFloat:
+      flat = numbers<float>(row);
+      break;
+    case at::kDouble:
+      flat = numbers<double>(row);
+      break;
+    case at::kLong:
+      flat = numbers<int64_t>(row);
+      break;
+    case at::kBool:
+      flat = numbers<bool>(row);
+      break;
+    default:
+      flat = row.is_floating_point() ? numbers<float>(row.to(at::kFloat)) : numbers<int64_t>(row.to(at::kLong));
   }
   size_t next = 0;
   return nested(flat, row.sizes(), next);
@@ -56,7 +68,7 @@ Json row_of(const Tensor& row) {
 
 }  // namespace
 
-Outputs in_dataset_order(Collectives& collectives, Outputs own) {
+Outputs in_dataset_order(Collectives& collectives, Outputs own, bool in_turns) {
   const int64_t world_size = collectives.world_size();
   if (world_size == 1) return own;
   StateTree::List packed;
@@ -78,29 +90,34 @@ Outputs in_dataset_order(Collectives& collectives, Outputs own) {
         continue;
       }
       if (column >= rank.as_list().size() || rank.as_list()[column].at("name").as_string() != name)
-        throw Error(cat("[trainer.predict] every rank must return the same outputs; '", name, "' is not in its place on all."));
+        throw Error(
+            cat("[trainer.predict] every rank must return the same outputs; '", name, "' is not in its place on all."));
       parts.push_back(rank.as_list()[column].at("value").tensor());
       rows += parts.back().size(0);
     }
     std::vector<int64_t> sizes = parts.front().sizes().vec();
     sizes[0] = rows;
     Tensor whole = at::empty(sizes, parts.front().options());
-    bool shared_out = true;
-    for (int64_t r = 0; r < world_size; ++r) shared_out = shared_out && parts[static_cast<size_t>(r)].size(0) == (rows - r + world_size - 1) / world_size;
+    bool shared_out = in_turns;
+    for (int64_t r = 0; r < world_size; ++r)
+      shared_out = shared_out && parts[static_cast<size_t>(r)].size(0) == (rows - r + world_size - 1) / world_size;
     if (shared_out)
-      for (int64_t r = 0; r < world_size && r < rows; ++r) whole.slice(0, r, rows, world_size).copy_(parts[static_cast<size_t>(r)]);
+      for (int64_t r = 0; r < world_size && r < rows; ++r)
+        whole.slice(0, r, rows, world_size).copy_(parts[static_cast<size_t>(r)]);
     else
-      whole = at::cat(parts);  // the loaders shared the data out in a way of their own: rank by rank
+      whole = at::cat(parts);  // rank by rank
     all.add(name, std::move(whole));
   }
   return all;
 }
 
-std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder, const std::vector<Outputs>& loaders) {
+std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder,
+                                                     const std::vector<Outputs>& loaders) {
   const bool several = loaders.size() > 1;
   NamedTensors tensors;
   for (size_t l = 0; l < loaders.size(); ++l)
-    for (const auto& [name, value] : loaders[l]) tensors.emplace_back(several ? cat("dataloader_idx_", l, "/", name) : name, value.contiguous());
+    for (const auto& [name, value] : loaders[l])
+      tensors.emplace_back(several ? cat("dataloader_idx_", l, "/", name) : name, value.contiguous());
   const std::filesystem::path binary = folder / "predictions.safetensors", lines = folder / "predictions.jsonl";
   write_safetensors(binary, tensors);
   std::ofstream file(lines, std::ios::binary);

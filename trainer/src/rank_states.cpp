@@ -24,18 +24,6 @@ StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
   return mean;
 }
 
-// Ranks take every world_size-th sample, so that all of them together have read the first `samples` of the order.
-StateTree moved_position(StateTree position, int64_t from_ranks, int64_t to_ranks) {
-  if (!position.contains("samples") || !position.contains("batches")) return position;
-  if (position.contains("dataset")) {
-    if (position.at("batches").as_int() > 0)
-      throw CheckpointError(cat("[trainer.resume] the checkpoint lies inside an epoch of iterable data that ", from_ranks, " ranks read; it goes on with as many only, not with ", to_ranks, "."));
-    return position;
-  }
-  position["samples"] = position.at("samples").as_int() * from_ranks / to_ranks;
-  return position;
-}
-
 }  // namespace
 
 void gather_rank_states(Collectives& collectives, StateTree& state) {
@@ -55,7 +43,8 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     if (rank == 0) return state;
     const auto& others = saved.at("ranks").as_list();
     if (static_cast<int64_t>(others.size()) != world_size - 1)
-      throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size, " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
+      throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size,
+                                " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
     for (const char* key : kOwn) state[key] = others[static_cast<size_t>(rank) - 1].at(key);
     return state;
   }
@@ -63,9 +52,6 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
   if (saved.contains("ranks"))
     for (const StateTree& other : saved.at("ranks").as_list()) ranks.push_back(&other);
   state["gradients"] = mean_gradients(ranks);
-  StateTree::List loaders;
-  for (const StateTree& position : saved.at("loaders").as_list()) loaders.push_back(moved_position(position, saved_world_size, world_size));
-  state["loaders"] = std::move(loaders);
   LogStore logs;
   logs.load_state(saved.at("logs"));
   if (rank > 0) logs.forget_running();

@@ -27,6 +27,10 @@ std::optional<int64_t> ReplicaContext::estimated_steps() const { return run_.est
 std::optional<int64_t> ReplicaContext::max_epochs() const { return run_.max_epochs(); }
 std::optional<int64_t> ReplicaContext::max_steps() const { return run_.max_steps(); }
 std::optional<double> ReplicaContext::part_done() const { return run_.part_done(); }
+void ReplicaContext::count_each_batch() { run_.count_each_batch(); }
+
+void ReplicaContext::sync_gradients(Optimizer& optimizer) { run_.sync_gradients(optimizer); }
+
 bool ReplicaContext::counts_tokens() const { return run_.counts_tokens(); }
 bool ReplicaContext::has_validation() const { return run_.has_validation(); }
 bool ReplicaContext::validates_each_epoch_end() const { return run_.validates_each_epoch_end(); }
@@ -36,7 +40,9 @@ std::vector<LrScheduler*> ReplicaContext::lr_schedulers() { return run_.lr_sched
 const OptimizerPlan& ReplicaContext::optimizer_plan() const { return run_.optimizer_plan(); }
 
 void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
-  throw Error("[trainer.manual_backward] the module computes a part of a batch on one of several devices; backward is the Trainer's. Use ddp for manual optimization.");
+  throw Error(
+      "[trainer.manual_backward] the module computes a part of a batch on one of several devices; backward is the "
+      "Trainer's. Use ddp for manual optimization.");
 }
 
 std::optional<double> ReplicaContext::metric(std::string_view name) { return run_.logs.written(name); }
@@ -53,7 +59,9 @@ void ReplicaContext::log(std::string_view name, const Tensor& value, const LogOp
   logged_.push_back({std::string(name), value.detach().clone(), options, static_cast<double>(samples_)});
 }
 
-void ReplicaContext::log(std::string_view name, double value, const LogOptions& options) { logged_.push_back({std::string(name), value, options, static_cast<double>(samples_)}); }
+void ReplicaContext::log(std::string_view name, double value, const LogOptions& options) {
+  logged_.push_back({std::string(name), value, options, static_cast<double>(samples_)});
+}
 
 const ConfigNode& ReplicaContext::hparams() const { return run_.hparams(); }
 const std::vector<std::shared_ptr<Logger>>& ReplicaContext::loggers() const { return run_.loggers(); }

@@ -11,9 +11,10 @@ namespace fulgur::detail {
 
 class Run;
 
-/// What a copy of the module on another device sees of the run while it computes a part of a batch, on a thread of its own.
-/// It reads what the run's own module reads. What it logs is kept and goes into the run behind the step, in the order of the
-/// parts. Checkpoints, prints and the length of accumulation are the module's own to ask for, which computes the same step.
+/// What a copy of the module on another device sees of the run while it computes a part of a batch, on a thread of its
+/// own. It reads what the run's own module reads. What it logs is kept and goes into the run behind the step, in the
+/// order of the parts. Checkpoints, prints and the length of accumulation are the module's own to ask for, which
+/// computes the same step.
 class ReplicaContext final : public RunContext {
  public:
   ReplicaContext(Run& run, at::Device device) : run_(run), device_(device) {}
@@ -37,6 +38,7 @@ class ReplicaContext final : public RunContext {
   std::optional<int64_t> max_steps() const override;
   std::optional<double> part_done() const override;
   bool counts_tokens() const override;
+  void count_each_batch() override;
   bool has_validation() const override;
   bool validates_each_epoch_end() const override;
   int64_t rank() const override { return 0; }
@@ -49,6 +51,7 @@ class ReplicaContext final : public RunContext {
   std::vector<LrScheduler*> lr_schedulers() override;
   const OptimizerPlan& optimizer_plan() const override;
   /// Throws: a copy has no optimizer.
+  void sync_gradients(Optimizer& optimizer) override;
   void manual_backward(const Tensor& loss, const BackwardOptions& options) override;
   void set_manual_sync(bool) override {}
   /// As it was last written.

@@ -6,6 +6,7 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/trainer.h"
+#include "run_folder.h"
 
 namespace fulgur::detail {
 
@@ -18,8 +19,8 @@ struct ResumePoint {
 /// Name of the folder of run folders: as the first logger names it.
 std::string run_name(const TrainerOptions& options, const Parts& parts);
 
-/// `ckpt_path: auto`: the newest run folder; nothing where there is none.
-std::optional<std::filesystem::path> find_run_to_resume(const TrainerOptions& options, const Parts& parts);
+/// `ckpt_path: auto`: the config's own run folder, else the newest run that can be resumed; nothing if there is none.
+std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const Parts& parts);
 
 /// The newest checkpoint of a run that verifies. Each one that does not is told with its reason. Nothing where there is
 /// none. The caller holds the run's lock, else a run at work may remove what is found.
@@ -29,7 +30,8 @@ std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_di
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
 /// Leaves in a run folder that its run came to its end.
-void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress);
+void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress,
+                   double fit_time_s);
 /// Takes the mark away: the run goes on.
 void unmark_finished(const std::filesystem::path& run_dir);
 

@@ -143,20 +143,22 @@ void Run::fall_back_to_batch_start() {
   } else {
     progress_.batches.fall_back();
     progress_.batches_total.fall_back();
-    progress_.samples_seen = samples_before_batch_;
-    progress_.tokens_seen = tokens_before_batch_;
+    seen.fall_back();
     stages[Stage::train].loaders.front()->unread();
   }
+  // Those of the window's earlier batches count still.
+  if (!adds_gradients) return;
   // Gradients of a half-done backward are worth nothing.
   for (auto& [name, value] : unique_parameters(*model)) value.mutable_grad().reset();
   window_done = window_losses = 0;
 }
 
 std::string Run::where() const {
-  std::string text =
-      cat(name_of(stage_), ", epoch ", progress_.epoch, ", batch ", batch_idx_, ", step ", progress_.global_step);
-  if (!in_batch_) return text;
-  for (const auto& [name, value] : batch_) {
+  std::string text = cat(sanity_checking_ ? "sanity check" : name_of(stage_), ", epoch ", progress_.epoch, ", batch ",
+                         batch_idx_, ", step ", progress_.global_step);
+  const Batch* const batch = evaluated_ ? evaluated_ : in_batch_ ? &batch_ : nullptr;
+  if (!batch) return text;
+  for (const auto& [name, value] : *batch) {
     const auto* tensor = std::get_if<Tensor>(&value);
     if (!tensor || !tensor->defined()) continue;
     std::vector<std::string> sizes;
@@ -164,6 +166,11 @@ std::string Run::where() const {
     text += cat(", ", escape_controls(name), " [", join(sizes), "] ", c10::toString(tensor->scalar_type()));
   }
   return text;
+}
+
+std::string Run::place_of_failure() const {
+  if (in_callback_) return cat(where(), ", in callback ", in_callback_->state_key());
+  return doing_ ? cat(where(), ", in ", doing_) : where();
 }
 
 void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
@@ -192,7 +199,11 @@ template <class Value>
 void Run::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
   if (muted) return;
   if (options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
-  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size) : batch_samples_;
+  // A value of an epoch hook is not one of the last batch's samples: those of all ranks weigh the same.
+  const bool of_epoch = scope_ == LogScope::train_epoch || scope_ == LogScope::evaluation_epoch;
+  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
+                        : of_epoch             ? 1
+                                               : batch_samples_;
   const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step &&
                              log_options.add_dataloader_idx;
   if (of_one_loader)
@@ -263,6 +274,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   content.optimizers = nullptr;
   content.origin = origin();
   StateTree& state = content.state;
+  seen.settle();
   Progress now = progress_;
   now.fit_time_s = fit_time_s();
   state["progress"] = now.state();
@@ -301,6 +313,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
                                     {"window_done", window_done},
                                     {"window_losses", window_losses},
                                     {"validation_pending", validation_pending},
+                                    {"validated_at", validated_at},
                                     {"logged_step", logged_step_}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;

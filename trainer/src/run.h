@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agreement.h"
@@ -19,6 +20,8 @@
 #include "fulgur/trainer/trainer.h"
 #include "log_store.h"
 #include "nonfinite_guard.h"
+#include "run_folder.h"
+#include "seen_counts.h"
 #include "step_rows.h"
 
 namespace fulgur::detail {
@@ -56,6 +59,7 @@ class Run final : public RunContext {
     return step_limit >= 0 ? std::optional(step_limit) : std::nullopt;
   }
   std::optional<double> part_done() const override;
+  void count_each_batch() override { seen.count_each_batch(); }
   bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens) && !tokens_not_told; }
   bool validates_each_epoch_end() const override {
     return options.check_val_every_n_epoch == 1 && options.val_check_interval.at_epoch_end();
@@ -70,6 +74,7 @@ class Run final : public RunContext {
   std::vector<OptimizerHandle*> optimizer_handles() override;
   std::vector<LrScheduler*> lr_schedulers() override;
   const OptimizerPlan& optimizer_plan() const override { return plan; }
+  void sync_gradients(Optimizer& optimizer) override { strategy->sync_gradients(optimizer); }
   void manual_backward(const Tensor& loss, const BackwardOptions& backward_options) override;
   void unscale_gradients(Optimizer& optimizer) override;
   int64_t master_weight_bytes() const override { return strategy->precision().extra_bytes(); }
@@ -85,7 +90,7 @@ class Run final : public RunContext {
   const ConfigNode& hparams() const override { return model->hparams(); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return active_loggers; }
   std::filesystem::path log_dir() const override { return run_dir; }
-  std::filesystem::path checkpoint_dir() const override { return run_dir / "checkpoints"; }
+  std::filesystem::path checkpoint_dir() const override { return checkpoint_folder_of(run_dir); }
   std::optional<std::filesystem::path> last_checkpoint() const override { return checkpoints.last(); }
   std::optional<std::filesystem::path> best_checkpoint() const override { return checkpoints.best(); }
   double agreed_time_s() const override { return agreement.clock_s(); }
@@ -118,7 +123,7 @@ class Run final : public RunContext {
   template <class Function>
   void each_callback(LogScope scope, Function function) {
     ScopeGuard guard(*this, scope);
-    for (const auto& callback : callbacks) function(*callback);
+    for (const auto& callback : callbacks) call(*callback, function);
   }
   /// Only on callbacks that override `hook`.
   template <class Function>
@@ -126,7 +131,7 @@ class Run final : public RunContext {
     const auto& list = overriding_[static_cast<size_t>(hook)];
     if (list.empty()) return;
     ScopeGuard guard(*this, scope);
-    for (Callback* callback : list) function(*callback);
+    for (Callback* callback : list) call(*callback, function);
   }
   /// What `log()` means while it lives.
   class ScopeGuard {
@@ -149,8 +154,10 @@ class Run final : public RunContext {
   /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of
   /// one.
   void fall_back_to_batch_start();
-  /// What the run was doing, for people: epoch, batch with its shapes, step.
+  /// What the run is doing, for people: stage, epoch, batch with its shapes, step.
   std::string where() const;
+  /// The same with the hook or callback that runs: where an exception came from.
+  std::string place_of_failure() const;
   /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
   /// Of a copy of the module that the strategy has on another device.
@@ -188,6 +195,7 @@ class Run final : public RunContext {
   LogStore logs;
   CheckpointStore checkpoints{*this};
   StepRows rows{*this};
+  SeenCounts seen{*this};
   NonFiniteGuard finite{*this};
   Agreement agreement{*this};
   bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
@@ -208,9 +216,11 @@ class Run final : public RunContext {
   bool in_training_step = false;    ///< where manual backward and step may be called
   bool tokens_not_told = false;     ///< num_tokens gave nothing: the module's class was not known before
   bool stepped = false;             ///< an optimizer made a step in this batch
+  bool adds_gradients = false;      ///< this batch's backward has begun
   DebugChecks* debug = nullptr;     ///< of a run with `debug: true`, while it trains
   bool muted = false;               ///< log() does nothing: a closure is evaluated again
   bool validation_pending = false;  ///< a validation is due or under way
+  int64_t validated_at = -1;        ///< training batches before the last validation that ended
   double fit_started_s = 0;
   double waited_for_data_s = 0;
   mutable bool counts_data_wait = false;  ///< somebody has asked for it: reading the clock costs 0.1 µs a time
@@ -222,20 +232,28 @@ class Run final : public RunContext {
   int64_t batch_idx_ = 0;
   double batch_samples_ = 1;
   int64_t loader_idx_ = 0, loader_count_ = 1;
-  Batch batch_;            ///< the training batch under way
-  bool in_batch_ = false;  ///< still true after an exception in it
-  int64_t samples_before_batch_ = 0, tokens_before_batch_ = 0;
+  Batch batch_;                       ///< the training batch under way
+  bool in_batch_ = false;             ///< still true after an exception in it
+  const Batch* evaluated_ = nullptr;  ///< the batch of an evaluation under way
+  /// The part of a batch's work that runs, such as `training_step`; still set after an exception.
+  const char* doing_ = nullptr;
+  std::string failed_in_;  ///< the place of an exception that has left an evaluation
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
   int64_t logged_step_ = 0;                 ///< global step of the last step row
   int64_t captured_batches = 0;             ///< launched as graphs
   std::optional<std::string> not_captured;  ///< why others were not
   int64_t evaluation_batches_ = 0;
-  const char* doing_ = "";  ///< the part of a step that is under way, or was last
   std::string device_text;  ///< `1 × cpu`, for checkpoints
   int64_t threads = 1;
 
  private:
+  template <class Function>
+  void call(Callback& callback, Function& function) {
+    const Callback* const outer = std::exchange(in_callback_, &callback);
+    function(callback);
+    in_callback_ = outer;
+  }
   template <class Value>
   void log_value(std::string_view name, const Value& value, const LogOptions& log_options);
 
@@ -244,6 +262,7 @@ class Run final : public RunContext {
   Verb verb_;
   bool manual_sync_ = true;
   LogScope scope_ = LogScope::forbidden;
+  const Callback* in_callback_ = nullptr;  // still set after an exception
   std::vector<std::vector<Callback*>> overriding_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "allocator.h"
 #include "evaluation_loop.h"
+#include "failure_hints.h"
 #include "fit_loop.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
@@ -122,6 +123,8 @@ void Session::take_folder() {
   if (run.is_global_zero()) {
     run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
     if (!lock_) lock_.emplace(run.run_dir);
+    std::error_code error;
+    if (verb_ == Verb::fit && run.checkpoints_allowed) fs::create_directory(checkpoint_folder_of(run.run_dir), error);
   }
   run.run_dir = run.collectives().broadcast_text(run.run_dir.string(), 0);
   if (!run.is_global_zero()) {
@@ -385,13 +388,16 @@ void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remember
     checkpoint_ = remembered.best;
   } else if (*choice == "auto") {
     if (verb_ != Verb::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
-    const auto run_dir = find_run_to_resume(run.options, run.parts);
-    if (run_dir) lock_.emplace(*run_dir);
-    if (auto found = run_dir ? find_resume_point(*run_dir) : std::nullopt) {
+    const auto to_resume = find_run_to_resume(run.options, run.parts);
+    if (to_resume) lock_.emplace(to_resume->folder);
+    if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
+      if (!to_resume->passed_over.empty())
+        run.print(cat("resume: ", to_resume->folder.filename().string(),
+                      "; newer folders have no checkpoint of a fit: ", join(to_resume->passed_over)));
       checkpoint_ = std::move(found->path);
       content_ = std::move(found->content);
     } else {
-      run.print("resume: there is no checkpoint to go on from; the run starts anew");
+      run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
     }
   } else {
     checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts),
@@ -549,7 +555,10 @@ void Session::restore(const CheckpointContent& content) {
   if (load.loads_loops()) restore_loops(content, state);
   if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
   if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
-  if (load.loads_loops()) tell_origin(content.origin);
+  if (load.loads_loops()) {
+    tell_origin(content.origin);
+    tell_other_batch(content.origin, content.state.at("loaders").as_list());
+  }
 }
 
 void Session::restore_loops(const CheckpointContent& content, const StateTree& state) {
@@ -575,25 +584,34 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
   run.window_done = loop.at("window_done").as_int();
   run.window_losses = loop.at("window_losses").as_int();
   run.validation_pending = loop.at("validation_pending").as_bool();
+  if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
   run.logged_step_ = loop.at("logged_step").as_int();
-  const auto& loaders = run.stages[Stage::train].loaders;
-  const auto& loader_states = state.at("loaders").as_list();
-  if (loader_states.size() == loaders.size())
-    for (size_t i = 0; i < loaders.size(); ++i) {
-      loaders[i]->load_state(loader_states[i]);
-      // With another batch size, another batch of the epoch is next: the same samples lie behind it.
-      const StateTree now = loaders[i]->state();
-      if (i > 0 || !now.contains("batches") || !loader_states[i].contains("batches")) continue;
-      const int64_t before = loader_states[i].at("batches").as_int(), after = now.at("batches").as_int();
-      if (before == after || run.progress_.batches.completed != before) continue;
-      run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-      log::info(cat("batch size: the epoch goes on at batch ", after, " (", now.at("samples").as_int(),
-                    " samples), where it was at batch ", before));
-    }
+  restore_positions(content.origin.world_size, state.at("loaders").as_list());
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;
     // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
     value.mutable_grad() = at::empty_like(value).copy_(state.at("gradients").at(name).tensor());
+  }
+}
+
+// With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
+// it.
+void Session::restore_positions(int64_t saved_world_size, const StateTree::List& states) {
+  Run& run = *run_;
+  const auto& loaders = run.stages[Stage::train].loaders;
+  if (states.size() != loaders.size()) return;
+  // With data of their own, ranks share nothing out.
+  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
+                        run.progress_.batches.completed > 0;
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
+    const StateTree now = loaders[i]->state();
+    if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
+    const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
+    if (before == after || run.progress_.batches.completed != before) continue;
+    run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
+    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
+                  " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
   }
 }
 
@@ -613,6 +631,20 @@ void Session::tell_origin(const CheckpointOrigin& origin) const {
   if (!differences.empty())
     run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
                     ". Results may differ in the last bits"));
+}
+
+// With the same batch size of a rank, another number of ranks trains with other batches of all.
+void Session::tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const {
+  if (loaders.empty() || !loaders.front().contains("batch_size")) return;
+  const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
+  const int64_t own = run_->stages[Stage::train].loaders.front()->batch_size(), now = own * run_->world_size();
+  if (before == now) return;
+  const bool divides = origin.world_size != run_->world_size() && before % run_->world_size() == 0;
+  run_->print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
+                  ", so that the run trains otherwise than before",
+                  divides ? cat("; a batch_size of ", before / run_->world_size(),
+                                " in the config with --allow-config-change keeps it")
+                          : ""));
 }
 
 ConfigNode options_node(TrainerOptions options) {
@@ -658,7 +690,7 @@ void Session::print_start() {
     parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
                         batches ? std::to_string(*batches) : "?", " batches"));
   }
-  run.print(cat("data: ", join(parts, " · ")));
+  run.print(cat("data: ", join(parts, " · "), run.world_size() > 1 ? " (of rank 0)" : ""));
   run.print(run.run_dir.empty()
                 ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)"
                 : cat("run folder: ", run.run_dir));
@@ -698,10 +730,10 @@ void Session::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
-  if (in_loops && !dynamic_cast<const Interrupted*>(&error))
+  if ((in_loops || !run.failed_in_.empty()) && !dynamic_cast<const Interrupted*>(&error))
     quietly(kWhen, [&] {
-      const bool trains = run.in_batch_ && run.stage() == Stage::train;
-      log::error(cat("the run failed in ", run.where(), trains ? cat("; it was in ", run.doing_) : ""));
+      log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
+      if (const auto hint = hint_for(error.what())) log::error(cat("what may help: ", *hint));
     });
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) quietly(kWhen, [&] { explain_out_of_memory(run); });
   if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });

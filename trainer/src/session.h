@@ -30,13 +30,14 @@ class Session {
   Run& run() { return *run_; }
 
   /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: all that comes before the loops.
-  void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice, const Remembered& remembered);
+  void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
+               const Remembered& remembered);
   /// The checkpoint that the run began with.
   const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }
   /// Closes loggers and tears down, once; what fails there is only told.
   void finish(RunStatus status) noexcept;
-  /// The first half of the way that every exception and signal takes: callbacks and the data module are told, checkpoints
-  /// that they request are written.
+  /// The first half of the way that every exception and signal takes: callbacks and the data module are told,
+  /// checkpoints that they request are written.
   void on_exception(const std::exception& error) noexcept;
 
  private:
@@ -57,6 +58,8 @@ class Session {
   void load_weights(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
   void restore_loops(const CheckpointContent& content, const StateTree& state);
+  void tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const;
+  void restore_positions(int64_t saved_world_size, const StateTree::List& states);
   void tell_origin(const CheckpointOrigin& origin) const;
   void save_config();
   void print_start();
@@ -70,7 +73,7 @@ class Session {
   double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
-  std::optional<CheckpointContent> content_;      ///< of it, until it is restored
+  std::optional<CheckpointContent> content_;         ///< of it, until it is restored
   std::optional<std::filesystem::path> goes_on_in_;  ///< the run folder of the checkpoint
   std::optional<RunLock> lock_;
   bool finished_ = false;

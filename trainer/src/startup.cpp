@@ -26,12 +26,14 @@ void set_threads(int64_t count) {
   if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
 }
 
-ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed) {
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
+                          std::optional<uint64_t> seed) {
   ConfigNode& trainer = config.get_or_add("trainer");
   trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
   // Indices that were named stay; a number is what it came to.
   const ConfigNode* written = trainer.find("devices");
-  if (!written || !written->is_list()) trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
+  if (!written || !written->is_list())
+    trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
   trainer.set("num_threads", ConfigNode::integer(threads));
   if (seed) config.set("seed_everything", ConfigNode::scalar(std::to_string(*seed)));
   return config;
@@ -39,7 +41,8 @@ ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64
 
 std::string ChosenDevices::text() const {
   return cat(static_cast<int64_t>(devices.size()), " × ", accelerator->name(),
-             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"), note);
+             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"),
+             note);
 }
 
 namespace {
@@ -62,11 +65,13 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
   const int64_t there = accelerator.device_count();
   std::vector<std::string> names;
   for (int64_t i = 0; i < there; ++i) names.push_back(cat(i, " (", accelerator.device_name(i), ")"));
-  const std::string remedy = accelerator.name() == "cpu"
-                                 ? "Set trainer.devices: 1. For several processes on the CPU, set trainer.strategy: "
-                                   "ddp; to try several devices without GPUs, set trainer.accelerator: virtual."
-                                 : cat("Set trainer.devices to a number up to ", there, ", to indices from 0 to ",
-                                       there - 1, ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
+  const std::string remedy =
+      accelerator.name() == "cpu"
+          ? "Set trainer.devices: 1. For several processes on the CPU, set trainer.strategy: "
+            "ddp; to try several devices without GPUs, set trainer.accelerator: virtual."
+          : cat("Set trainer.devices to ",
+                there == 1 ? "1 or [0]" : cat("a number up to ", there, " or to a list of indices up to ", there - 1),
+                ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
   throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " of ", accelerator.name(), ": ",
                         join(names), ". ", remedy));
 }
@@ -75,9 +80,13 @@ int64_t virtual_devices_for(const DeviceChoice& devices) {
 
 std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu) {
   if (remedy.empty()) return {};
-  const std::string what = cat("this machine has an NVIDIA driver, but the program cannot use its GPUs: ", reason, ". ");
-  if (!for_cpu) refuse(use, cat("[trainer.accelerator] 'auto' would take a GPU; ", what, "Set trainer.accelerator: cpu to train on the CPU. ", remedy, "."));
-  log::warn("trainer.built_for_cpu", cat("training on the CPU; ", what, "Fulgur was built with FULGUR_LIBTORCH=cpu. ", remedy));
+  const std::string what =
+      cat("this machine has an NVIDIA driver, but the program cannot use its GPUs: ", reason, ". ");
+  if (!for_cpu)
+    refuse(use, cat("[trainer.accelerator] 'auto' would take a GPU; ", what,
+                    "Set trainer.accelerator: cpu to train on the CPU. ", remedy, "."));
+  log::warn("trainer.built_for_cpu",
+            cat("training on the CPU; ", what, "Fulgur was built with FULGUR_LIBTORCH=cpu. ", remedy));
   return " (built for the CPU: GPUs are not used)";
 }
 
@@ -95,8 +104,11 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
     chosen.accelerator = find_accelerator(wanted);
     if (!chosen.accelerator) {
       const std::string remedy = how_to_get_cuda();
-      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ", why_no_cuda(), ". ",
-                      remedy.empty() ? "Use trainer.accelerator: cpu or auto" : cat("Use trainer.accelerator: cpu. ", remedy), "."));
+      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ",
+                      why_no_cuda(), ". ",
+                      remedy.empty() ? "Use trainer.accelerator: cpu or auto"
+                                     : cat("Use trainer.accelerator: cpu. ", remedy),
+                      "."));
     }
   }
   chosen.is_auto = options.devices.is_auto();
@@ -120,7 +132,9 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   return chosen;
 }
 
-ChosenDevices choose_devices(const TrainerOptions& options) { return choose_devices(options, options.strategy.create()->device_use()); }
+ChosenDevices choose_devices(const TrainerOptions& options) {
+  return choose_devices(options, options.strategy.create()->device_use());
+}
 
 namespace {
 
@@ -129,7 +143,9 @@ using at::Float32MatmulPrecision;
 using at::Float32Op;
 
 const char* word_of(Float32MatmulPrecision precision) {
-  return precision == Float32MatmulPrecision::HIGHEST ? "highest" : precision == Float32MatmulPrecision::HIGH ? "high" : "medium";
+  return precision == Float32MatmulPrecision::HIGHEST ? "highest"
+         : precision == Float32MatmulPrecision::HIGH  ? "high"
+                                                      : "medium";
 }
 
 }  // namespace
@@ -174,7 +190,8 @@ ProcessSettings::ProcessSettings(const TrainerOptions& options) {
     matmul_ = matmul_precision();
     context.setFloat32MatmulPrecision(*options.float32_matmul_precision);
   }
-  if ((options.detect_anomaly || options.debug) && !options.barebones) torch::autograd::AnomalyMode::set_enabled(true, /*check_nan=*/true);
+  if ((options.detect_anomaly || options.debug) && !options.barebones)
+    torch::autograd::AnomalyMode::set_enabled(true, /*check_nan=*/true);
 }
 
 ProcessSettings::~ProcessSettings() {

@@ -235,7 +235,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         run.act_on_checkpoint_requests();
         run.checkpoints.settle();
         if (!run.finite.stopped() && run.is_global_zero())
-          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_);
+          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_, run.fit_time_s());
         fill(run, started);
       });
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());

@@ -66,9 +66,9 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   run.in_batch_ = true;
   run.doing_ = "the transfer of the batch";
   run.stepped = false;
+  run.adds_gradients = run.manual || captured_;
   run.logs.start_batch();
-  run.samples_before_batch_ = progress.samples_seen;
-  run.tokens_before_batch_ = progress.tokens_seen;
+  run.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
@@ -94,17 +94,17 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     const StepOutput output =
         run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
     run_ahead_.end_step();
+    if (debug_) debug_->check_batch_unwritten(batch);
     if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
-    progress.samples_seen += samples;
+    std::optional<int64_t> tokens;
     if (counts_tokens_) {
-      const auto tokens = module.num_tokens(batch);
-      progress.tokens_seen += tokens.value_or(0);
+      tokens = module.num_tokens(batch);
       counts_tokens_ = tokens.has_value();
       run.tokens_not_told = !tokens;
     }
+    run.seen.add(samples, tokens.value_or(0));
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
-
     run.doing_ = "on_train_batch_end";
     run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
                       [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
@@ -215,12 +215,14 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
         "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
         "computed under NoGradGuard?");
   }
+  leaves_.check(output.loss);
   if (debug_) debug_->check_loss(output.loss);
   if (!run.finite.saw_loss(output.loss)) {
     left_out_ = true;
     output.loss = output.loss.variable_data();
     return output;
   }
+  run.adds_gradients = true;
   Tensor loss = output.loss;
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
@@ -258,7 +260,8 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     prepare_gradients();
     if (!evaluated) first = output;
     evaluated = true;
-    return output.loss;
+    // By the loss the optimizer decides on step length and end: all ranks by the same.
+    return run.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
   step_and_zero(closure);
   return first;
@@ -362,7 +365,10 @@ void TrainingStep::end_window() {
   // Each loss was divided by the length that was expected; the real one is known only now.
   if (losses != run.window_length) {
     at::NoGradGuard no_grad;
-    const std::vector<Tensor> gradients = handle_->optimizer().gradients();
+    // The module's: an optimizer with master weights has none yet.
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : handle_->parameters())
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     if (!gradients.empty())
       at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
   }
@@ -374,6 +380,8 @@ void TrainingStep::end_window() {
 void TrainingStep::close_window() {
   if (run_.window_done == 0) return;
   Run::ScopeGuard scope(run_, LogScope::train_step);
+  // No batch of the window has exchanged gradients: the last was taken for one that others follow.
+  if (handle_ && run_.window_losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
   end_window();
 }
 

@@ -5,6 +5,7 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "run.h"
 #include "run_ahead.h"
+#include "unregistered_leaves.h"
 
 namespace fulgur::detail {
 
@@ -45,6 +46,7 @@ class TrainingStep {
   OptimizerHandle* handle_;  // of automatic optimization, or nullptr
   ClipAlgorithm clip_algorithm_;
   bool counts_tokens_;
+  UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
   bool makes_step_ = true;  // false: the optimizer is left out of this step
   bool left_out_ = false;   // the loss was not finite: no backward

@@ -262,8 +262,7 @@ void TrainerOptions::fields(Fields& f) {
   f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
   f(cuda_graph, "cuda_graph",
     "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on "
-    "one CUDA device. If a step "
-    "cannot be captured, the run says why and continues without.");
+    "one CUDA device a process. If a step cannot be captured, the run says why and continues without.");
   f(float32_matmul_precision, "float32_matmul_precision",
     "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the "
     "device has it); null: as the process has it.")

@@ -45,8 +45,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// What `trainer predict` writes; named tensors with samples in dimension 0. Not overridden: an error.
   virtual Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
 
-  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. Parameters that are not attached yet are: all that
-  /// require gradients. Default: empty, which means the config's.
+  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. Parameters that are not attached yet are: all
+  /// that require gradients. Default: empty, which means the config's.
   virtual OptimizerPlan configure_optimizers();
   /// False: `training_step` does backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may use
   /// several optimizers.
@@ -92,14 +92,15 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void backward(const Tensor& loss, const BackwardOptions& options);
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(Optimizer&) {}
-  /// Makes the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty but for optimizers
-  /// that need one. An override that does not step keeps the weights; the gradients are zeroed all the same.
+  /// Makes the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty but for
+  /// optimizers that need one. An override that does not step keeps the weights; the gradients are zeroed all the same.
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure);
   /// Steps a schedule; default: `scheduler.step(metric)`.
   virtual void lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric);
   /// Clips the gradients of `optimizer`; the default does as `gradient_clip_val` and `_algorithm` say, on the device.
   /// An override may call `clip_gradients`.
-  virtual void configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val, ClipAlgorithm algorithm);
+  virtual void configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val,
+                                           ClipAlgorithm algorithm);
   /// Returns the joint 2-norm before, on the device, where `algorithm` is norm; else an undefined tensor.
   Tensor clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm = ClipAlgorithm::norm);
 
@@ -166,6 +167,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     RunContext& run_;
   };
   [[nodiscard]] NoSync no_sync() const { return NoSync(run()); }
+  /// Averages the gradients of `optimizer` over all ranks, after backwards under `no_sync` that no other followed. All
+  /// ranks must call it; with one rank it does nothing.
+  void sync_gradients(OptimizerHandle& optimizer) const;
 
   /// No parameter requires a gradient, and the module is in eval mode.
   void freeze();
@@ -192,7 +196,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   using Factory = std::function<std::shared_ptr<LightningModule>()>;
   const Factory& factory() const { return factory_; }
   void set_factory(Factory factory) { factory_ = std::move(factory); }
-  /// Submodules that a strategy may put on devices of their own, in the order in which they were registered; see nn::Placed.
+  /// Submodules that a strategy may put on devices of their own, in the order in which they were registered; see
+  /// nn::Placed.
   const std::vector<std::shared_ptr<PlacedModule>>& placed_modules() const { return placed_modules_; }
   void add_placed_module(std::shared_ptr<PlacedModule> placed) { placed_modules_.push_back(std::move(placed)); }
   const HookMask& overridden() const { return overridden_; }
@@ -246,7 +251,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
 template <std::derived_from<Optimizer> O>
 O& LightningModule::optimizers(size_t index) const {
   if (auto* typed = dynamic_cast<O*>(&optimizers(index).optimizer())) return *typed;
-  throw Error("[core.LightningModule.optimizers] optimizer " + std::to_string(index) + " is of another class: " + optimizers(index).optimizer().name() + ".");
+  throw Error("[core.LightningModule.optimizers] optimizer " + std::to_string(index) +
+              " is of another class: " + optimizers(index).optimizer().name() + ".");
 }
 
 /// The norm that a module's `clip_gradients` came upon; for the Trainer, which need not compute it a second time.
@@ -273,8 +279,9 @@ struct NamedParameter {
 FULGUR_API std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module);
 
 /// Registers the tensor of parameter `name` also as `other` (dotted names). A layer's typed member is a handle of its
-/// own, so assign it too: `decoder->weight = encoder->weight; tie_parameters(*this, "encoder.weight", "decoder.weight");`
-/// Throws an Error for unknown names or other shapes. (Not called `tie`: std::tie would be found first.)
+/// own, so assign it too: `decoder->weight = encoder->weight; tie_parameters(*this, "encoder.weight",
+/// "decoder.weight");` Throws an Error for unknown names or other shapes. (Not called `tie`: std::tie would be found
+/// first.)
 FULGUR_API void tie_parameters(torch::nn::Module& module, const std::string& name, const std::string& other);
 
 /// One group of all parameters that require gradients.
@@ -282,6 +289,7 @@ FULGUR_API std::vector<ParamGroup> trainable_groups(const torch::nn::Module& mod
 
 /// Converts floating tensors of the module to `dtype`, in place; `Module::to` would convert integer buffers too.
 /// Tensors in `keep`, by their `unsafeGetTensorImpl()`, are left as they are.
-FULGUR_API void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std::unordered_set<const void*>& keep = {});
+FULGUR_API void convert_floating(torch::nn::Module& module, at::ScalarType dtype,
+                                 const std::unordered_set<const void*>& keep = {});
 
 }  // namespace fulgur

@@ -15,15 +15,17 @@ struct Counter {
 
 /// Counters of a fit: over the whole run (`total`) and inside the epoch (`current`).
 struct FULGUR_API Progress final : Stateful {
-  int64_t epoch = 0;              ///< of the running epoch, from 0
-  int64_t global_step = 0;        ///< training steps over the run, however many optimizers stepped in each
-  int64_t skipped_steps = 0;      ///< steps that the device skipped for non-finite gradients
-  int64_t samples_seen = 0;       ///< training samples on this rank
-  int64_t tokens_seen = 0;        ///< training tokens on this rank, where the module counts them
-  double fit_time_s = 0;          ///< of the parts of the fit before this one
-  Counter batches_total, batches; ///< training batches over the run, and in this epoch
+  int64_t epoch = 0;          ///< of the running epoch, from 0
+  int64_t global_step = 0;    ///< training steps over the run, however many optimizers stepped in each
+  int64_t skipped_steps = 0;  ///< steps that the device skipped for non-finite gradients
+  /// Training samples of all ranks, and tokens where the module counts them. With several ranks the others count as
+  /// this one until ranks come together, or `RunContext::count_each_batch` was asked for.
+  int64_t samples_seen = 0, tokens_seen = 0;
+  int64_t own_samples = 0, own_tokens = 0;  ///< of this rank, in this process
+  double fit_time_s = 0;                    ///< of the parts of the fit before this one
+  Counter batches_total, batches;           ///< training batches over the run, and in this epoch
   Counter epochs;
-  int64_t validations = 0;        ///< completed validation runs
+  int64_t validations = 0;  ///< completed validation runs
 
   StateTree state() const override;
   void load_state(const StateTree& state) override;

@@ -29,19 +29,19 @@ struct OptimizerPlan;
 /// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's. `last.ckpt` points to the
 /// newest checkpoint that is not weights-only.
 struct CheckpointRequest {
-  std::filesystem::path name;          ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
-  std::string reason;                  ///< for the log
-  bool best = false;                   ///< `best.ckpt` shall point to it
-  bool keep = true;                    ///< keep until the owner releases it; else only while `last.ckpt` points to it
+  std::filesystem::path name;  ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
+  std::string reason;          ///< for the log
+  bool best = false;           ///< `best.ckpt` shall point to it
+  bool keep = true;            ///< keep until the owner releases it; else only while `last.ckpt` points to it
   bool weights_only = false;
-  std::string owner;                   ///< state key of the callback that asks
-  std::optional<double> score;         ///< of the monitored metric
+  std::string owner;            ///< state key of the callback that asks
+  std::optional<double> score;  ///< of the monitored metric
 };
 
 /// What became of a request.
 struct CheckpointInfo {
   uint64_t ticket = 0;
-  std::filesystem::path path;          ///< of the folder, after it was published
+  std::filesystem::path path;  ///< of the folder, after it was published
   int64_t epoch = 0;
   int64_t global_step = 0;
   CheckpointRequest request;
@@ -72,6 +72,9 @@ class FULGUR_API RunContext {
   virtual std::optional<double> part_done() const = 0;
   /// True where the module tells the tokens of a batch (`num_tokens`).
   virtual bool counts_tokens() const = 0;
+  /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks decide alike
+  /// by them. All ranks must call it; with several it costs a small exchange a batch.
+  virtual void count_each_batch() = 0;
   /// True where a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
   /// True where validation runs once per epoch, at its end.
@@ -84,6 +87,8 @@ class FULGUR_API RunContext {
   /// All that this process computes on, `device()` first.
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual Collectives& collectives() = 0;
+  /// Averages the gradients of `optimizer` over all ranks; see Strategy::sync_gradients.
+  virtual void sync_gradients(Optimizer& optimizer) = 0;
 
   virtual LightningModule& module() = 0;
   /// The module as M; throws an Error where it is none.
@@ -104,8 +109,8 @@ class FULGUR_API RunContext {
   /// Whether manual backwards exchange gradients between ranks now, or keep them to themselves.
   virtual void set_manual_sync(bool on) = 0;
 
-  /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the device
-  /// and so wait for it.
+  /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the
+  /// device and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
   /// The loop that logged the metric; nothing where it was never logged.
   virtual std::optional<Stage> metric_stage(std::string_view name) const = 0;
@@ -137,7 +142,8 @@ class FULGUR_API RunContext {
   virtual double fit_time_s() const = 0;
   /// Seconds that training has waited for its loader, counted from the first reading on: for the difference of two.
   virtual double data_wait_s() const = 0;
-  /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to read.
+  /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to
+  /// read.
   virtual bool step_is_logged() const = 0;
   /// `32-true`, `bf16-mixed`.
   virtual std::string precision_name() const = 0;

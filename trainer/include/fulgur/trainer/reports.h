@@ -30,8 +30,8 @@ struct FULGUR_API FitReport {
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
   Metrics metrics;           ///< last values by name
-  /// By ranks; of each the CPU and then its devices, where these are others. Where the kernel does not let a process set its
-  /// peak back, that of the CPU is of the whole process.
+  /// By ranks; of each the CPU and then its devices, where these are others. Where the kernel does not let a process
+  /// set its peak back, that of the CPU is of the whole process.
   std::vector<PeakMemory> peak_memory;
   /// Batches that were launched as CUDA graphs, in this process.
   int64_t captured_batches = 0;
@@ -45,7 +45,7 @@ struct FULGUR_API FitReport {
 /// Metrics of one evaluation, exact over all samples: one list per loader.
 struct FULGUR_API EvalReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;         ///< of this process; what a report says is the same on all
+  int64_t rank = 0;  ///< of this process; what a report says is the same on all
   std::vector<Metrics> loaders;
   int64_t samples = 0;
   double seconds = 0;
@@ -55,7 +55,7 @@ struct FULGUR_API EvalReport {
 
 struct FULGUR_API PredictReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;         ///< of this process; what a report says is the same on all
+  int64_t rank = 0;  ///< of this process; what a report says is the same on all
   /// Per loader: named outputs of all samples, in dataset order.
   std::vector<Outputs> loaders;
   std::vector<std::filesystem::path> files;
@@ -64,7 +64,8 @@ struct FULGUR_API PredictReport {
   std::optional<std::filesystem::path> checkpoint;
 };
 
-/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; all devices of one process; of several ranks the most of each kind, with its rank.
+/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; all devices of one process; of several ranks the most of each
+/// kind, with its rank.
 FULGUR_API std::string peak_memory_text(const std::vector<PeakMemory>& peaks);
 
 /// Box-drawing table for stdout: `Validate metric | DataLoader 0`.
