@@ -176,3 +176,18 @@ TEST_CASE("ddp: intervals in samples count those of all ranks, and all ranks dec
     CHECK(saved.contains(name));
   }
 }
+
+TEST_CASE("ddp: a value of an epoch hook weighs the same on all ranks, whatever their last batches") {
+  // Rank 0 has batches of 8, 8 and 1 sample, rank 1 of 8 and 8.
+  const TemporaryFolder folder;
+  REQUIRE(all_exit(
+      fit(folder.path(), 2, 16, {"--trainer.max_epochs", "1", "--data.num_eval", "33", "--model.logs_rank", "true"}),
+      0));
+  std::istringstream rows(read_text(run_folder(folder.path()) / "metrics.jsonl"));
+  double mean = -1;
+  for (std::string row; std::getline(rows, row);) {
+    const auto json = nlohmann::json::parse(row);
+    if (json.contains("rank_of_epoch")) mean = json.at("rank_of_epoch").get<double>();
+  }
+  CHECK(mean == 0.5);
+}

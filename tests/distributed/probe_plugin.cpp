@@ -54,7 +54,7 @@ class ProbeNet : public fulgur::LightningModule {
     std::string trouble = "none";
     int64_t trouble_rank = 1;
     int64_t trouble_step = 3;
-    bool gathers = false;
+    bool gathers = false, logs_rank = false;
     void fields(Fields& f) {
       f(hidden, "hidden", "Width of the hidden layer.").at_least(1);
       f(dropout, "dropout", "Share of hidden values set to zero.");
@@ -86,6 +86,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "out_of_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
+      f(logs_rank, "logs_rank", "Logs its rank where an epoch of validation ends.");
       f(gathers, "gathers", "The loss is of the outputs of all ranks, gathered with gradients.");
     }
   };
@@ -164,6 +165,9 @@ class ProbeNet : public fulgur::LightningModule {
       if (options_.trouble == "kill_in_validation") ::raise(SIGKILL);
     }
     return evaluate(batch, "val_loss");
+  }
+  void on_validation_epoch_end() override {
+    if (options_.logs_rank) log("rank_of_epoch", static_cast<double>(global_rank()));
   }
   fulgur::Outputs test_step(const Batch& batch, int64_t, int64_t) override { return evaluate(batch, "test_loss"); }
   fulgur::Outputs predict_step(const Batch& batch, int64_t, int64_t) override {

@@ -42,7 +42,8 @@ Trained train(ModelCheckpoint::Options options, std::vector<double> scores, Trai
   Parts parts;
   parts.callbacks = {std::make_shared<ModelCheckpoint>(options)};
   Trained run;
-  run.report = Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores), regression_data(8, 4));  // 2 steps an epoch
+  run.report =
+      Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores), regression_data(8, 4));  // 2 steps an epoch
   run.files = listing(run.report.run_dir / "checkpoints");
   return run;
 }
@@ -70,12 +71,14 @@ TEST_CASE("save_top_k keeps k of them, in both modes, and a NaN is the worst") {
   options.filename = "{epoch}-{score:.1f}";
   const Trained least = train(options, {0.4, NAN, 0.2, 0.3, 0.25}, quiet(folder));
   // The newest stays for last.ckpt where it is ranked anyway.
-  CHECK(least.files == std::set<std::string>{"epoch=2-score=0.2.ckpt", "epoch=4-score=0.2.ckpt", "best.ckpt", "last.ckpt"});
+  CHECK(least.files ==
+        std::set<std::string>{"epoch=2-score=0.2.ckpt", "epoch=4-score=0.2.ckpt", "best.ckpt", "last.ckpt"});
   options.save_top_k = -1;
   CHECK(train(options, {0.1, 0.2, 0.3}, quiet(folder)).files.size() == 5);
   options.save_top_k = 0;
   const Trained none = train(options, {0.1, 0.2}, quiet(folder));
-  CHECK(none.files == std::set<std::string>{"epoch=1-step=4.ckpt", "last.ckpt"});  // a fit always ends with a checkpoint
+  CHECK(none.files ==
+        std::set<std::string>{"epoch=1-step=4.ckpt", "last.ckpt"});  // a fit always ends with a checkpoint
 }
 
 TEST_CASE("a fit always ends with a checkpoint") {
@@ -121,7 +124,8 @@ TEST_CASE("triggers by steps and by validation, and several callbacks in one run
   options.max_epochs = 4;
   Parts parts;
   parts.callbacks = {std::make_shared<ModelCheckpoint>(by_step), std::make_shared<ModelCheckpoint>(by_score)};
-  const FitReport report = Trainer(options, parts).fit(std::make_shared<Scored>(std::vector<double>{4, 3, 2, 1}), regression_data(8, 4));
+  const FitReport report =
+      Trainer(options, parts).fit(std::make_shared<Scored>(std::vector<double>{4, 3, 2, 1}), regression_data(8, 4));
   const auto files = listing(report.run_dir / "checkpoints");
   CHECK(files.contains("s3.ckpt"));
   CHECK(files.contains("s6.ckpt"));
@@ -148,8 +152,8 @@ TEST_CASE("train_time_interval saves when the time has passed") {
   options.train_time_interval = Interval{.value = 1e-9, .unit = Interval::Unit::seconds};
   options.save_top_k = -1;
   const Trained run = train(options, {1, 1}, quiet(folder));
-  CHECK(run.files == std::set<std::string>{"epoch=0-step=1.ckpt", "epoch=0-step=2.ckpt", "epoch=1-step=3.ckpt", "epoch=1-step=4.ckpt",
-                                           "best.ckpt", "last.ckpt"});
+  CHECK(run.files == std::set<std::string>{"epoch=0-step=1.ckpt", "epoch=0-step=2.ckpt", "epoch=1-step=3.ckpt",
+                                           "epoch=1-step=4.ckpt", "best.ckpt", "last.ckpt"});
 }
 
 TEST_CASE("save_on_train_epoch_end false saves behind validation, with dirpath elsewhere") {
@@ -193,7 +197,8 @@ TEST_CASE("evaluation from best gives the value of that epoch, in the same proce
   CHECK(report.loaders[0][0].second == best);
   CHECK(report.checkpoint == fit.best_checkpoint);
   Trainer other(options);
-  CHECK(other.validate(std::make_shared<SelfPlanned>(), data, fit.best_checkpoint->string()).loaders[0][0].second == best);
+  CHECK(other.validate(std::make_shared<SelfPlanned>(), data, fit.best_checkpoint->string()).loaders[0][0].second ==
+        best);
 }
 
 TEST_CASE("a save that fails ends the run with exit code 4, and the checkpoint before is intact") {
@@ -244,12 +249,15 @@ struct Blocking : Callback {
     fs::remove(run.checkpoint_dir());
     fs::rename(run.log_dir() / "saved", run.checkpoint_dir());
   }
-  void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override { published.push_back(info.global_step); }
+  void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override {
+    published.push_back(info.global_step);
+  }
 };
 
 }  // namespace
 
-TEST_CASE("F5 F7 on_save_error continue: it is told, training goes on, the checkpoint before and those behind are whole") {
+TEST_CASE(
+    "F5 F7 on_save_error continue: it is told, training goes on, the checkpoint before and those behind are whole") {
   for (const bool async : {true, false}) {
     CAPTURE(async);
     TemporaryFolder folder;
@@ -276,7 +284,9 @@ TEST_CASE("F5 F7 on_save_error continue: it is told, training goes on, the check
 
 TEST_CASE("F52 an asynchronous save that fails surfaces at the next step, a synchronous one in its own") {
   struct Never : Blocking {
-    void on_train_batch_start(RunContext& run, const Batch&, int64_t) override { last_begun = run.progress().global_step; }
+    void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
+      last_begun = run.progress().global_step;
+    }
     int64_t last_begun = -1;
   };
   for (const bool async : {true, false}) {
@@ -288,7 +298,8 @@ TEST_CASE("F52 an asynchronous save that fails surfaces at the next step, a sync
     auto never = std::make_shared<Never>();
     Parts parts;
     parts.callbacks = {never};
-    CHECK_THROWS_AS(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(400, 0)), CheckpointError);
+    CHECK_THROWS_AS(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(400, 0)),
+                    CheckpointError);
     // 100 steps an epoch: at once, or before the next one is over.
     CHECK(never->failed.size() == 1);
     CHECK(never->last_begun < never->failed.front() + (async ? 100 : 0));
@@ -314,4 +325,33 @@ TEST_CASE("F54 the same seed gives the same bits; validation does not move the g
   CHECK(same_weights(first, run(5, true, false)));
   CHECK(same_weights(first, run(5, false, false)));
   CHECK_FALSE(same_weights(first, run(6, true, true)));
+}
+
+TEST_CASE("best.ckpt is of the callback that monitors a metric, whichever comes first, also after a resume") {
+  // The loss of validation rises: the first epoch is the best.
+  struct Rising : SelfPlanned {
+    Outputs validation_step(const Batch&, int64_t, int64_t) override {
+      log("val_loss", static_cast<double>(run().progress().epoch));
+      return {};
+    }
+  };
+  for (const bool monitored_first : {true, false}) {
+    CAPTURE(monitored_first);
+    TemporaryFolder folder;
+    const auto fit = [&](int64_t epochs, const CheckpointChoice& from) {
+      TrainerOptions options = quiet(folder);
+      options.max_epochs = epochs;
+      ModelCheckpoint::Options monitored, newest;
+      monitored.monitor = "val_loss";
+      monitored.filename = "monitored-{epoch}";
+      newest.filename = "newest-{epoch}";
+      const auto a = std::make_shared<ModelCheckpoint>(monitored), b = std::make_shared<ModelCheckpoint>(newest);
+      Parts parts;
+      parts.add(monitored_first ? a : b);
+      parts.add(monitored_first ? b : a);
+      return Trainer(options, parts).fit(std::make_shared<Rising>(), regression_data(), from);
+    };
+    CHECK(fit(2, {}).best_checkpoint->filename() == "monitored-epoch=0.ckpt");
+    CHECK(fit(4, "auto").best_checkpoint->filename() == "monitored-epoch=0.ckpt");
+  }
 }

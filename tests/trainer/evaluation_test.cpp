@@ -35,7 +35,10 @@ TEST_CASE("evaluation is exact over all samples whatever the batches, and withou
 }
 
 TEST_CASE("several validation loaders have names and columns of their own") {
-  auto loader = [](int64_t n) { return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(n, 3)), DataLoaderOptions{.batch_size = 4}); };
+  auto loader = [](int64_t n) {
+    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(n, 3)),
+                                        DataLoaderOptions{.batch_size = 4});
+  };
   DataSource data;
   data.validation = {loader(8), loader(4)};
   TemporaryFolder folder;
@@ -127,7 +130,8 @@ TEST_CASE("predict over several loaders: one pair of files that tells the loader
   struct WithLoaders : SelfPlanned {
     Loaders predict_dataloader() override {
       const auto loader = [](int64_t samples) {
-        return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)), DataLoaderOptions{.batch_size = 4});
+        return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)),
+                                            DataLoaderOptions{.batch_size = 4});
       };
       return {loader(5), loader(3)};
     }
@@ -154,7 +158,8 @@ TEST_CASE("a module without the step: validation in a fit is skipped, predict is
   TemporaryFolder folder;
   auto module = std::make_shared<OnlyTraining>();
   CHECK(Trainer(quiet(folder)).fit(module, regression_data()).global_step == 10);
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(module, regression_data()), ContainsSubstring("predict_step is not overridden"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(module, regression_data()),
+                    ContainsSubstring("predict_step is not overridden"));
   // The class is hidden behind its base: found when the step is first called.
   std::shared_ptr<LightningModule> hidden = std::make_shared<OnlyTraining>();
   CHECK(Trainer(quiet(folder)).fit(hidden, regression_data()).global_step == 10);
@@ -163,13 +168,29 @@ TEST_CASE("a module without the step: validation in a fit is skipped, predict is
 TEST_CASE("both a data module and the module's own loaders are an error that names both") {
   struct WithData : SelfPlanned {
     Loaders train_dataloader() override {
-      return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)), DataLoaderOptions{.batch_size = 4})};
+      return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)),
+                                           DataLoaderOptions{.batch_size = 4})};
     }
   };
   TemporaryFolder folder;
   CHECK(Trainer(quiet(folder)).fit(std::make_shared<WithData>()).global_step == 2);
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<WithData>(), regression_data()),
                     ContainsSubstring("data module") && ContainsSubstring("train_dataloader()"));
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<WithData>(), DataSource(WithData().train_dataloader().front())),
-                    ContainsSubstring("both loaders") && ContainsSubstring("train_dataloader()"));
+  CHECK_THROWS_WITH(
+      Trainer(quiet(folder)).fit(std::make_shared<WithData>(), DataSource(WithData().train_dataloader().front())),
+      ContainsSubstring("both loaders") && ContainsSubstring("train_dataloader()"));
+}
+
+TEST_CASE("predict: an output that a later batch leaves out is an error that names it") {
+  struct Forgets : BoringModule {
+    Outputs predict_step(const Batch& b, int64_t batch_idx, int64_t) override {
+      Outputs outputs;
+      outputs.add("first", b[0]);
+      if (batch_idx == 0) outputs.add("second", b[1]);
+      return outputs;
+    }
+  };
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(std::make_shared<Forgets>(), regression_data(8, 13, 4)),
+                    ContainsSubstring("'second', which the first batch had, is missing"));
 }

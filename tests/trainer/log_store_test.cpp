@@ -142,3 +142,17 @@ TEST_CASE("memory is flat for a user who logs the loss itself") {
   Trainer(options).fit(module, regression_data(40, 0));
   CHECK(module->most == module->first_use);
 }
+
+TEST_CASE("after a resume the options of now count, and only once") {
+  LogStore before;
+  before.log("loss", LogScope::train_step, Stage::train, 2.0, 1, {});
+  before.log("best", LogScope::train_step, Stage::train, 2.0, 1, {.reduce_fx = Reduce::max});
+  LogStore store;
+  store.load_state(before.state());
+  store.log("loss", LogScope::train_step, Stage::train, 4.0, 1, {.prog_bar = true});
+  // What another reduction has gathered means nothing to this one.
+  store.log("best", LogScope::train_step, Stage::train, 1.0, 1, {.reduce_fx = Reduce::min});
+  CHECK(step_values(store) == Metrics{{"loss", 3.0}, {"best", 1.0}});
+  CHECK_THROWS_WITH(store.log("loss", LogScope::train_step, Stage::train, 4.0, 1, {}),
+                    Catch::Matchers::ContainsSubstring("with other options"));
+}

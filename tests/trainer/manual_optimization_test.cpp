@@ -1,8 +1,10 @@
 // Modules that optimize by themselves, and the forms of configure_optimizers.
 #include "boring.h"
 
+#include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/clip.h"
@@ -38,7 +40,9 @@ struct TwoParts : LightningModule {
     a->attach(group(maker, "maker"));
     auto b = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
     b->attach(group(judge, "judge"));
-    return OptimizerPlan::several({{a, SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.99})}}, {b, {}}});
+    return OptimizerPlan::several(
+        {{a, SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.99})}},
+         {b, {}}});
   }
   StepOutput training_step(const Batch& batch, int64_t i) override {
     OptimizerHandle& make = optimizers(0);
@@ -181,12 +185,16 @@ TEST_CASE("no_sync keeps gradients of manual backwards to the rank") {
     Collectives& collectives() override { return inner.collectives(); }
     Precision& precision() override { return inner.precision(); }
     void attach(LightningModule& m) override { inner.attach(m); }
-    void batch_to_device(LightningModule& m, DataModule* d, Batch& b, int64_t l) override { inner.batch_to_device(m, d, b, l); }
+    void batch_to_device(LightningModule& m, DataModule* d, Batch& b, int64_t l) override {
+      inner.batch_to_device(m, d, b, l);
+    }
     void backward(LightningModule& m, const Tensor& loss, GradSync sync, const BackwardOptions& o) override {
       synced.push_back(sync == GradSync::now);
       inner.backward(m, loss, sync, o);
     }
-    void optimizer_step(Optimizer& o, const Closure& c, const std::optional<Tensor>& f) override { inner.optimizer_step(o, c, f); }
+    void optimizer_step(Optimizer& o, const Closure& c, const std::optional<Tensor>& f) override {
+      inner.optimizer_step(o, c, f);
+    }
   };
   struct Accumulates : TwoParts {
     StepOutput training_step(const Batch& batch, int64_t) override {
@@ -212,10 +220,12 @@ TEST_CASE("what belongs to automatic optimization is refused in manual, and the 
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accumulate_grad_batches = 2;
-  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<TwoParts>(), regression_data()), ContainsSubstring("accumulate_grad_batches") && ContainsSubstring("training_step"));
+  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<TwoParts>(), regression_data()),
+                    ContainsSubstring("accumulate_grad_batches") && ContainsSubstring("training_step"));
   options = quiet(folder);
   options.gradient_clip_val = 1.0;
-  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<TwoParts>(), regression_data()), ContainsSubstring("clip_gradients"));
+  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<TwoParts>(), regression_data()),
+                    ContainsSubstring("clip_gradients"));
 
   struct Backward : SelfPlanned {
     StepOutput training_step(const Batch& b, int64_t) override {
@@ -224,11 +234,13 @@ TEST_CASE("what belongs to automatic optimization is refused in manual, and the 
       return loss;
     }
   };
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Backward>(), regression_data()), ContainsSubstring("automatic optimization"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Backward>(), regression_data()),
+                    ContainsSubstring("automatic optimization"));
   struct StepsAlone : SelfPlanned {
     void on_train_epoch_start() override { optimizers().step(); }
   };
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<StepsAlone>(), regression_data()), ContainsSubstring("in training_step"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<StepsAlone>(), regression_data()),
+                    ContainsSubstring("in training_step"));
 }
 
 TEST_CASE("a module without optimizer: its training steps run, nothing changes") {
@@ -301,11 +313,13 @@ TEST_CASE("a schedule that follows a metric: monitor is needed, strict decides w
   };
   CHECK(fit("val_loss", true) == 1);
   CHECK_THROWS_WITH(fit(std::nullopt, true), ContainsSubstring("name it with monitor"));
-  CHECK_THROWS_WITH(fit("nothing", true), ContainsSubstring("'nothing' was not logged") && ContainsSubstring("val_loss"));
+  CHECK_THROWS_WITH(fit("nothing", true),
+                    ContainsSubstring("'nothing' was not logged") && ContainsSubstring("val_loss"));
   CHECK(fit("nothing", false) == 0);
 }
 
-TEST_CASE("a schedule composed with one that follows a metric is as strict, and its other parts go on without the metric") {
+TEST_CASE(
+    "a schedule composed with one that follows a metric is as strict, and its other parts go on without the metric") {
   using Parts = std::vector<std::shared_ptr<LrScheduler>>;
   struct Scheduled : SelfPlanned {
     SchedulerConfig config;
@@ -316,8 +330,12 @@ TEST_CASE("a schedule composed with one that follows a metric is as strict, and 
       return 0;
     }
   };
-  const auto plateau = [] { return std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 0}); };
-  const auto rise = [] { return std::make_shared<LinearLR>(LinearLR::Options{.start_factor = 0.25, .total_iters = Auto<Length>(Length(3))}); };
+  const auto plateau = [] {
+    return std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 0});
+  };
+  const auto rise = [] {
+    return std::make_shared<LinearLR>(LinearLR::Options{.start_factor = 0.25, .total_iters = Auto<Length>(Length(3))});
+  };
   struct Case {
     const char* name;
     std::function<std::shared_ptr<LrScheduler>()> make;
@@ -325,11 +343,25 @@ TEST_CASE("a schedule composed with one that follows a metric is as strict, and 
   };
   const std::vector<Case> cases = {
       {"ReduceLROnPlateau", plateau, {1, 1, 1, 1}},
-      {"WarmupLR", [&] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = 3, .start_factor = 0.25}, plateau()); }, {0.25, 0.5, 0.75, 1}},
-      {"SequentialLR", [&] { return std::make_shared<SequentialLR>(Parts{rise(), plateau()}, std::vector<Length>{3}); }, {0.25, 0.5, 0.75, 1}},
-      {"ChainedScheduler", [&] { return std::make_shared<ChainedScheduler>(Parts{rise(), plateau()}); }, {0.25, 0.5, 0.75, 1}},
+      {"WarmupLR",
+       [&] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = 3, .start_factor = 0.25}, plateau()); },
+       {0.25, 0.5, 0.75, 1}},
+      {"SequentialLR",
+       [&] {
+         return std::make_shared<SequentialLR>(Parts{rise(), plateau()}, std::vector<Length>{3});
+       },
+       {0.25, 0.5, 0.75, 1}},
+      {"ChainedScheduler",
+       [&] {
+         return std::make_shared<ChainedScheduler>(Parts{rise(), plateau()});
+       },
+       {0.25, 0.5, 0.75, 1}},
       {"WarmupLR around SequentialLR",
-       [&] { return std::make_shared<WarmupLR>(WarmupLR::Options{.length = 3, .start_factor = 0.25}, std::make_shared<SequentialLR>(Parts{plateau(), plateau()}, std::vector<Length>{1})); },
+       [&] {
+         return std::make_shared<WarmupLR>(
+             WarmupLR::Options{.length = 3, .start_factor = 0.25},
+             std::make_shared<SequentialLR>(Parts{plateau(), plateau()}, std::vector<Length>{1}));
+       },
        {0.25, 0.5, 0.75, 1}},
   };
   TemporaryFolder folder;
@@ -337,26 +369,31 @@ TEST_CASE("a schedule composed with one that follows a metric is as strict, and 
     INFO(c.name);
     const auto fit = [&](std::optional<std::string> monitor, bool strict) {
       auto module = std::make_shared<Scheduled>();
-      module->config = {.scheduler = c.make(), .interval = ScheduleInterval::step, .monitor = std::move(monitor), .strict = strict};
+      module->config = {
+          .scheduler = c.make(), .interval = ScheduleInterval::step, .monitor = std::move(monitor), .strict = strict};
       Trainer(quiet(folder)).fit(module, regression_data(16, 0));
       return module->rates;
     };
     CHECK_THROWS_WITH(fit(std::nullopt, false), ContainsSubstring("name it with monitor"));
     CHECK_THROWS_AS(fit("val_loss", true), ConfigError);
-    CHECK_THROWS_WITH(fit("val_loss", true), ContainsSubstring("'val_loss' was not logged") && ContainsSubstring("there are: ") && ContainsSubstring("train_loss"));
+    CHECK_THROWS_WITH(fit("val_loss", true), ContainsSubstring("'val_loss' was not logged") &&
+                                                 ContainsSubstring("there are: ") && ContainsSubstring("train_loss"));
     std::string warnings;
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; }, &warnings);
+    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                  &warnings);
     const std::vector<double> rates = fit("val_loss", false);
     log::set_sink(nullptr, nullptr);
-    CHECK_THAT(warnings, ContainsSubstring("lr_scheduler.monitor_missing") && ContainsSubstring("'val_loss'") && ContainsSubstring("train_loss"));
+    CHECK_THAT(warnings, ContainsSubstring("lr_scheduler.monitor_missing") && ContainsSubstring("'val_loss'") &&
+                             ContainsSubstring("train_loss"));
     REQUIRE(rates.size() == c.rates.size());
     for (size_t i = 0; i < rates.size(); ++i) CHECK(std::abs(rates[i] - c.rates[i]) < 1e-12);
     CHECK_NOTHROW(fit("train_loss", true));
   }
 }
 
-TEST_CASE("optimizer_step may be overridden: a step that is not made changes nothing, and gradients are gone all the same") {
+TEST_CASE(
+    "optimizer_step may be overridden: a step that is not made changes nothing, and gradients are gone all the same") {
   struct EverySecond : SelfPlanned {
     void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure) override {
       if (batch_idx % 2 == 1) SelfPlanned::optimizer_step(epoch, batch_idx, optimizer, closure);
@@ -380,7 +417,9 @@ TEST_CASE("tied weights are stepped, counted and saved once") {
       out->weight = in->weight;
       tie_parameters(*this, "in.weight", "out.weight");
     }
-    StepOutput training_step(const Batch& b, int64_t) override { return out->forward(in->forward(b[0])).square().mean(); }
+    StepOutput training_step(const Batch& b, int64_t) override {
+      return out->forward(in->forward(b[0])).square().mean();
+    }
     OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1}); }
   };
   TemporaryFolder folder;
@@ -396,4 +435,39 @@ TEST_CASE("tied weights are stepped, counted and saved once") {
   CHECK(module->out->weight.is_same(module->in->weight));
   CHECK(unique_parameters(*module).size() == 1);
   CHECK(read_checkpoint(*report.last_checkpoint).module.size() == 1);
+}
+
+TEST_CASE("schedules of manual optimization are the module's to step, those that count epochs too") {
+  struct Watched : TwoParts {
+    double lr = 0;
+    void on_train_end() override { lr = optimizers(0).groups()[0].lr; }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  const auto module = std::make_shared<Watched>();
+  Trainer(options).fit(module, regression_data(40, 0, 4, false));
+  // One step a batch, which the module makes; the schedule's interval is an epoch.
+  CHECK(module->lr == Catch::Approx(0.01 * std::pow(0.99, 20)).epsilon(1e-12));
+}
+
+TEST_CASE("a plateau schedule of manual optimization needs no monitor, and the Trainer does not step it") {
+  struct Plateau : TwoParts {
+    OptimizerPlan configure_optimizers() override {
+      auto a = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}), b = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01});
+      a->attach(group(maker, "maker"));
+      b->attach(group(judge, "judge"));
+      return OptimizerPlan::several(
+          {{a, SchedulerConfig{.scheduler = std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{})}},
+           {b, {}}});
+    }
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      manual_backward(maker_loss(batch));
+      optimizers(0).step();
+      optimizers(0).zero_grad();
+      return {};
+    }
+  };
+  TemporaryFolder folder;
+  CHECK_NOTHROW(Trainer(quiet(folder)).fit(std::make_shared<Plateau>(), regression_data(8, 0, 4, false)));
 }

@@ -63,7 +63,8 @@ struct Result {
   std::string error, told;
 };
 
-Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy, const std::function<void(TrainerOptions&, Failing&)>& change = {}) {
+Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy,
+           const std::function<void(TrainerOptions&, Failing&)>& change = {}) {
   Result result;
   result.module->fault = fault;
   TrainerOptions options = quiet(folder);
@@ -77,7 +78,9 @@ Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy
   parts.add(std::make_shared<ModelCheckpoint>(saving));
   parts.loggers = {result.logger};
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &result.told);
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+      &result.told);
   try {
     result.report = Trainer(options, parts).fit(result.module, regression_data(40, 4), {});
   } catch (const NonFiniteError& error) {
@@ -98,21 +101,26 @@ void check_all_finite(const fs::path& checkpoints, int64_t most_steps) {
 
 }  // namespace
 
-TEST_CASE("F30 raise, the default: a NaN loss ends the run with exit code 6, the batch and what is wrong; no checkpoint has it") {
+TEST_CASE(
+    "F30 raise, the default: a NaN loss ends the run with exit code 6, the batch and what is wrong; no checkpoint has "
+    "it") {
   TemporaryFolder folder;
   CHECK(TrainerOptions().on_nonfinite == "raise");
   const Result run = fit(folder, Fault::loss, "raise");
-  CHECK_THAT(run.error, ContainsSubstring("the loss is not finite") && ContainsSubstring("batch 5") && ContainsSubstring("step 5"));
+  CHECK_THAT(run.error, ContainsSubstring("the loss is not finite") && ContainsSubstring("batch 5") &&
+                            ContainsSubstring("step 5"));
   CHECK(same_weights(run.module->before, weights(*run.module)));
   check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 5);
-  CHECK_THAT(read_text(folder / "fulgur_logs/version_0/nonfinite.jsonl"), ContainsSubstring("\"global_step\":5") && ContainsSubstring("\"what\":\"the loss\""));
+  CHECK_THAT(read_text(folder / "fulgur_logs/version_0/nonfinite.jsonl"),
+             ContainsSubstring("\"global_step\":5") && ContainsSubstring("\"what\":\"the loss\""));
 }
 
 TEST_CASE("F30 an input that is NaN is named, and so is a gradient where gradients are looked at") {
   TemporaryFolder folder;
   CHECK_THAT(fit(folder, Fault::input, "raise").error, ContainsSubstring("'x' of the batch"));
   const auto looked_at = [](TrainerOptions& o, Failing&) { o.check_every = 1; };
-  CHECK_THAT(fit(folder, Fault::gradient, "raise", looked_at).error, ContainsSubstring("the gradient of 'first.weight'"));
+  CHECK_THAT(fit(folder, Fault::gradient, "raise", looked_at).error,
+             ContainsSubstring("the gradient of 'first.weight'"));
   // Clipping has the norm, which costs nothing more.
   const auto clipped = [](TrainerOptions& o, Failing&) { o.gradient_clip_val = 1.0; };
   CHECK_THAT(fit(folder, Fault::gradient, "raise", clipped).error, ContainsSubstring("the gradient of 'first.weight'"));
@@ -175,7 +183,8 @@ TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further check
   CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
 }
 
-TEST_CASE("F30 rollback: weights and optimizer are those of the last checkpoint, and training goes on behind the batch") {
+TEST_CASE(
+    "F30 rollback: weights and optimizer are those of the last checkpoint, and training goes on behind the batch") {
   TemporaryFolder folder;
   const Result run = fit(folder, Fault::loss, "rollback");
   CHECK(run.error.empty());
@@ -186,9 +195,11 @@ TEST_CASE("F30 rollback: weights and optimizer are those of the last checkpoint,
 
 TEST_CASE("F30 rollback gives up where the same checkpoint does not help three times") {
   TemporaryFolder folder;
-  const Result run = fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.once = false; });
+  const Result run =
+      fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.once = false; });
   CHECK_THAT(run.error, ContainsSubstring("after 3 rollbacks to the same checkpoint"));
-  CHECK_THAT(fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.at = 1; }).error, ContainsSubstring("no checkpoint to roll back to"));
+  CHECK_THAT(fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.at = 1; }).error,
+             ContainsSubstring("no checkpoint to roll back to"));
 }
 
 TEST_CASE("F30 off: nothing is looked at, and a metric that is NaN or a loss that is tiny is nobody's fault") {
@@ -203,4 +214,26 @@ TEST_CASE("F30 weights that are not finite reach no checkpoint, and the best one
   const Result run = fit(folder, Fault::weight, "raise", [](TrainerOptions& o, Failing&) { o.max_steps = 6; });
   CHECK_THAT(run.told, ContainsSubstring("is not written: 'first.weight' is not finite"));
   check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 4);
+}
+
+TEST_CASE("check_every judges gradients and weights, not a batch with NaN for missing values") {
+  struct Masks : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      return SelfPlanned::training_step(Batch({Batch::Entry{"x", b[0].nan_to_num(0)}, Batch::Entry{"y", b[1]}}), i);
+    }
+    Batch on_before_batch_transfer(Batch b, int64_t) override {
+      Tensor x = b[0].clone();
+      x.select(1, 0).fill_(kNan);
+      b.set(0, x);
+      return b;
+    }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.check_every = 1;
+  for (const char* policy : {"raise", "skip", "stop"}) {
+    CAPTURE(policy);
+    options.on_nonfinite = policy;
+    CHECK(Trainer(options).fit(std::make_shared<Masks>(), regression_data(40, 0)).global_step == 10);
+  }
 }
