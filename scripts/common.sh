@@ -4,6 +4,7 @@ TORCH_VERSION=2.11.0
 CUDA_RUNTIME_VERSION=13.0.96
 CUDA_CUPTI_VERSION=13.0.85
 CUDA_CRT_VERSION=13.0.88
+CUDA_CCCL_VERSION=13.0.85
 
 say() { printf '[fulgur] %s\n' "$*"; }
 die() { local code="$1"; shift; printf '%s\n' "$*" >&2; exit "$code"; }
@@ -55,7 +56,9 @@ libtorch_cached_dir() {
 # True where the LibTorch in folder $1 of the cache has all headers that libfulgur_cuda.so is compiled with.
 libtorch_has_cuda_headers() {
   local header
-  for header in "$1"/lib/python3*/site-packages/nvidia/cu13/include/crt/host_config.h; do [ -e "$header" ] && return 0; done
+  for header in "$1"/lib/python3*/site-packages/nvidia/cu13/include/crt/host_config.h; do
+    [ -e "$header" ] && [ -e "${header%/crt/*}/nv/target" ] && return 0
+  done
   return 1
 }
 

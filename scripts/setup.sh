@@ -57,7 +57,7 @@ fi
 if [ $check_only = 1 ]; then
   [ ${#missing[@]} -eq 0 ] || printf 'missing package: %s\n' "${missing[@]}"
   [ $have_torch = 1 ] || echo "missing: LibTorch $TORCH_VERSION ($flavour)"
-  [ $have_headers = 1 ] || echo "missing: CUDA's headers in $cached (wheel nvidia-cuda-crt $CUDA_CRT_VERSION)"
+  [ $have_headers = 1 ] || echo "missing: CUDA's headers in $cached (wheels nvidia-cuda-crt $CUDA_CRT_VERSION, nvidia-cuda-cccl $CUDA_CCCL_VERSION)"
   [ ${#missing[@]} -eq 0 ] && [ $have_torch = 1 ] && [ $have_headers = 1 ] && exit 0
   exit 2
 fi
@@ -166,7 +166,7 @@ install_libtorch() {
   touch "$dir/.complete"
 }
 
-# No wheel that torch asks for brings these headers (0.1 MB). A folder of an earlier set-up gets them too.
+# No wheel that torch asks for brings these headers (a few MB). A folder of an earlier set-up gets them too.
 install_cuda_headers() {
   local dir
   dir="$(libtorch_cached_dir "$flavour")"
@@ -174,8 +174,9 @@ install_cuda_headers() {
   if command -v flock >/dev/null; then flock 9; fi
   if libtorch_has_cuda_headers "$dir"; then return 0; fi
   say "CUDA's headers into $dir"
-  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 --no-deps "nvidia-cuda-crt==$CUDA_CRT_VERSION" ||
-    die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION; see its messages above"
+  "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 --no-deps \
+    "nvidia-cuda-crt==$CUDA_CRT_VERSION" "nvidia-cuda-cccl==$CUDA_CCCL_VERSION" ||
+    die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION and nvidia-cuda-cccl $CUDA_CCCL_VERSION; see its messages above"
 }
 
 if [ $have_torch = 0 ]; then install_libtorch; fi
