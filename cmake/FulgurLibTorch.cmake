@@ -77,20 +77,20 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
       break()
     endif()
   endforeach()
-  # LibTorch's own headers include cuda_fp16.h, which needs <nv/target>: a toolkit has it, and the wheel nvidia-cuda-cccl.
+  # What LibTorch's own headers include. A toolkit has all of it, and the wheels of the cuda part with nvidia-cuda-cccl.
   if(_cuda_include)
-    set(_half_probe "${CMAKE_BINARY_DIR}/CMakeFiles/fulgur_cuda_fp16.cpp")
-    file(WRITE "${_half_probe}" "#include <cuda_fp16.h>\n")
-    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -idirafter ${_cuda_include} -idirafter ${_cuda_include}/cccl ${_half_probe}
-      RESULT_VARIABLE _half_failed OUTPUT_QUIET ERROR_QUIET)
-    if(_half_failed)
+    set(_cuda_probe "${CMAKE_BINARY_DIR}/CMakeFiles/fulgur_cuda_headers.cpp")
+    file(WRITE "${_cuda_probe}" "#include <cuda_fp16.h>\n#include <cusparse.h>\n#include <cublas_v2.h>\n#include <cublasLt.h>\n#include <cusolverDn.h>\n")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -fsyntax-only -idirafter ${_cuda_include} -idirafter ${_cuda_include}/cccl ${_cuda_probe}
+      RESULT_VARIABLE _cuda_probe_failed OUTPUT_QUIET ERROR_QUIET)
+    if(_cuda_probe_failed)
       unset(_cuda_include)
-      string(APPEND _no_cuda "no <nv/target>, which cuda_fp16.h includes (wheel nvidia-cuda-cccl). ")
+      string(APPEND _no_cuda "cuda_fp16.h, cusparse.h, cublas_v2.h, cublasLt.h and cusolverDn.h do not compile (the cuda part of LibTorch brings them: FULGUR_LIBTORCH=cuda scripts/setup.sh). ")
     endif()
   endif()
   find_library(_cudart NAMES libcudart.so.13 libcudart.so.12 libcudart.so
     PATHS "${_site}/nvidia/cu13/lib" "$ENV{CUDA_HOME}/lib64" NO_DEFAULT_PATH NO_CACHE)
-  if(NOT _cuda_include)
+  if(NOT _cuda_include AND NOT _cuda_probe_failed)
     string(APPEND _no_cuda "no cuda_runtime_api.h with crt/host_config.h (wheels nvidia-cuda-runtime and nvidia-cuda-crt). ")
   endif()
   if(NOT _cudart)

@@ -1,6 +1,7 @@
 #include "cuda_graph.h"
 
 #include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -11,12 +12,6 @@
 #include <exception>
 #include <memory>
 #include <utility>
-
-// In ATen/cuda/CUDAContextLight.h, which wants the headers of cuBLAS, cuSOLVER and cuSPARSE: gigabytes of wheels that a
-// LibTorch for the CPU does without.
-namespace at::cuda {
-TORCH_CUDA_CPP_API void clearCublasWorkspaces();
-}  // namespace at::cuda
 
 namespace fulgur {
 namespace {
