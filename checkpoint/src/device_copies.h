@@ -57,7 +57,7 @@ class DeviceCopies {
   void copy_large(const Item& item, const PinnedSlabs::Place& place);
 
   std::vector<Item> items_;
-  // Sources until their copies are done, so that nobody uses their memory again before. record_stream would do that
+  // Sources until their copies are done, so that their memory is not used again before. record_stream would do that
   // too, but freeing such memory throws on a device that has failed, and a module frees its parameters in a destructor.
   std::vector<Tensor> held_;
   std::vector<Device> devices_;

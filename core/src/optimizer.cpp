@@ -12,7 +12,9 @@
 namespace fulgur {
 namespace {
 
-std::string group_text(size_t index, const std::string& name) { return name.empty() ? cat("group ", index) : cat("group ", index, " '", name, "'"); }
+std::string group_text(size_t index, const std::string& name) {
+  return name.empty() ? cat("group ", index) : cat("group ", index, " '", name, "'");
+}
 
 }  // namespace
 
@@ -22,21 +24,25 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
   size_t count = 0;
   for (ParamGroup& group : groups) {
     if (group.names.size() != group.params.size())
-      throw ConfigError(cat("[core.Optimizer.attach] each parameter needs its name; got ", group.params.size(), " parameters and ",
-                            group.names.size(), " names."));
+      throw ConfigError(cat("[core.Optimizer.attach] each parameter needs its name; got ", group.params.size(),
+                            " parameters and ", group.names.size(), " names."));
     for (size_t i = 0; i < group.params.size(); ++i) {
       const auto [place, is_new] = seen.emplace(group.params[i].unsafeGetTensorImpl(), group.names[i]);
       if (!is_new)
-        throw ConfigError(cat("[core.Optimizer.attach] a parameter may stand in one group once; '", group.names[i], "' and '",
-                              place->second, "' are the same tensor. Use unique_parameters(module)."));
+        throw ConfigError(cat("[core.Optimizer.attach] a parameter may stand in one group once; '", group.names[i],
+                              "' and '", place->second, "' are the same tensor. Use unique_parameters(module)."));
       if (!group.params[i].is_leaf())
-        throw ConfigError(cat("[core.Optimizer.attach] '", group.names[i], "' is no leaf tensor and cannot be optimized."));
+        throw ConfigError(
+            cat("[core.Optimizer.attach] '", group.names[i], "' is no leaf tensor and cannot be optimized."));
       ++count;
     }
     if (group.lr == 0) group.lr = default_lr();
     if (group.initial_lr == 0) group.initial_lr = group.lr;
   }
-  if (count == 0) throw ConfigError("[core.Optimizer.attach] there is no parameter to optimize. The module registers none that requires a gradient: are its layers given to register_module(\"name\", layer)?");
+  if (count == 0)
+    throw ConfigError(
+        "[core.Optimizer.attach] there is no parameter to optimize. The module registers none that requires a "
+        "gradient: are its layers given to register_module(\"name\", layer)?");
   groups_ = std::move(groups);
   on_attached();
 }
@@ -82,7 +88,8 @@ StateTree Optimizer::state() const {
       names.emplace_back(group.names[i]);
       parameters[group.names[i]] = parameter_state(group.params[i]);
     }
-    StateTree entry = StateTree::map({{"name", group.name}, {"lr", group.lr}, {"initial_lr", group.initial_lr}, {"params", std::move(names)}});
+    StateTree entry = StateTree::map(
+        {{"name", group.name}, {"lr", group.lr}, {"initial_lr", group.initial_lr}, {"params", std::move(names)}});
     if (group.weight_decay) entry["weight_decay"] = *group.weight_decay;
     groups.push_back(std::move(entry));
   }
@@ -95,12 +102,12 @@ void Optimizer::load_state(const StateTree& state) {
   // Everything is checked before anything is changed.
   std::vector<std::string> wrong;
   if (const std::string& kind = state.at("class").as_string(); kind != name())
-    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind, ", the run uses ", name(),
-                              ". Use the same optimizer, or start from the weights alone."));
+    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind, ", the run uses ",
+                              name(), ". Use the same optimizer, or start from the weights alone."));
   const auto& saved_groups = state.at("groups").as_list();
   if (saved_groups.size() != groups_.size())
-    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint has ", saved_groups.size(), " parameter groups, the run has ",
-                              groups_.size(), "."));
+    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint has ", saved_groups.size(),
+                              " parameter groups, the run has ", groups_.size(), "."));
   struct Rates {
     double lr, initial_lr;
   };
@@ -108,7 +115,8 @@ void Optimizer::load_state(const StateTree& state) {
   std::unordered_map<std::string, size_t> saved_in;  // group by parameter
   for (size_t g = 0; g < saved_groups.size(); ++g) {
     rates.push_back({saved_groups[g].at("lr").as_double(), saved_groups[g].at("initial_lr").as_double()});
-    for (const StateTree& parameter : saved_groups[g].at("params").as_list()) saved_in.emplace(parameter.as_string(), g);
+    for (const StateTree& parameter : saved_groups[g].at("params").as_list())
+      saved_in.emplace(parameter.as_string(), g);
   }
   const auto& saved = state.at("state").as_map();
   std::unordered_set<std::string> expected;
@@ -119,7 +127,8 @@ void Optimizer::load_state(const StateTree& state) {
       expected.insert(parameter_name);
       // Rates go by group: in another one a parameter would go on with a stranger's.
       if (const auto there = saved_in.find(parameter_name); there != saved_in.end() && there->second != g)
-        wrong.push_back(cat("other group: ", parameter_name, " is in ", group_text(there->second, saved_groups[there->second].at("name").as_string()),
+        wrong.push_back(cat("other group: ", parameter_name, " is in ",
+                            group_text(there->second, saved_groups[there->second].at("name").as_string()),
                             " of the checkpoint and in ", group_text(g, group.name), " of the run"));
       const auto found = saved.find(parameter_name);
       if (found == saved.end()) {
@@ -136,7 +145,8 @@ void Optimizer::load_state(const StateTree& state) {
   for (const auto& [parameter_name, unused] : saved)
     if (!expected.contains(parameter_name)) wrong.push_back(cat("unexpected: ", parameter_name));
   if (!wrong.empty())
-    throw CheckpointError(cat("[core.Optimizer.load_state] the optimizer state does not fit the parameters:\n  ", join(wrong, "\n  ")));
+    throw CheckpointError(
+        cat("[core.Optimizer.load_state] the optimizer state does not fit the parameters:\n  ", join(wrong, "\n  ")));
 
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].lr = rates[g].lr;
@@ -179,7 +189,8 @@ void LrScheduler::set_run_length(const RunLength& length, ScheduleInterval inter
 namespace {
 
 [[noreturn]] void unknown_length(std::string_view option, std::string_view value) {
-  throw ConfigError(cat("[optim.", option, "] ", value, " needs the length of the run, which is not known here. Give a count, or set max_steps, or "
+  throw ConfigError(cat("[optim.", option, "] ", value,
+                        " needs the length of the run, which is not known here. Give a count, or set max_steps, or "
                         "max_epochs with a loader of known length."));
 }
 
@@ -223,19 +234,26 @@ int64_t LrScheduler::steps_of(const Length& length, std::string_view option) con
   };
   switch (interval.unit) {
     case Interval::Unit::epochs:
-      if (!by_step) count = interval.value;
-      else if (run_length_.steps_per_epoch) count = interval.value * *run_length_.steps_per_epoch;
+      if (!by_step)
+        count = interval.value;
+      else if (run_length_.steps_per_epoch)
+        count = interval.value * *run_length_.steps_per_epoch;
       break;
-    case Interval::Unit::steps: count = steps_to_own(interval.value); break;
+    case Interval::Unit::steps:
+      count = steps_to_own(interval.value);
+      break;
     case Interval::Unit::samples:
-      count = steps_to_own(run_length_.samples_per_step ? std::optional(interval.value / *run_length_.samples_per_step) : std::nullopt);
+      count = steps_to_own(run_length_.samples_per_step ? std::optional(interval.value / *run_length_.samples_per_step)
+                                                        : std::nullopt);
       break;
     case Interval::Unit::run:
-      if (const auto total = by_step ? run_length_.steps : run_length_.epochs) count = interval.value * static_cast<double>(*total);
+      if (const auto total = by_step ? run_length_.steps : run_length_.epochs)
+        count = interval.value * static_cast<double>(*total);
       break;
     case Interval::Unit::tokens:
     case Interval::Unit::seconds:
-      throw ConfigError(cat("[optim.", option, "] a schedule is a function of steps; got ", text, ". Use ep, st, sa or dur."));
+      throw ConfigError(
+          cat("[optim.", option, "] a schedule is a function of steps; got ", text, ". Use ep, st, sa or dur."));
   }
   if (!count) unknown_length(option, text);
   return static_cast<int64_t>(std::llround(*count / static_cast<double>(frequency_)));
@@ -246,7 +264,9 @@ Tensor Optimizer::step_closure(const Closure&) {
 }
 
 void Optimizer::set_momentum(double) {
-  throw ConfigError(cat("[optim.", name(), "] there is no momentum that a schedule could move. Set cycle_momentum: false in the schedule, or choose an optimizer "
+  throw ConfigError(cat("[optim.", name(),
+                        "] there is no momentum that a schedule could move. Set cycle_momentum: false in the schedule, "
+                        "or choose an optimizer "
                         "with momentum."));
 }
 

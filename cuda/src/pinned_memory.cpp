@@ -1,8 +1,8 @@
 // Pinned memory of the host that can be freed after the device has failed.
 //
 // LibTorch's allocator records an event when it frees memory that a copy has used. On a device that has failed, after a
-// kernel's assertion, that throws, and out of a tensor's destructor the exception would end the process: nobody could
-// handle the error. All else is the allocator's own.
+// kernel's assertion, that throws, and out of a tensor's destructor the exception would end the process: no caller
+// could handle the error. All else is the allocator's own.
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <atomic>

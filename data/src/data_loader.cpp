@@ -358,7 +358,7 @@ void DataLoader::Impl::measured() {
 std::optional<int64_t> DataLoader::size() const {
   if (impl_->options.batch_sampler)
     return impl_->options.batch_sampler->size(impl_->context.rank, impl_->context.world_size);
-  return (impl_->usable_samples() + impl_->options.batch_size - 1) / impl_->options.batch_size;
+  return impl_->batches_left({});
 }
 
 std::optional<int64_t> DataLoader::samples() const { return impl_->usable_samples(); }

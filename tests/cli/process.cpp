@@ -27,8 +27,10 @@ void redirect(const std::filesystem::path& path, int target) {
   stack.rlim_cur = stack.rlim_max == RLIM_INFINITY ? rlim_t{64} << 20 : stack.rlim_max;
   ::setrlimit(RLIMIT_STACK, &stack);
   redirect(output / "err", STDERR_FILENO);
-  if (start.close_stdout) ::close(STDOUT_FILENO);
-  else if (!start.broken_pipe) redirect(output / "out", STDOUT_FILENO);
+  if (start.close_stdout)
+    ::close(STDOUT_FILENO);
+  else if (!start.broken_pipe)
+    redirect(output / "out", STDOUT_FILENO);
   else {
     int ends[2];
     if (::pipe(ends) == 0) {
@@ -43,7 +45,8 @@ void redirect(const std::filesystem::path& path, int target) {
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   if (start.address_space_mb > 0) {
-    const rlimit memory{static_cast<rlim_t>(start.address_space_mb) << 20, static_cast<rlim_t>(start.address_space_mb) << 20};
+    const rlimit memory{static_cast<rlim_t>(start.address_space_mb) << 20, static_cast<rlim_t>(start.address_space_mb)
+                                                                               << 20};
     ::setrlimit(RLIMIT_AS, &memory);
   }
   ::execv(program, argv.data());
@@ -55,7 +58,8 @@ void redirect(const std::filesystem::path& path, int target) {
 Running::Running(const std::vector<std::string>& arguments, const Start& start) {
   child_ = ::fork();
   if (child_ < 0) throw std::runtime_error("fork failed");
-  if (child_ == 0) run_child(start.program.empty() ? FULGUR_TRAINER_BIN : start.program.c_str(), arguments, start, output_);
+  if (child_ == 0)
+    run_child(start.program.empty() ? FULGUR_TRAINER_BIN : start.program.c_str(), arguments, start, output_);
 }
 
 Running::~Running() {
@@ -99,6 +103,8 @@ Finished Running::wait() {
   return finished;
 }
 
-Finished trainer(const std::vector<std::string>& arguments, const Start& start) { return Running(arguments, start).wait(); }
+Finished trainer(const std::vector<std::string>& arguments, const Start& start) {
+  return Running(arguments, start).wait();
+}
 
 }  // namespace fulgur::test

@@ -9,9 +9,9 @@
 #include <memory>
 #include <stdexcept>
 
+#include <catch2/catch_test_macros.hpp>
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/text.h"
-#include <catch2/catch_test_macros.hpp>
 
 namespace fulgur::test {
 namespace fs = std::filesystem;
@@ -22,23 +22,30 @@ int free_port() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) throw std::runtime_error("no free port");
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw std::runtime_error("no free port");
   ::close(fd);
   return ntohs(address.sin_port);
 }
 
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments) {
-  const std::string port = std::to_string(ranks.port > 0 ? ranks.port : free_port()), count = std::to_string(ranks.count);
+  const std::string port = std::to_string(ranks.port > 0 ? ranks.port : free_port()),
+                    count = std::to_string(ranks.count);
   std::vector<std::unique_ptr<Running>> running;
   for (int rank = 0; rank < ranks.count; ++rank) {
-    if (!ranks.started.empty() && std::find(ranks.started.begin(), ranks.started.end(), rank) == ranks.started.end()) continue;
+    if (!ranks.started.empty() && std::find(ranks.started.begin(), ranks.started.end(), rank) == ranks.started.end())
+      continue;
     Start start{.program = ranks.program,
                 .folder = ranks.folder,
-                .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + count, "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + count,
+                .environment = {"OMP_NUM_THREADS=1", "RANK=" + std::to_string(rank), "WORLD_SIZE=" + count,
+                                "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=" + count,
                                 "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}};
     start.environment.insert(start.environment.end(), ranks.environment.begin(), ranks.environment.end());
     std::vector<std::string> all = arguments;
-    if (static_cast<size_t>(rank) < ranks.extra.size()) all.insert(all.end(), ranks.extra[static_cast<size_t>(rank)].begin(), ranks.extra[static_cast<size_t>(rank)].end());
+    if (static_cast<size_t>(rank) < ranks.extra.size())
+      all.insert(all.end(), ranks.extra[static_cast<size_t>(rank)].begin(),
+                 ranks.extra[static_cast<size_t>(rank)].end());
     running.push_back(std::make_unique<Running>(all, start));
   }
   std::vector<Finished> finished;
@@ -46,13 +53,37 @@ std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::strin
   return finished;
 }
 
-std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all, const std::vector<std::string>& more) {
-  std::vector<std::string> arguments{verb, "--plugin", FULGUR_PROBE_PLUGIN, "--seed_everything", "3", "--model", "ProbeNet", "--data", "ProbeData",
-                                     "--data.batch_size", std::to_string(batch_size_of_all / world), "--optimizer", "SGD", "--optimizer.lr", "0.05",
-                                     "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.enable_model_summary", "false",
-                                     "--trainer.log_every_n_steps", "2", "--trainer.deterministic", "true"};
+std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all,
+                               const std::vector<std::string>& more) {
+  std::vector<std::string> arguments{verb,
+                                     "--plugin",
+                                     FULGUR_PROBE_PLUGIN,
+                                     "--seed_everything",
+                                     "3",
+                                     "--model",
+                                     "ProbeNet",
+                                     "--data",
+                                     "ProbeData",
+                                     "--data.batch_size",
+                                     std::to_string(batch_size_of_all / world),
+                                     "--optimizer",
+                                     "SGD",
+                                     "--optimizer.lr",
+                                     "0.05",
+                                     "--trainer.accelerator",
+                                     "cpu",
+                                     "--trainer.enable_progress_bar",
+                                     "false",
+                                     "--trainer.enable_model_summary",
+                                     "false",
+                                     "--trainer.log_every_n_steps",
+                                     "2",
+                                     "--trainer.deterministic",
+                                     "true"};
   if (world > 1) {
-    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20", "--trainer.strategy.start_timeout_s", "60"}) arguments.emplace_back(argument);
+    for (const char* argument : {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20",
+                                 "--trainer.strategy.start_timeout_s", "60"})
+      arguments.emplace_back(argument);
     arguments.insert(arguments.end(), {"--trainer.devices", std::to_string(world)});
   }
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -82,10 +113,12 @@ namespace {
 
 template <class Function>
 void each_pair(const fs::path& a, const fs::path& b, Function function) {
-  const SafetensorsFile first = read_safetensors(a / "model.safetensors"), second = read_safetensors(b / "model.safetensors");
+  const SafetensorsFile first = read_safetensors(a / "model.safetensors"),
+                        second = read_safetensors(b / "model.safetensors");
   if (first.tensors.size() != second.tensors.size()) throw std::runtime_error("the checkpoints have different tensors");
   for (size_t i = 0; i < first.tensors.size(); ++i) {
-    if (first.tensors[i].first != second.tensors[i].first) throw std::runtime_error("the checkpoints have different tensors: " + first.tensors[i].first);
+    if (first.tensors[i].first != second.tensors[i].first)
+      throw std::runtime_error("the checkpoints have different tensors: " + first.tensors[i].first);
     function(first.tensors[i].second, second.tensors[i].second);
   }
 }

@@ -14,19 +14,20 @@ int free_port();
 /// How ranks are started.
 struct Ranks {
   int count = 2;
-  std::filesystem::path folder;                            ///< where they run
-  std::vector<std::vector<std::string>> extra = {};         ///< arguments of one rank more, by rank
+  std::filesystem::path folder;                      ///< where they run
+  std::vector<std::vector<std::string>> extra = {};  ///< arguments of one rank more, by rank
   std::vector<std::string> environment = {};
-  std::vector<int> started = {};                            ///< only these; empty: all
-  std::string program = {};                                 ///< empty: the built `trainer`
-  int port = 0;                                             ///< 0: a free one
+  std::vector<int> started = {};  ///< only these; empty: all
+  std::string program = {};       ///< empty: the built `trainer`
+  int port = 0;                   ///< 0: a free one
 };
 
 /// Starts the built `trainer` once per rank, told its place by plain variables, with the probe plug-in; waits for all.
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments);
 
 /// Arguments of a fit of the probe net on the CPU, in ddp where `world` is above one; `more` comes last.
-std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all, const std::vector<std::string>& more = {});
+std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all,
+                               const std::vector<std::string>& more = {});
 
 /// True where all ended with that code; else says which did not, with their stderr.
 bool all_exit(const std::vector<Finished>& ranks, int code);

@@ -42,25 +42,26 @@ class CountingStore final : public c10d::Store {
   c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
 };
 
+ProcessPlace place_of(int64_t rank, int64_t ranks) {
+  ProcessPlace place;
+  place.rank = rank;
+  place.world_size = ranks;
+  place.environment = "variables";
+  return place;
+}
+
 }  // namespace
 
 TEST_CASE("requests of a rank at the start do not grow with the number of ranks") {
   for (const int64_t ranks : {8, 64, 512, 1024}) {
     CAPTURE(ranks);
     const auto store = c10::make_intrusive<CountingStore>();
-    const auto place_of = [&](int64_t rank) {
-      ProcessPlace place;
-      place.rank = rank;
-      place.world_size = ranks;
-      place.environment = "variables";
-      return place;
-    };
     // Two runs of the same processes after each other.
     for (const int64_t number : {0, 1}) {
       const int64_t before = store->changes;
       std::vector<std::thread> all;
       for (int64_t rank = 0; rank < ranks; ++rank)
-        all.emplace_back([&, rank] { fulgur::detail::meet_in(store, place_of(rank), 300, number); });
+        all.emplace_back([&, rank] { fulgur::detail::meet_in(store, place_of(rank, ranks), 300, number); });
       for (std::thread& rank : all) rank.join();
       // The number of processes, the place, the count; the last to come says that all are here.
       CHECK(store->changes - before == 3 * ranks + 1);
@@ -71,14 +72,7 @@ TEST_CASE("requests of a rank at the start do not grow with the number of ranks"
 TEST_CASE("the last rank to come looks once, and a rank that waits looks ever more seldom") {
   const auto store = c10::make_intrusive<CountingStore>();
   constexpr int64_t kRanks = 512;
-  const auto place_of = [&](int64_t rank) {
-    ProcessPlace place;
-    place.rank = rank;
-    place.world_size = kRanks;
-    place.environment = "variables";
-    return place;
-  };
-  std::thread first([&] { fulgur::detail::meet_in(store, place_of(0), 300, 0); });
+  std::thread first([&] { fulgur::detail::meet_in(store, place_of(0, kRanks), 300, 0); });
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   // 1, 2, 4 … 128 ms and then each 200 ms: about ten looks, where there is one for each missing rank it would be
   // thousands.
@@ -86,7 +80,7 @@ TEST_CASE("the last rank to come looks once, and a rank that waits looks ever mo
   for (int64_t rank = 1; rank + 1 < kRanks; ++rank)
     store->add("fulgur/0/0/here/" + std::to_string(rank), 1), store->add("fulgur/0/0/count", 1);
   const int64_t before = store->looks;
-  fulgur::detail::meet_in(store, place_of(kRanks - 1), 300, 0);
+  fulgur::detail::meet_in(store, place_of(kRanks - 1, kRanks), 300, 0);
   CHECK(store->looks - before <= 3);
   first.join();
 }

@@ -244,7 +244,8 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     StateTree::List wishes{to_state({ticket, request})};
     for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
     content.state["checkpoint_requests"] = std::move(wishes);
-    const auto owner = takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
+    const auto owner =
+        takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
     if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
     if (run_.options.async_checkpoint) {
       // Rank 0 writes; the others wait for its word where the save ends.
@@ -316,8 +317,9 @@ bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
   if (!best_owner_ || best_owner_->key == request.owner) return true;
   if (!request.score) return false;
   if (!best_owner_->monitors) return true;
-  log::warn("trainer.several_best", cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ", request.owner,
-                                        ". Give checkpoints of the other by their path"));
+  log::warn("trainer.several_best",
+            cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ",
+                request.owner, ". Give checkpoints of the other by their path"));
   return false;
 }
 

@@ -63,8 +63,8 @@ class CheckpointStore {
     std::string key;
     bool monitors = false;  ///< a metric; without one the newest is the best
   };
-  /// Whether `best` shall point to what is saved by `request`. A ranking by a metric comes before one without; of two by
-  /// metrics, the first to save counts.
+  /// Whether `best` shall point to what is saved by `request`. A ranking by a metric comes before one without; of two
+  /// by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void begin(uint64_t ticket, const CheckpointRequest& request);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;

@@ -30,8 +30,8 @@ class FULGUR_API AsyncCheckpointWriter {
 
   /// What a save may rely on, and what is looked at before it is written.
   struct Rules {
-    /// True for a tensor on a device that is not written before `before_writes` is called. Without it all may be written
-    /// at any time.
+    /// True for a tensor on a device that is not written before `before_writes` is called. Without it all may be
+    /// written at any time.
     std::function<bool(const Tensor&)> is_late;
     /// Copied with the content, for `refuse`; not written.
     StateTree facts;
@@ -55,9 +55,9 @@ class FULGUR_API AsyncCheckpointWriter {
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
 
-  /// The save `ticket`, if it is in flight and `held`, may be written. `change` brings in what was not known when it was submitted; it is
-  /// called on the writer's thread with the copied content. `exit()` and the destructor do not wait for this call: they
-  /// write what was submitted.
+  /// The save `ticket`, if it is in flight and `held`, may be written. `change` brings in what was not known when it
+  /// was submitted; it is called on the writer's thread with the copied content. `exit()` and the destructor do not
+  /// wait for this call: they write what was submitted.
   void complete(uint64_t ticket, std::function<void(CheckpointContent& copies)> change);
 
   /// What the current streams do from now on waits for the copies, also of late tensors. Costs nothing where all are
