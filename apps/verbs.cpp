@@ -7,7 +7,6 @@
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/cluster_environment.h"
-#include "fulgur/strategies/ddp.h"
 #include "fulgur/strategies/launcher.h"
 #include "fulgur/trainer/checkpoint_config.h"
 #include "fulgur/trainer/trainer.h"
@@ -81,13 +80,13 @@ ExitCode predict(const CommandLine& command, const Config& config) {
 }
 
 // Where this process stands among those of a run; nothing where nobody started it as one of several.
-std::optional<ProcessPlace> place_of_process(const DdpStrategy& strategy) {
-  return detect_cluster_environment(process_environment(), strategy.options().cluster_environment);
+std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
+  return detect_cluster_environment(process_environment(), plan.cluster_environment);
 }
 
 // Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked
 // for.
-std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& strategy,
+std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan,
                                      const std::vector<std::string>& arguments) {
   const int64_t processes = count_processes(config.trainer);
   if (processes * config.trainer.num_nodes == 1) return std::nullopt;
@@ -97,8 +96,8 @@ std::optional<ExitCode> launch_ranks(const Config& config, const DdpStrategy& st
   LaunchOptions launched{.processes = processes, .num_nodes = config.trainer.num_nodes, .node_rank = node.node_rank};
   launched.main_address = node.main_address;
   launched.main_port = node.main_port;
-  launched.max_restarts = strategy.options().max_restarts;
-  launched.start_timeout_s = strategy.options().start_timeout_s;
+  launched.max_restarts = plan.max_restarts;
+  launched.start_timeout_s = plan.start_timeout_s;
   const LaunchReport report = launch(launched, command);
   if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
   throw Error(report.message, static_cast<ExitCode>(report.exit_code));
@@ -122,10 +121,10 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
   if (command.report) check_report_path(*command.report);
   if (command.verb == "import") return import_weights(command, config);
   std::optional<ProcessPlace> place;
-  if (const auto strategy = std::dynamic_pointer_cast<DdpStrategy>(config.trainer.strategy.create())) {
-    place = place_of_process(*strategy);
+  if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
+    place = place_of_process(*plan);
     if (!place)
-      if (const auto code = launch_ranks(config, *strategy, arguments)) return *code;
+      if (const auto code = launch_ranks(config, *plan, arguments)) return *code;
   }
   if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
   if (command.verb == "fit") return fit(command, config, place);

@@ -5,6 +5,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -62,6 +63,15 @@ void EarlyStopping::setup(RunContext&, Verb verb) {
   message_.clear();
 }
 
+void EarlyStopping::refuse_monitor(RunContext& run) const {
+  throw ConfigError(cat("[callbacks.EarlyStopping] ", monitor_not_logged(options_.monitor, run.metric_names()),
+                        " Name one of them, or set strict: false."));
+}
+
+void EarlyStopping::on_sanity_check_end(RunContext& run) {
+  if (options_.strict && misspells_validation_metric(options_.monitor, run.metric_names())) refuse_monitor(run);
+}
+
 void EarlyStopping::on_train_start(RunContext& run) {
   if (enabled(run) && !checks_at_train_epoch_end(run) && !run.has_validation())
     log::warn("early_stopping.never_checks", "EarlyStopping has check_on_train_epoch_end: false, but no validation runs in this fit: it never checks");
@@ -78,11 +88,9 @@ void EarlyStopping::on_validation_end(RunContext& run) {
 void EarlyStopping::check(RunContext& run) {
   const std::optional<double> current = run.metric(options_.monitor);
   if (!current) {
-    const std::vector<std::string> names = run.metric_names();
-    const std::string what = cat("monitor '", options_.monitor, "' was not logged; there are: ", names.empty() ? "none" : join(names));
-    if (options_.strict)
-      throw ConfigError(cat("[callbacks.EarlyStopping] ", what, did_you_mean(options_.monitor, names), ". Name one of them, or set strict: false."));
-    log::warn("early_stopping.monitor_missing", cat("EarlyStopping: ", what, ". Its checks are skipped until it is"));
+    if (options_.strict) refuse_monitor(run);
+    log::warn("early_stopping.monitor_missing",
+              cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run.metric_names()), " Its checks are skipped until it is"));
     return;
   }
   const Verdict verdict = judge(*current);

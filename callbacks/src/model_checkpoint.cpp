@@ -7,6 +7,7 @@
 #include "checkpoint_name.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -124,6 +125,18 @@ void ModelCheckpoint::setup(RunContext&, Verb) {
   waits_for_validation_ = false;
 }
 
+void ModelCheckpoint::refuse_monitor(RunContext& run) const {
+  throw ConfigError(cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run.metric_names()),
+                        " Name one of them."));
+}
+
+void ModelCheckpoint::on_sanity_check_end(RunContext& run) {
+  // One that saves less often than each epoch may monitor what is logged as seldom.
+  const bool from_first_epoch = options_.every_n_epochs == 1 && options_.save_top_k != 0;
+  if (options_.monitor && from_first_epoch && misspells_validation_metric(*options_.monitor, run.metric_names()))
+    refuse_monitor(run);
+}
+
 void ModelCheckpoint::on_train_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
@@ -216,10 +229,13 @@ void ModelCheckpoint::save(RunContext& run) {
   if (options_.monitor) {
     score = run.metric(*options_.monitor);
     if (!score) {
+      // As in Lightning: what neither a validation nor an epoch of training has logged is not there.
+      if (options_.save_top_k != 0 && run.progress().validations > 0 && run.progress().epochs.processed > 0)
+        refuse_monitor(run);
       if (!warned_)
         log::warn("model_checkpoint.monitor_missing",
-                  cat("ModelCheckpoint monitors '", *options_.monitor, "', which was not logged; there are: ",
-                      join(run.metric_names()), ". Checkpoints are not ranked until it is"));
+                  cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run.metric_names()),
+                      " Checkpoints are not ranked until it is"));
       warned_ = true;
       ranked = best = false;
     } else {

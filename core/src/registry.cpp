@@ -39,8 +39,11 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
   const std::string near = did_you_mean(name, names);
   if (!near.empty()) return text + near;
   constexpr size_t kMostNames = 20;
-  if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names));
-  return cat(text, ". `trainer list ", registry.kind(), "` shows all");
+  constexpr std::string_view kOwn =
+      ". Where is a class of your own? Name its plug-in with --plugin FILE.so, or link the object file that registers it "
+      "into the program: the linker leaves out what nobody calls of a static library";
+  if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names), kOwn);
+  return cat(text, "; `trainer list ", registry.kind(), "` shows all", kOwn);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ Calls record(TrainerOptions options, std::shared_ptr<DataModule> data, const Che
   parts.callbacks = {std::make_shared<Recorder>(calls)};
   if (other) parts.callbacks.push_back(other);
   auto module = std::make_shared<RecordingModule>(calls);
-  module->with_schedule = schedule;
+  if (schedule) module->schedule = ScheduleInterval::step;
   const FitReport result = Trainer(options, parts).fit(module, data, from);
   if (report) *report = result;
   return calls;

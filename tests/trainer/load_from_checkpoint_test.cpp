@@ -47,6 +47,20 @@ TEST_CASE("load_from_checkpoint gives the module back, ready for inference") {
   CHECK(module->forward(x).equal(loaded->forward(x)));
 }
 
+TEST_CASE("load_from_checkpoint of a module that was made by hand: its options are not known") {
+  TemporaryFolder folder;
+  MlpClassifier::Options options;
+  options.in_features = 4;
+  options.hidden = {6};
+  options.num_classes = 3;
+  const auto path = trained(folder, std::make_shared<MlpClassifier>(options));
+  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path),
+                    ContainsSubstring("does not know the module's options") && ContainsSubstring("dropout") &&
+                        ContainsSubstring("make_component"));
+  const auto loaded = load_from_checkpoint<MlpClassifier>(path, {{"in_features", "4"}, {"hidden", "[6]"}, {"num_classes", "3"}});
+  CHECK(loaded->hparams().find("hidden")->items().size() == 1);
+}
+
 TEST_CASE("load_from_checkpoint with overrides; options that do not fit are told") {
   TemporaryFolder folder;
   const auto path = trained(folder, classifier());

@@ -3,6 +3,11 @@
 #include <ATen/ops/ones.h>
 
 #include "boring.h"
+#include "failed_layers.h"
+
+#include <ATen/ops/layer_norm.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -82,4 +87,35 @@ TEST_CASE("debug: a batch that a step writes in place is an error that names the
   };
   CHECK_THROWS_WITH(fit<Writes>(true),
                     ContainsSubstring("'x' of the batch was written in place") && ContainsSubstring("batch 1"));
+}
+
+TEST_CASE("an error of shapes or devices names the layers that it is about, as far as its text says") {
+  struct Net : BoringModule {
+    torch::nn::Conv2d conv{nullptr};
+    torch::nn::BatchNorm1d norm{nullptr};
+    Net() {
+      conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 16, 3)));
+      norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    }
+  };
+  Net net;
+  // The texts are LibTorch's own.
+  const auto layers = [&](const auto& fails) -> std::string {
+    try {
+      fails();
+    } catch (const std::exception& error) {
+      return fulgur::detail::failed_layers(error.what(), net, at::kCPU).value_or("nothing");
+    }
+    return "no error";
+  };
+  CHECK_THAT(layers([&] { net.first->forward(at::ones({2, 5})); }), ContainsSubstring(": first.weight [8, 4]"));
+  CHECK_THAT(layers([&] { net.conv->forward(at::ones({2, 1, 8, 8})); }), ContainsSubstring("conv.weight [16, 3, 3, 3]"));
+  CHECK_THAT(layers([&] { net.norm->forward(at::ones({2, 5})); }), ContainsSubstring("norm.running_mean [6]"));
+  CHECK_THAT(layers([&] { at::layer_norm(at::ones({2, 5}), {8}, net.first->bias); }), ContainsSubstring("first.bias [8]"));
+  CHECK(layers([&] { at::ones({2, 5}).add(at::ones({3})); }) == "nothing");
+  const char* const devices = "Expected all tensors to be on the same device, but found at least two devices";
+  CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::kCPU), ContainsSubstring("all parameters and buffers") &&
+                                                                ContainsSubstring("none of them"));
+  CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::Device(at::kCUDA, 0)),
+             ContainsSubstring("not on cuda:0: ") && ContainsSubstring("first.weight on cpu") && ContainsSubstring("…"));
 }

@@ -76,5 +76,5 @@ TEST_CASE("verbose of ModelCheckpoint prints a line for each checkpoint") {
   CHECK(count(lines(true), "checkpoints/epoch=0-step=10.ckpt") == 1);
   CHECK(count(lines(false), "checkpoints/epoch=0-step=10.ckpt") == 0);
   // The end of a fit is always told.
-  CHECK(count(lines(false), "stopped: max_epochs · 1 epochs, 10 steps · last checkpoint: epoch=0-step=10.ckpt") == 1);
+  CHECK(count(lines(false), "stopped: max_epochs · 1 epoch, 10 steps · last checkpoint: epoch=0-step=10.ckpt") == 1);
 }

@@ -57,7 +57,7 @@ struct Recorder : Callback {
 /// Writes down every hook of a module.
 struct RecordingModule : SelfPlanned {
   Calls& calls;
-  bool with_schedule = false;
+  std::optional<ScheduleInterval> schedule;  ///< when an exponential schedule steps
   explicit RecordingModule(Calls& list) : calls(list) {}
   void note(std::string_view hook) { calls.emplace_back(hook); }
   void note(std::string_view hook, int64_t i) { calls.push_back(cat(hook, " ", i)); }
@@ -66,9 +66,9 @@ struct RecordingModule : SelfPlanned {
   void teardown(Verb) override { note("teardown"); }
   OptimizerPlan configure_optimizers() override {
     note("configure_optimizers");
-    if (!with_schedule) return SelfPlanned::configure_optimizers();
+    if (!schedule) return SelfPlanned::configure_optimizers();
     return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}),
-            SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{}), .interval = ScheduleInterval::step}};
+            SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{}), .interval = *schedule}};
   }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
     note("configure_callbacks");

@@ -132,7 +132,7 @@ TEST_CASE("a finished run says so and trains no more; with a higher limit it goe
   TemporaryFolder folder;
   const Result first = fit(folder, "auto", 12);
   const Result again = fit(folder, "auto", 12);
-  CHECK_THAT(again.told, ContainsSubstring("is finished (max_steps, 1 epochs, 12 steps)"));
+  CHECK_THAT(again.told, ContainsSubstring("is finished (max_steps, 1 epoch, 12 steps)"));
   CHECK(again.report.exit_code == ExitCode::ok);
   CHECK(again.report.global_step == 12);
   CHECK(again.report.last_checkpoint == first.report.last_checkpoint);

@@ -16,6 +16,7 @@ set(TEST_SOURCES
   step_rows_gpu_test.cpp
   hooks_test.cpp
   late_devices_test.cpp
+  lightning_hooks_test.cpp
   learning_rates_test.cpp
   load_from_checkpoint_test.cpp
   log_store_test.cpp

@@ -99,7 +99,7 @@ class FitLoop {
     if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) return stop("max_steps");
     if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
     if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
-    if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
+    ask_by_time();
     if (!run.agreement.stop()) return false;
     if (may_stop()) return true;
     if (!told_to_go_on_)
@@ -107,6 +107,17 @@ class FitLoop {
                     "), but min_epochs or min_steps is not reached: training goes on"));
     told_to_go_on_ = true;
     return false;
+  }
+
+  void ask_by_time() {
+    Run& run = run_;
+    if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
+  }
+
+  // A stop was requested and training may end with this batch. What a signal or NaN ends is not validated.
+  bool stops() const {
+    const Run& run = run_;
+    return run.agreement.stop() && may_stop() && !run.agreement.signal() && !run.finite.stopped();
   }
 
   bool stop(const char* limit) {
@@ -155,12 +166,19 @@ class FitLoop {
     ((*run_.model).*hook)();
   }
 
+  // Whether this epoch is one that validates.
+  bool may_validate() const {
+    const Run& run = run_;
+    if (!run.validation_runs) return false;
+    const auto& every_epochs = run.options.check_val_every_n_epoch;
+    return validation_trigger_ || !every_epochs || (run.progress_.epoch + 1) % *every_epochs == 0;
+  }
+
   bool validation_due(int64_t batch_idx, bool last_batch) {
     Run& run = run_;
-    if (!run.validation_runs) return false;
+    if (!may_validate()) return false;
     if (validation_trigger_) return validation_trigger_->due(run);
     const auto& every_epochs = run.options.check_val_every_n_epoch;
-    if (every_epochs && (run.progress_.epoch + 1) % *every_epochs != 0) return false;
     if (!interval_) return last_batch;
     const int64_t count = every_epochs ? batch_idx + 1 : run.progress_.batches_total.completed;
     return count % *interval_ == 0;
@@ -212,7 +230,9 @@ class FitLoop {
       if (last_batch) step_.close_window();
       run.flush_step_metrics(Stage::train, false);
       run.agreement.step();
-      if (validation_due(batch_idx, last_batch)) {
+      // A stop is judged on values of the weights that it leaves, as in Lightning.
+      ask_by_time();
+      if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
         validate();
         run.agreement.settle();
       }

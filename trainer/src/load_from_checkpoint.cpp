@@ -1,5 +1,6 @@
 #include "fulgur/trainer/load_from_checkpoint.h"
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/yaml.h"
 
@@ -20,6 +21,17 @@ ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& ove
   }
   problems.throw_if_any();
   return hparams;
+}
+
+void require_hparams(const ConfigNode& hparams, const Fields& fields) {
+  // An option that is newer than the checkpoint has its default.
+  if (!hparams.is_map() || !hparams.entries().empty() || fields.all().empty()) return;
+  std::vector<std::string> names;
+  for (const Field& field : fields.all()) names.push_back(field.name);
+  throw CheckpointError(
+      cat("[trainer.load_from_checkpoint] the checkpoint does not know the module's options (", join(names),
+          "): the module was made by make_shared. Make it with make_component<LightningModule, M>(options) or "
+          "trainer.fit<M>(options, …) before it is trained, or give the options here."));
 }
 
 }  // namespace fulgur::detail

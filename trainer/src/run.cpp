@@ -154,6 +154,7 @@ void Run::fall_back_to_batch_start() {
 }
 
 std::string Run::where() const {
+  if (setting_up) return "setup";
   std::string text = cat(sanity_checking_ ? "sanity check" : name_of(stage_), ", epoch ", progress_.epoch, ", batch ",
                          batch_idx_, ", step ", progress_.global_step);
   const Batch* const batch = evaluated_ ? evaluated_ : in_batch_ ? &batch_ : nullptr;
@@ -236,18 +237,21 @@ void Run::request_stop(std::string reason) {
 
 void Run::set_callbacks(std::vector<std::shared_ptr<Callback>> list) {
   std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a->phase() < b->phase(); });
-  std::set<std::string> keys;
-  for (const auto& callback : list) {
-    const bool stateful = !callback->state().as_map().empty();
-    if (stateful && !keys.insert(callback->state_key()).second)
-      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback->state_key(),
-                            "'. Make their options differ, or override state_key()."));
-  }
   callbacks = std::move(list);
   for (auto& hook : overriding_) hook.clear();
   for (size_t h = 0; h < overriding_.size(); ++h)
     for (const auto& callback : callbacks)
       if (callback->overridden().has(static_cast<Hook>(h))) overriding_[h].push_back(callback.get());
+}
+
+void Run::check_state_keys() {
+  std::set<std::string> keys;
+  each_callback(LogScope::forbidden, [&](Callback& callback) {
+    const bool stateful = !callback.state().as_map().empty();
+    if (stateful && !keys.insert(callback.state_key()).second)
+      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
+                            "'. Make their options differ, or override state_key()."));
+  });
 }
 
 CheckpointOrigin Run::origin() const {
@@ -281,7 +285,6 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   state["hparams"] = model->hparams().is_null() ? "{}\n" : to_yaml(model->hparams());
   state["config"] = to_yaml(resolved_config);
   state["config_written"] = parts.config ? to_yaml(*parts.config) : std::string("{}\n");
-  if (data.module) state["data"] = data.module->state();
   state["metrics"] = published_metrics();
   state["weights_only"] = weights_only;
   if (!weights_only) {
@@ -297,9 +300,10 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["lr_schedulers"] = std::move(schedulers);
     state["precision"] = strategy->precision().state();
     StateTree callback_states;
-    for (const auto& callback : callbacks)
-      if (StateTree own = callback->state(); !own.as_map().empty())
-        callback_states[callback->state_key()] = std::move(own);
+    each_callback(LogScope::forbidden, [&](Callback& callback) {
+      if (StateTree own = callback.state(); !own.as_map().empty())
+        callback_states[callback.state_key()] = std::move(own);
+    });
     state["callbacks"] = std::move(callback_states);
     state["rng"] = rng_state(strategy->devices());
     StateTree::List loaders;
@@ -323,7 +327,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["strategy"] = strategy->state();
     gather_rank_states(collectives(), state);
   }
-  for (const auto& callback : callbacks) callback->on_save_checkpoint(*this, state);
+  if (data.module) state["data"] = data.module->state();
+  each_callback(LogScope::forbidden, [&](Callback& callback) { callback.on_save_checkpoint(*this, state); });
   model->on_save_checkpoint(state);
   return content;
 }

@@ -146,9 +146,16 @@ class Run final : public RunContext {
     LogScope before_;
   };
 
-  /// Sorts callbacks by phase and finds who overrides which batch hook. Throws a ConfigError for equal state keys.
+  /// Sorts callbacks by phase and finds who overrides which batch hook.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
-  void start_clock() { agreement.start_clock(); }
+  /// Throws a ConfigError where two callbacks keep state under one key. Called once they are set up: a state may need it.
+  void check_state_keys();
+  /// All is prepared; the loops begin.
+  void start() {
+    setting_up = false;
+    doing_ = nullptr;
+    agreement.start_clock();
+  }
   /// Makes the handles of `plan`.
   void make_handles();
   /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of
@@ -158,6 +165,8 @@ class Run final : public RunContext {
   std::string where() const;
   /// The same with the hook or callback that runs: where an exception came from.
   std::string place_of_failure() const;
+  /// Whether a hook of the user runs, or was left by an exception, before the loops begin.
+  bool in_setup_hook() const { return setting_up && (in_callback_ || doing_); }
   /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
   /// Of a copy of the module that the strategy has on another device.
@@ -233,6 +242,7 @@ class Run final : public RunContext {
   double batch_samples_ = 1;
   int64_t loader_idx_ = 0, loader_count_ = 1;
   Batch batch_;                       ///< the training batch under way
+  bool setting_up = true;             ///< the loops have not begun
   bool in_batch_ = false;             ///< still true after an exception in it
   const Batch* evaluated_ = nullptr;  ///< the batch of an evaluation under way
   /// The part of a batch's work that runs, such as `training_step`; still set after an exception.

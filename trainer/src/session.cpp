@@ -9,6 +9,7 @@
 
 #include "allocator.h"
 #include "evaluation_loop.h"
+#include "failed_layers.h"
 #include "failure_hints.h"
 #include "fit_loop.h"
 #include "fulgur/checkpoint/module_state.h"
@@ -293,7 +294,13 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   for (auto& loader : loaders) {
     if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
     const bool shares = run.options.use_distributed_sampler;
-    loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
+    try {
+      loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
+    } catch (const DataError& error) {
+      // Several loaders may have one name, or none.
+      throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
+                          loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
+    }
     if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
       if (!loader->keep_order())
         throw ConfigError(
@@ -363,9 +370,18 @@ void Session::set_up_data() {
       set_up_stage(Stage::predict, o.limit_predict_batches, "limit_predict_batches");
       break;
   }
+  require_step();
   if (verb_ != Verb::fit && run.stages.begin()->second.loaders.empty())
     throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_),
                           " data. Does the data module have such a loader?"));
+}
+
+// Before a run folder is made for nothing. A fit only warns of a missing validation_step.
+void Session::require_step() const {
+  const HookMask& overridden = run_->model->overridden();
+  if (verb_ == Verb::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
+  if (verb_ == Verb::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
+  if (verb_ == Verb::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
 }
 
 void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
@@ -449,13 +465,25 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   if (run.data.module) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
+    run.doing_ = "setup of the data module";
     run.data.module->setup(verb_);
+    run.doing_ = nullptr;
   }
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, verb_); });
+  run.check_state_keys();
+  run.doing_ = "setup of the module";
   run.model->setup(verb_);
+  run.doing_ = "configure_model";
   run.model->configure_model();
+  run.doing_ = nullptr;
   set_up_data();
-  if (content) load_weights(*content);
+  if (content) {
+    run.doing_ = "on_load_checkpoint of the module";
+    run.model->on_load_checkpoint(content->state);
+    run.doing_ = nullptr;
+    load_weights(*content);
+    if (verb_ != Verb::fit || run.parts.load.loads_loops()) load_callbacks(*content);
+  }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
   make_replicas();
@@ -463,16 +491,17 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     to_channels_last(*run.model);
     for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
   }
-  if (verb_ == Verb::fit) lr_factor_ = plan_optimizers(run);
+  if (verb_ == Verb::fit) {
+    run.doing_ = "configure_optimizers";
+    lr_factor_ = plan_optimizers(run);
+    run.doing_ = nullptr;
+  }
   take_folder();
   save_config();
   print_start();
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (verb_ != Verb::fit || run.parts.load.loads_loops())
-      run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content->state); });
-    run.model->on_load_checkpoint(content->state);
     if (verb_ == Verb::fit) restore(*content);
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
@@ -539,6 +568,16 @@ void Session::load_weights(const CheckpointContent& content) {
                                               " weights were loaded; the rest does not fit:\n", report.differences));
 }
 
+void Session::load_callbacks(const CheckpointContent& content) {
+  Run& run = *run_;
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
+  if (!content.state.contains("callbacks")) return;  // weights only
+  const StateTree& states = content.state.at("callbacks");
+  run.each_callback(LogScope::forbidden, [&](Callback& c) {
+    if (states.contains(c.state_key())) c.load_state(states.at(c.state_key()));
+  });
+}
+
 void Session::restore(const CheckpointContent& content) {
   Run& run = *run_;
   const CheckpointLoading& load = run.parts.load;
@@ -566,9 +605,6 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
     run.handles[i]->set_steps(optimizer_steps[i].as_int());
-  for (const auto& callback : run.callbacks)
-    if (state.at("callbacks").contains(callback->state_key()))
-      callback->load_state(state.at("callbacks").at(callback->state_key()));
   run.progress_.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
   run.finite.load_state(state.at("nonfinite"));
@@ -730,9 +766,14 @@ void Session::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
-  if ((in_loops || !run.failed_in_.empty()) && !dynamic_cast<const Interrupted*>(&error))
+  // Before the loops an error of ours says where it is from.
+  const bool in_setup = run.in_setup_hook() && !dynamic_cast<const Error*>(&error);
+  if ((in_loops || !run.failed_in_.empty() || in_setup) && !dynamic_cast<const Interrupted*>(&error))
     quietly(kWhen, [&] {
       log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
+      // A strategy of several devices places the module's tensors itself.
+      if (run.strategy->devices().size() == 1)
+        if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
       if (const auto hint = hint_for(error.what())) log::error(cat("what may help: ", *hint));
     });
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) quietly(kWhen, [&] { explain_out_of_memory(run); });

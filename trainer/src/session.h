@@ -52,10 +52,12 @@ class Session {
   void make_callbacks();
   void make_loggers();
   void set_up_data();
+  void require_step() const;
   bool reads_ahead() const;
   void set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option);
   void set_limits();
   void load_weights(const CheckpointContent& content);
+  void load_callbacks(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
   void restore_loops(const CheckpointContent& content, const StateTree& state);
   void tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const;

@@ -14,6 +14,7 @@
 #include "resume.h"
 #include "session.h"
 #include "signals.h"
+#include "training_step.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -59,6 +60,8 @@ std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body bo
     throw;
   }
 }
+
+std::string counted(int64_t count, std::string_view what) { return cat(count, " ", what, count == 1 ? "" : "s"); }
 
 ExitCode exit_code_of(std::optional<int> signal, bool saved) {
   if (!signal) return ExitCode::ok;
@@ -126,7 +129,7 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_p
   return guarded(session, impl->running, [&] {
     session.prepare(std::move(module), std::move(data), checkpoint, impl->remembered);
     impl->run_dir = session.run().run_dir;
-    session.run().start_clock();
+    session.run().start();
     body(session.run(), session.checkpoint());
   });
 }
@@ -147,8 +150,9 @@ void validate_before_training(Run& run) {
   run.sanity_checking_ = true;
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
   detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
-  run.logs.reset(Stage::validate);
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
+  detail::check_schedule_monitors(run);
+  run.logs.reset(Stage::validate);
   run.sanity_checking_ = false;
 }
 
@@ -174,9 +178,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   FitReport report;
   if (checkpoint == "auto") {
     if (const auto finished = detail::find_finished_run(impl->options, impl->parts)) {
-      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", finished->epochs,
-                    " epochs, ", finished->global_step,
-                    " steps): there is nothing to go on with. Raise the limit, or leave --resume out for a new run"));
+      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", counted(finished->epochs, "epoch"),
+                    ", ", counted(finished->global_step, "step"),
+                    "): there is nothing to resume. Raise the limit, or leave --resume out for a new run"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
       report.global_step = finished->global_step;
@@ -201,8 +205,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.last_checkpoint = impl->remembered.last = run.last_checkpoint();
     report.best_checkpoint = impl->remembered.best = run.best_checkpoint();
     run.print(cat(
-        "stopped: ", report.stop_reason, " · ", report.epochs, " epochs, ", report.global_step,
-        " steps · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+        "stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ", counted(report.global_step, "step"),
+        " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
     report.peak_memory = detail::gather_peak_memory(run);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);

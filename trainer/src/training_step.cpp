@@ -11,10 +11,32 @@
 #include "fulgur/core/clip.h"
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
 #include "step_parts.h"
 
 namespace fulgur::detail {
+
+namespace {
+
+[[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
+  throw ConfigError(cat("[trainer.lr_scheduler] ",
+                        monitor_not_logged(config.monitor.value_or(""), run.metric_names()),
+                        " Name one of them (lr_scheduler_monitor in the config), or set strict to false."));
+}
+
+}  // namespace
+
+void check_schedule_monitors(const Run& run) {
+  if (run.manual) return;
+  for (const auto& planned : run.plan.optimizers) {
+    if (!planned.scheduler || !planned.scheduler->scheduler->wants_metric() || !planned.scheduler->strict) continue;
+    // One that steps less often than each epoch may follow what is logged as seldom.
+    if (planned.scheduler->frequency == 1 &&
+        misspells_validation_metric(planned.scheduler->monitor.value_or(""), run.metric_names()))
+      refuse_monitor(run, *planned.scheduler);
+  }
+}
 
 void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
   for (auto& planned : run.plan.optimizers) {
@@ -30,10 +52,9 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
     if (value) {
       run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {
-      const std::string message = cat("[trainer.lr_scheduler] the monitored metric '", config.monitor.value_or(""),
-                                      "' was not logged; there are: ", join(run.metric_names()), ".");
-      if (config.strict) throw ConfigError(message);
-      log::warn("lr_scheduler.monitor_missing", message);
+      if (config.strict) refuse_monitor(run, config);
+      log::warn("lr_scheduler.monitor_missing",
+                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run.metric_names())));
       // A plateau schedule stands still; what it is composed with, such as a warm-up, goes on.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }

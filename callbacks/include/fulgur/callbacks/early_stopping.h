@@ -40,6 +40,8 @@ class FULGUR_API EarlyStopping final : public Callback {
 
   /// A fit begins anew, unless it is resumed.
   void setup(RunContext& run, Verb verb) override;
+  /// A misspelt monitor is refused before training begins, where validation shows that it is one.
+  void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;
   /// Throws a ConfigError where the metric is missing and `strict` is on; likewise `on_validation_end`.
   void on_train_epoch_end(RunContext& run) override;
@@ -61,6 +63,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   bool checks_at_train_epoch_end(RunContext& run) const;
   bool enabled(RunContext& run) const;
   void check(RunContext& run);
+  [[noreturn]] void refuse_monitor(RunContext& run) const;
   struct Verdict {
     EarlyStoppingReason stop = EarlyStoppingReason::not_stopped;
     std::string message = {};  // of a stop or an improvement

@@ -43,6 +43,8 @@ class FULGUR_API ModelCheckpoint final : public Callback {
 
   void setup(RunContext& run, Verb verb) override;
   /// Throws a ConfigError where the run cannot measure `every`.
+  /// A misspelt monitor is refused before training begins, where validation shows that it is one.
+  void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
@@ -67,6 +69,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   bool counts_epochs() const { return trigger_ && trigger_->every().unit == Interval::Unit::epochs; }
   void interval_passed(RunContext& run);
   void save(RunContext& run);
+  [[noreturn]] void refuse_monitor(RunContext& run) const;
   bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
   std::filesystem::path name_for(RunContext& run);
 

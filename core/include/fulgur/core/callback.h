@@ -77,6 +77,7 @@ class FULGUR_API Callback : public Stateful {
 
   /// May add to or change what the checkpoint will hold; runs after every callback has decided.
   virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}
+  /// Before `load_state`, and before the module plans its optimizers.
   virtual void on_load_checkpoint(RunContext&, const StateTree& /*checkpoint*/) {}
   /// The request with this ticket is safe on disk.
   virtual void on_checkpoint_published(RunContext&, const CheckpointInfo&) {}

@@ -133,6 +133,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_predict_batch_end(const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
 
   virtual void on_save_checkpoint(StateTree& /*checkpoint*/) {}
+  /// Before the checkpoint's weights are loaded: the module may make layers or buffers for them.
   virtual void on_load_checkpoint(const StateTree& /*checkpoint*/) {}
 
   /// Logs a scalar of this step; see `LogOptions`. Outside a run: warns once and does nothing.

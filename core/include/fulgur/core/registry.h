@@ -1,11 +1,12 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <source_location>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,29 @@ std::shared_ptr<T> make_component(const OptionsType<T>& options) {
   return made;
 }
 
+namespace detail {
+
+template <class T>
+concept HasOptions = !std::same_as<OptionsType<T>, NoOptions>;
+
+/// Says in one line what keeps T from being a component; the compiler's own errors are about what comes of it.
+template <class Base, class T>
+consteval bool check_component() {
+  constexpr bool derives = std::derived_from<T, Base>;
+  static_assert(derives, "FULGUR_REGISTER: the class does not derive (publicly) from the base that it is registered as");
+  constexpr bool concrete = !std::is_abstract_v<T>;
+  static_assert(!derives || concrete,
+                "FULGUR_REGISTER: the class is abstract: override what its base declares as pure (= 0), with the same arguments and const");
+  constexpr bool described = !HasOptions<T> || requires(OptionsType<T>& options, Fields& fields) { options.fields(fields); };
+  static_assert(described, "FULGUR_REGISTER: the class's Options have no `void fields(fulgur::Fields&)`");
+  constexpr bool made = HasOptions<T> ? std::is_constructible_v<T, const OptionsType<T>&> : std::is_default_constructible_v<T>;
+  static_assert(!derives || !concrete || made,
+                "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, where it has no Options)");
+  return derives && concrete && described && made;
+}
+
+}  // namespace detail
+
 /// The components that derive from Base. `Base::kRegistryKind` names the registry.
 template <class Base>
 class Registry {
@@ -98,18 +122,20 @@ class Registry {
 
   /// Registers T (its `Options`, or none) under `name`.
   template <class T>
-  static bool add(std::string name, std::string doc, std::source_location where = std::source_location::current()) noexcept {
-    ComponentInfo info;
-    info.name = std::move(name);
-    info.doc = std::move(doc);
-    info.file = where.file_name();
-    info.line = static_cast<int>(where.line());
-    info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
-    info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {
-      const auto& typed = static_cast<const OptionsOf<OptionsType<T>>&>(options);
-      return std::shared_ptr<Base>(make_component<Base, T>(typed.value));
-    };
-    instance().add(std::move(info));
+  static bool add(std::string name, std::string doc, const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
+    if constexpr (detail::check_component<Base, T>()) {
+      ComponentInfo info;
+      info.name = std::move(name);
+      info.doc = std::move(doc);
+      info.file = file;
+      info.line = line;
+      info.make_options = [] { return std::make_unique<OptionsOf<OptionsType<T>>>(); };
+      info.create = [](const AnyOptions& options) -> std::shared_ptr<void> {
+        const auto& typed = static_cast<const OptionsOf<OptionsType<T>>&>(options);
+        return std::shared_ptr<Base>(make_component<Base, T>(typed.value));
+      };
+      instance().add(std::move(info));
+    }
     return true;
   }
 

@@ -63,7 +63,8 @@ class FULGUR_API RunContext {
   /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
   virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
   virtual int64_t num_loaders(Stage stage) const = 0;
-  /// Optimizer steps of the whole fit; nothing where unknown.
+  /// Optimizer steps of the whole fit, those of earlier parts of it included, by the accumulation factor of now; nothing
+  /// where unknown: a loader without a length and no `max_steps`, or no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nothing where there is none.
   virtual std::optional<int64_t> max_epochs() const = 0;

@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "fulgur/core/collectives.h"
@@ -41,6 +43,13 @@ struct FULGUR_API StrategySetup {
   std::shared_ptr<Precision> precision;
 };
 
+/// How `trainer` starts the processes of a run where nobody else has.
+struct FULGUR_API LaunchPlan {
+  std::string cluster_environment = "auto";  ///< who may have started them: ddp's option of this name
+  int64_t max_restarts = 0;                  ///< times that the whole group is started again after a failure
+  double start_timeout_s = 300;              ///< for the launchers of several nodes to find each other
+};
+
 /// Where a run computes: devices, ranks, communication, placement. A service that the one loop calls.
 class FULGUR_API Strategy {
  public:
@@ -49,6 +58,9 @@ class FULGUR_API Strategy {
   virtual ~Strategy();
   virtual std::string name() const = 0;
   virtual DeviceUse device_use() const { return DeviceUse::one; }
+  /// For a strategy of several processes, which then find their places by `detect_cluster_environment`; nothing where a
+  /// run is one process. Asked for before `configure`.
+  virtual std::optional<LaunchPlan> launch_plan() const { return std::nullopt; }
   /// Before `attach`. Joins the other processes, where there are any.
   virtual void configure(StrategySetup setup) = 0;
   /// The device of batches and losses.

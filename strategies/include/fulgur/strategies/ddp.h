@@ -40,6 +40,11 @@ class FULGUR_API DdpStrategy final : public Strategy {
   const Options& options() const { return options_; }
   std::string name() const override { return "ddp"; }
   DeviceUse device_use() const override { return DeviceUse::one_each; }
+  std::optional<LaunchPlan> launch_plan() const override {
+    return LaunchPlan{.cluster_environment = options_.cluster_environment,
+                      .max_restarts = options_.max_restarts,
+                      .start_timeout_s = options_.start_timeout_s};
+  }
   /// Joins the other ranks; all must call it. Throws a DistributedError where they do not come.
   void configure(StrategySetup setup) override;
   at::Device device() const override { return device_; }

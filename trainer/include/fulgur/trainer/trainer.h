@@ -62,6 +62,10 @@ struct FULGUR_API DataSource {
   }
   DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
+  template <std::derived_from<Loader> L>
+    requires(!std::same_as<L, Loader>)
+  DataSource(std::shared_ptr<L> train_loader, Loaders validation_loaders = {})
+      : DataSource(std::shared_ptr<Loader>(std::move(train_loader)), std::move(validation_loaders)) {}
 };
 
 /// `last`, `best`, a path, or, for fit, `auto`, as `--ckpt_path` takes them.
