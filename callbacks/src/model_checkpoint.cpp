@@ -124,7 +124,8 @@ void ModelCheckpoint::setup(RunContext&, Verb) {
   waits_for_validation_ = false;
 }
 
-void ModelCheckpoint::on_train_start(RunContext& run) {
+// Before a validation that comes first: its checkpoint is ranked already.
+void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
   if (folder != folder_) {
@@ -137,6 +138,9 @@ void ModelCheckpoint::on_train_start(RunContext& run) {
     }
   }
   folder_ = folder;
+}
+
+void ModelCheckpoint::on_train_start(RunContext& run) {
   seen_step_ = run.progress().global_step;
   batches_at_start_ = run.progress().batches_total.completed;
   if (trigger_) trigger_->start(run);

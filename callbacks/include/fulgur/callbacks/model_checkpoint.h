@@ -42,6 +42,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   void load_state(const StateTree& state) override;
 
   void setup(RunContext& run, Verb verb) override;
+  void on_fit_start(RunContext& run) override;
   /// Throws a ConfigError where the run cannot measure `every`.
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
