@@ -267,6 +267,13 @@ StateTree Run::published_metrics() const {
   return metrics;
 }
 
+StateTree Run::logger_states() const {
+  StateTree::List states;
+  for (const auto& logger : active_loggers)
+    states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", logger->state()}}));
+  return states;
+}
+
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*model);
@@ -305,6 +312,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     StateTree::List loaders;
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
+    state["loggers"] = logger_states();
     state["logs"] = logs.state(/*late=*/world_size() == 1);
     state["nonfinite"] = finite.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation_},
