@@ -86,8 +86,10 @@ struct IdxImageDataModule::Impl {
         throw DataError(text(cat("images and labels must be as many; got ", image_count, " in ", image_path, " and ",
                                  label_count, " in ", label_path, ". Are the files mixed up?")));
     };
-    // Before either is read whole: a small file may unpack to gigabytes.
-    check_counts(read_idx_sizes(image_path, 3)[0], read_idx_sizes(label_path, 1)[0]);
+    // Before either is read whole, since a small file may unpack to gigabytes. Of one that is merely damaged more can
+    // be said.
+    const int64_t image_count = read_idx_sizes(image_path, 3)[0], label_count = read_idx_sizes(label_path, 1)[0];
+    if (image_count / 2 > label_count) check_counts(image_count, label_count);
     auto images = std::make_shared<IdxArray>(read_idx(image_path, 3));
     const IdxArray labels = read_idx(label_path, 1);
     check_counts(images->dims[0], labels.dims[0]);

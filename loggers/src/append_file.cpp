@@ -50,9 +50,11 @@ void AppendFile::open(std::filesystem::path path, FileMark mark) {
   waiting_.clear();
   path_ = std::move(path);
   mark_ = mark;
+  held_ = false;
 }
 
 void AppendFile::replaced(FileMark mark) {
+  held_ = false;
   if (file_ >= 0) ::close(std::exchange(file_, -1));
   mark_ = mark;
 }
@@ -105,6 +107,7 @@ bool AppendFile::flush() {
 
 bool AppendFile::write_waiting() noexcept {
   if (waiting_.empty()) return true;
+  if (held_) return false;
   if (file_ < 0) {
     make_folder_of(path_);
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
@@ -156,6 +159,7 @@ std::string replace_file(const std::filesystem::path& path, const std::function<
   } catch (const Error& error) {
     return error.what();
   }
+  make_folder_of(path);
   const std::string temporary = path.string() + ".tmp";
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file < 0) return cat("cannot open ", temporary, ": ", std::strerror(errno));

@@ -30,6 +30,8 @@ class AppendFile {
   /// What is in the file.
   const FileMark& mark() const { return mark_; }
   void add(std::string_view row);
+  /// Rows wait until the file is replaced: its header does not fit them yet.
+  void hold() { held_ = true; }
   /// Changes the rows that wait.
   void change_waiting(const std::function<std::string(std::string_view)>& change) { waiting_ = change(waiting_); }
   /// True where so much waits that rows would soon be lost: time to flush, whatever the options say.
@@ -58,6 +60,7 @@ class AppendFile {
   std::string waiting_;
   int64_t rows_waiting_ = 0, rows_lost_ = 0;
   std::string error_;
+  bool held_ = false;
 };
 
 /// Writes `path` by a temporary sibling and a rename: readers see the old file or the new one. `write` gives the content

@@ -149,6 +149,7 @@ struct CsvLogger::Impl {
   /// The rows that wait get the new columns at once, the file with the next flush.
   void add_columns(const std::vector<std::string>& names) {
     columns.insert(columns.end(), names.begin(), names.end());
+    file.hold();
     file.change_waiting([&](std::string_view rows) {
       std::string longer;
       put_longer(rows, names.size(), [&](std::string_view part) { longer += part; });
@@ -189,6 +190,7 @@ void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_
   impl_->columns = {"step", "epoch"};
   impl_->columns_in_file = 0;
   impl_->file.open(impl_->path);
+  impl_->file.hold();
   const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
   Impl::Rows rows;
   const bool has_table = impl_->read_table(rows);

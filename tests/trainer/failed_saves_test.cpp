@@ -14,7 +14,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
 
 TEST_CASE("failed saves are reported at growing intervals, and once when a save succeeds") {
-  detail::FailedSaves saves;
+  fulgur::detail::FailedSaves saves;
   CHECK_FALSE(saves.succeeded());
   std::vector<int> reported;
   for (int i = 1; i <= 600; ++i)
