@@ -11,6 +11,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/loggers/csv_logger.h"
 #include "fulgur/loggers/jsonl_logger.h"
+#include "support/gpu.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -37,10 +38,18 @@ struct Copying : Callback {
   int copies = 0;
   explicit Copying(fs::path folder) : target(std::move(folder)) {}
   void copy(const RunContext& run) {
-    fs::create_directories(target / std::to_string(copies));
-    fs::copy(run.log_dir().parent_path(), target / std::to_string(copies) / "fulgur_logs",
-             fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-    ++copies;
+    const fs::path copy = target / std::to_string(copies++);
+    for (bool whole = false; !whole;) {
+      fs::remove_all(copy);
+      fs::create_directories(copy);
+      // While a checkpoint is published, its temporary folder may go away under the copy.
+      try {
+        fs::copy(run.log_dir().parent_path(), copy / "fulgur_logs",
+                 fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+        whole = true;
+      } catch (const fs::filesystem_error&) {
+      }
+    }
   }
   void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override { copy(run); }
   void on_train_epoch_end(RunContext& run) override { copy(run); }
@@ -48,10 +57,11 @@ struct Copying : Callback {
   void on_fit_end(RunContext& run) override { copy(run); }
 };
 
-std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> callback = nullptr) {
+std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> callback = nullptr,
+                const std::string& accelerator = "cpu") {
   at::manual_seed(21);
   TrainerOptions options;
-  options.accelerator = "cpu";
+  options.accelerator = accelerator;
   options.default_root_dir = root;
   options.enable_progress_bar = options.enable_model_summary = false;
   options.num_sanity_val_steps = 0;
@@ -59,7 +69,7 @@ std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> 
   options.accumulate_grad_batches = 3;
   options.val_check_interval = 4;
   options.log_every_n_steps = 2;
-  options.async_checkpoint = false;
+  options.async_checkpoint = accelerator != "cpu";
   Parts parts;
   parts.seed = 5;
   parts.loggers = {std::make_shared<CsvLogger>(), std::make_shared<JsonlLogger>()};
@@ -183,4 +193,22 @@ TEST_CASE("F6 a run that a full disk has ended is resumed to the same weights") 
   fs::rename(checkpoints.string() + ".aside", checkpoints);
   CHECK(same_weights(fit_with(folder / "full", {saves_every(2)}, async), whole));
   CHECK(checkpoints_in(folder / "full") == checkpoints_in(folder / "whole"));
+}
+
+TEST_CASE("on a GPU, a run that is killed at any moment and resumed writes the rows of one that was not", "[gpu]") {
+  require_gpus(1);
+  const TemporaryFolder folder;
+  // Rows are written some batches after their steps here, and a save in flight is held for those before it.
+  const auto copying = std::make_shared<Copying>(folder / "killed");
+  const std::string whole = fit(folder / "whole", true, copying, "gpu");
+  REQUIRE(copying->copies > 35);
+  int resumed = 0;
+  for (int i = 0; i < copying->copies; i += 3) {
+    CAPTURE(i);
+    const fs::path root = folder / "killed" / std::to_string(i);
+    if (list_checkpoints(root / "fulgur_logs/version_0/checkpoints").empty()) continue;
+    ++resumed;
+    CHECK(fit(root, true, nullptr, "gpu") == whole);
+  }
+  CHECK(resumed > 5);
 }

@@ -269,8 +269,16 @@ StateTree Run::published_metrics() const {
 
 StateTree Run::logger_states() const {
   StateTree::List states;
-  for (const auto& logger : active_loggers)
-    states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", logger->state()}}));
+  for (const auto& logger : active_loggers) {
+    StateTree state = nullptr;
+    // Metrics are not the run: a checkpoint is whole without this, and a resume cuts the logger's files by step then.
+    try {
+      state = logger->state();
+    } catch (const std::exception& error) {
+      log::error(cat("the state of ", logger->state_key(), " is not in the checkpoint: ", error.what()));
+    }
+    states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", std::move(state)}}));
+  }
   return states;
 }
 
