@@ -132,7 +132,7 @@ void ModelCheckpoint::on_fit_start(RunContext& run) {
     // Of a run folder that was moved; ranks of another folder mean nothing here.
     for (Kept& item : kept_) item.path = folder / item.path.filename();
     std::erase_if(kept_, [](const Kept& item) { return !std::filesystem::exists(item.path); });
-    if (kept_.empty()) {
+    if (kept_.empty() && pending_.empty()) {
       best_score_.reset();
       saved_step_ = -1;
     }
