@@ -34,7 +34,7 @@ constexpr Verb kRuns[] = {{"fit", "Train a model"},
 
 /// Options of the program itself; everything else that begins with `--` is a key of the config.
 constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
-constexpr const char* kFlags[] = {"help", "version", "force", "json"};
+constexpr const char* kFlags[] = {"help", "version", "force", "json", "convert"};
 /// Short for keys of the config.
 struct Short {
   const char* name;
@@ -159,6 +159,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")->required()->type_name("FILE");
   imports->add_option("--output", out.output, "Checkpoint folder to make; the file's name in this folder if not given")->type_name("DIR");
   imports->add_option("--strict", out.strict, "false: loads what fits, and lists the rest")->type_name("BOOL");
+  imports->add_flag("--convert", out.convert, "Converts floating weights of another dtype to that of the module");
   imports->add_option("--key_prefix", out.key_prefixes, "Beginning of names in the file = what stands for it in the module; may be given several times")
       ->type_name("OLD=NEW")
       ->expected(1)

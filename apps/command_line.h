@@ -21,6 +21,7 @@ struct CommandLine {
   std::optional<std::filesystem::path> output;  ///< of export and import
   bool force = false;                           ///< of export: replaces the output
   bool strict = true;                           ///< of import
+  bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
   bool json = false;                            ///< of inspect
   bool resume = false;  ///< stands in the overrides as `ckpt_path: auto`

@@ -76,7 +76,8 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   const fs::path file = *command.argument;
   const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
   // What does not fit is told in the words of this verb; the module is given up then.
-  const LoadOptions options{.strict = false, .key_prefixes = prefixes_of(command.key_prefixes)};
+  const LoadOptions options{
+      .strict = false, .key_prefixes = prefixes_of(command.key_prefixes), .convert_formats = command.convert};
   if (output.extension() != ".ckpt") throw ConfigError(cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(output, ignored)))
@@ -89,10 +90,15 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   std::string line;
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);
   if (!report.differences.empty() && (command.strict || report.loaded.empty()))
-    throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
-                              "\nGive the model the options that the weights were made with, replace beginnings of names with --key_prefix OLD=NEW",
+    throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n",
+                              report.differences,
+                              "\nGive the model the options that the weights were made with, replace beginnings of "
+                              "names with --key_prefix OLD=NEW, "
+                              "convert floating weights of another dtype with --convert",
                               command.strict ? ", or load what fits with --strict false." : "."));
   for (std::istringstream lines(report.differences); std::getline(lines, line);) log::info(cat("not loaded: ", line));
+  if (!report.converted.empty())
+    log::info(cat("converted: ", report.converted.size(), " weights, such as ", report.converted.front()));
   CheckpointContent content;
   content.module = module_state(*run.module);
   content.aliases = parameter_aliases(*run.module);

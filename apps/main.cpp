@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <exception>
-#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "command_line.h"
+#include "failure.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -58,19 +57,13 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A closed pipe is an error of write(), never a death in the middle of a save.
+  // A closed pipe, or a limit on the size of files, is an error of write(), never a death in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return run({argv + 1, argv + argc});
-  } catch (const fulgur::Error& error) {
-    return fail(error.what(), error.code());
-  } catch (const std::bad_alloc&) {
-    return fail("[memory] out of memory; make the batch or the model smaller", ExitCode::other);
-  } catch (const std::exception& error) {
-    // LibTorch's errors bring a stack of addresses, which helps nobody here.
-    const std::string_view message = error.what();
-    return fail(message.substr(0, std::min(message.find("\nException raised from "), message.find("\nframe #0: "))), ExitCode::other);
   } catch (...) {
-    return fail("[cli] an exception of unknown type", ExitCode::other);
+    const fulgur::cli::Failure failure = fulgur::cli::current_failure();
+    return fail(failure.message, failure.code);
   }
 }

@@ -1,5 +1,10 @@
 #include "prepared_run.h"
 
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <new>
+
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -17,6 +22,44 @@ void fill_links(Config& config, DataModule* data, Verb verb) {
   apply_links(config, data->facts());
 }
 
+/// The options of the model that are numbers, or lists of such.
+std::string sizes_of(const Spec<LightningModule>& model) {
+  std::vector<std::string> texts;
+  const ConfigNode written = model.write();
+  const ConfigNode* const arguments = written.find("init_args");
+  if (arguments == nullptr || !arguments->is_map()) return "none";
+  for (const auto& [name, value] : arguments->entries()) {
+    std::vector<std::string> numbers;
+    const auto add = [&](const ConfigNode& node) {
+      if (!node.is_scalar() || node.text().empty() || node.text().find_first_not_of("0123456789") != std::string::npos)
+        return;
+      numbers.push_back(node.text());
+    };
+    if (value.is_list())
+      std::for_each(value.items().begin(), value.items().end(), add);
+    else
+      add(value);
+    if (!numbers.empty())
+      texts.push_back(cat(name, value.is_list() ? cat(": [", join(numbers), "]") : cat(": ", numbers.front())));
+  }
+  return join(texts);
+}
+
+/// What LibTorch says of a weight that is too large names no option.
+std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model) {
+  const auto failure = [&](std::string_view why) {
+    return Error(cat("[cli] the model ", model.class_path(), " cannot be made; its sizes are ", sizes_of(model),
+                     ". Is one of them too large? ", why.substr(0, why.find('\n'))));
+  };
+  try {
+    return model.create();
+  } catch (const c10::Error& error) {
+    throw failure(error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    throw failure("Memory has run out.");
+  }
+}
+
 }  // namespace
 
 PreparedRun prepare(Config config, Verb verb) {
@@ -30,7 +73,7 @@ PreparedRun prepare(Config config, Verb verb) {
   fill_links(config, data.get(), verb);
   // Before the module is made: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
-  std::shared_ptr<LightningModule> module = config.model.create();
+  std::shared_ptr<LightningModule> module = make_module(config.model);
   return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};
 }
 

@@ -88,6 +88,22 @@ std::string report_json(const std::string& verb, const PredictReport& report) {
   return dump(json);
 }
 
+std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
+                         const std::filesystem::path& run_dir) {
+  const auto target = [&](const char* name) -> std::optional<std::filesystem::path> {
+    const std::filesystem::path folder = run_dir / "checkpoints";
+    std::error_code no_link;
+    const auto name_in_folder = std::filesystem::read_symlink(folder / name, no_link);
+    return run_dir.empty() || no_link ? std::nullopt : std::optional(folder / name_in_folder);
+  };
+  Json json = start(verb, code);
+  json["error"] = std::string(error);
+  json["run_dir"] = path_of(run_dir);
+  json["last_checkpoint"] = path_of(target("last.ckpt"));
+  json["best_checkpoint"] = path_of(target("best.ckpt"));
+  return dump(json);
+}
+
 void check_report_path(const std::filesystem::path& path) {
   const std::filesystem::path temporary = temporary_of(path);
   const bool good = !std::filesystem::is_directory(path) && std::ofstream(temporary).good();

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "fulgur/trainer/reports.h"
 
@@ -11,6 +12,10 @@ namespace fulgur::cli {
 std::string report_json(const std::string& verb, const FitReport& report);
 std::string report_json(const std::string& verb, const EvalReport& report);
 std::string report_json(const std::string& verb, const PredictReport& report);
+
+/// Of a run that ended by an error: what is known of it. `run_dir` is empty if it had none yet.
+std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
+                         const std::filesystem::path& run_dir);
 
 /// Throws a ConfigError where no file can be made beside `path`: better before a long run than after it.
 void check_report_path(const std::filesystem::path& path);

@@ -1,8 +1,10 @@
 #include "verbs.h"
 
+#include <c10/util/ScopeExit.h>
 #include <dlfcn.h>
 
 #include "exchange_verbs.h"
+#include "failure.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
@@ -32,12 +34,44 @@ void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
-ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place) {
+/// The report of a run that ends by an error, in the place of the one of its end.
+class FailureReport {
+ public:
+  explicit FailureReport(const CommandLine& command) : command_(command), file_time_(time_of_file()) {}
+  /// Once the trainer has a run folder, it is in the report. `trainer` lives until the run is over.
+  auto watch(const Trainer& trainer) {
+    return c10::make_scope_exit([this, &trainer] { run_dir_ = trainer.log_dir(); });
+  }
+  /// Of the exception that is being handled. A launcher knows less than the rank that it started, whose report stays.
+  void write(bool only_if_none_was_written) const {
+    if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
+    const Failure failure = current_failure();
+    try {
+      write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_));
+    } catch (const Error& error) {
+      log::error(error.what());  // the run's own error is what ends the program
+    }
+  }
+
+ private:
+  std::filesystem::file_time_type time_of_file() const {
+    std::error_code none;
+    return command_.report ? std::filesystem::last_write_time(*command_.report, none)
+                           : std::filesystem::file_time_type();
+  }
+  const CommandLine& command_;
+  std::filesystem::file_time_type file_time_;
+  std::filesystem::path run_dir_;
+};
+
+ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
+             FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
   const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
   PreparedRun run = prepare(config, fulgur::Verb::fit);
+  const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
   save_report(command, report_json("fit", report));
@@ -53,9 +87,10 @@ void warn_of_untrained(const Config& config) {
               "no checkpoint is given, so the weights are those of a new module. Use --ckpt_path last, best or a path");
 }
 
-ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb) {
+ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb, FailureReport& failure) {
   warn_of_untrained(config);
   PreparedRun run = prepare(config, verb);
+  const auto watched = failure.watch(run.trainer);
   const bool validates = verb == fulgur::Verb::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
@@ -67,9 +102,10 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
   return report.exit_code;
 }
 
-ExitCode predict(const CommandLine& command, const Config& config) {
+ExitCode predict(const CommandLine& command, const Config& config, FailureReport& failure) {
   warn_of_untrained(config);
   PreparedRun run = prepare(config, fulgur::Verb::predict);
+  const auto watched = failure.watch(run.trainer);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
   save_report(command, report_json("predict", report));
@@ -120,17 +156,26 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
     return print(to_yaml(fulgur::Trainer::from_config(config).resolved_config())), ExitCode::ok;
   if (command.report) check_report_path(*command.report);
   if (command.verb == "import") return import_weights(command, config);
+  FailureReport failure(command);
   std::optional<ProcessPlace> place;
-  if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
-    place = place_of_process(*plan);
-    if (!place)
-      if (const auto code = launch_ranks(config, *plan, arguments)) return *code;
+  bool launches = false;
+  try {
+    if (const auto plan = config.trainer.strategy.create()->launch_plan()) {
+      place = place_of_process(*plan);
+      launches = !place;
+      if (launches)
+        if (const auto code = launch_ranks(config, *plan, arguments)) return *code;
+      launches = false;
+    }
+    if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
+    if (command.verb == "fit") return fit(command, config, place, failure);
+    if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate, failure);
+    if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test, failure);
+    return predict(command, config, failure);
+  } catch (...) {
+    if (!place || place->rank == 0) failure.write(launches);
+    throw;
   }
-  if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
-  if (command.verb == "fit") return fit(command, config, place);
-  if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate);
-  if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test);
-  return predict(command, config);
 }
 
 }  // namespace fulgur::cli

@@ -137,19 +137,23 @@ void ModelCheckpoint::on_sanity_check_end(RunContext& run) {
     refuse_monitor(run);
 }
 
-void ModelCheckpoint::on_train_start(RunContext& run) {
+// Before a validation that comes first: its checkpoint is ranked already.
+void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
   if (folder != folder_) {
     // Of a run folder that was moved; ranks of another folder mean nothing here.
     for (Kept& item : kept_) item.path = folder / item.path.filename();
     std::erase_if(kept_, [](const Kept& item) { return !std::filesystem::exists(item.path); });
-    if (kept_.empty()) {
+    if (kept_.empty() && pending_.empty()) {
       best_score_.reset();
       saved_step_ = -1;
     }
   }
   folder_ = folder;
+}
+
+void ModelCheckpoint::on_train_start(RunContext& run) {
   seen_step_ = run.progress().global_step;
   batches_at_start_ = run.progress().batches_total.completed;
   if (trigger_) trigger_->start(run);

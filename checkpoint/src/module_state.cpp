@@ -12,6 +12,14 @@ namespace {
 
 std::string describe(const Tensor& tensor) { return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes())); }
 
+// Of a file of somebody else's there may be any number.
+std::string first_of(const std::vector<std::string>& lines, std::string_view separator) {
+  constexpr size_t kShown = 100;
+  if (lines.size() <= kShown) return join(lines, separator);
+  return cat(join({lines.begin(), lines.begin() + kShown}, separator), separator, "… and ", lines.size() - kShown,
+             " more");
+}
+
 // The tensors by the names that they have in the module.
 std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors, const std::map<std::string, std::string>& prefixes) {
   std::map<std::string, const Tensor*> given;
@@ -100,9 +108,10 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
     wrong.push_back(cat("unexpected: ", escape_controls(name), " (the checkpoint has ", describe(*tensor), ")"));
     report.unexpected.push_back(name);
   }
-  report.differences = join(wrong, "\n");
+  report.differences = first_of(wrong, "\n");
   if (options.strict && !wrong.empty())
-    throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ", join(wrong, "\n  "),
+    throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ",
+                              first_of(wrong, "\n  "),
                               "\nUse the config that the checkpoint was made with (it lies in its run folder)."));
   at::NoGradGuard no_grad;
   for (auto& [target, source] : copies) target.copy_(*source);

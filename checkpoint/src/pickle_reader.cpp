@@ -59,8 +59,9 @@ class Machine {
   PickledStateDict run() {
     if (rest_.size() < 2 || rest_[0] != '\x80') bad("it does not begin as one");
     rest_.remove_prefix(1);
-    if (const unsigned protocol = byte(); protocol != 2)
-      throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocol 2 can be read; the file has protocol ", protocol, ". Save it with torch.save(…, pickle_protocol=2)."));
+    if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
+      throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocols 2 to 5 can be read; the file has protocol ",
+                                protocol, ". Save it with torch.save(…, pickle_protocol=2)."));
     while (step()) {}
     if (!rest_.empty()) bad(cat(rest_.size(), " bytes stand behind its end"));
     if (stack_.size() != 1 || !marks_.empty()) bad("its end leaves more or less than one value");
@@ -166,7 +167,20 @@ class Machine {
       case 'J': push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4)))); break;
       case 0x8a: long_integer(); break;
       case 'G': take(8), push_constant(Kind::real); break;
-      case 'X': text(); break;
+      case 'X':
+        text(number(4));
+        break;
+      case 0x8c:
+        text(number(1));
+        break;
+      case 0x8d:
+        text(number(8));
+        break;
+      // A frame says how many bytes belong together, which matters to who reads a stream.
+      case 0x95:
+        if (const uint64_t bytes = number(8); bytes > rest_.size())
+          bad(cat("it is cut off: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
+        break;
       case '}': push(Kind::dict); break;
       case ']': push(Kind::list); break;
       case ')': push_constant(Kind::tuple); break;
@@ -198,7 +212,22 @@ class Machine {
       case 'r': remember(number(4)); break;
       case 'h': recall(number(1)); break;
       case 'j': recall(number(4)); break;
-      case 'c': global(); break;
+      case 0x94:
+        remember(memo_.size());
+        break;
+      case 'c': {
+        const std::string_view module = line(), name = line();
+        global(module, name);
+        break;
+      }
+      case 0x93: {
+        const Value &name = values_[pop()], &module = values_[pop()];
+        if (name.kind != Kind::text || module.kind != Kind::text ||
+            std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
+          bad("a name of code is no text");
+        global(module.text, name.text);
+        break;
+      }
       case 'Q': persistent(); break;
       case 'R': reduce(); break;
       case 'b': build(); break;
@@ -222,14 +251,13 @@ class Machine {
     push(Kind::integer, static_cast<int64_t>(value));
   }
 
-  void text() {
-    const std::string_view text = take(number(4));
+  void text(uint64_t bytes) {
+    const std::string_view text = take(bytes);
     if (!is_utf8(text)) bad("a text is not UTF-8");
     push(Kind::text, 0, text);
   }
 
-  void global() {
-    const std::string_view module = line(), name = line();
+  void global(std::string_view module, std::string_view name) {
     static const std::map<std::pair<std::string_view, std::string_view>, Function> kFunctions{
         {{"collections", "OrderedDict"}, Function::ordered_dict},
         {{"torch._utils", "_rebuild_tensor_v2"}, Function::rebuild_tensor_v2},
@@ -310,9 +338,8 @@ class Machine {
     if ((items.size() != count && items.size() != count + 1) || !is(0, Kind::storage) || !is(1, Kind::integer) || !is(4, Kind::boolean) ||
         !is(5, Kind::dict) || !values_[items[5]].items.empty() || (with_dtype && !is(6, Kind::dtype)))
       bad("a tensor is not described as torch.save does it");
-    if (items.size() > count && (!is(count, Kind::dict) || !values_[items[count]].items.empty()))
-      throw CheckpointError("[checkpoint.pytorch] a tensor is a view that still has to be conjugated or negated. Call resolve_conj() and resolve_neg() on it before saving.");
     PickledTensor tensor;
+    if (items.size() > count) read_metadata(items[count], tensor);
     tensor.storage = static_cast<size_t>(values_[items[0]].number);
     const PickledStorage& storage = out_.storages[tensor.storage];
     tensor.dtype = with_dtype ? &kTorchDtypes[static_cast<size_t>(values_[items[6]].number)] : storage.dtype;
@@ -324,6 +351,19 @@ class Machine {
     if (tensors_.size() >= kMaxTensors) bad(cat("more than ", kMaxTensors, " tensors"));
     tensors_.push_back(std::move(tensor));
     push(Kind::tensor, static_cast<int64_t>(tensors_.size() - 1));
+  }
+
+  // What torch keeps of a view that is to be conjugated or negated: {'conj': True}, {'neg': True}.
+  void read_metadata(Id id, PickledTensor& tensor) {
+    const Value& metadata = values_[id];
+    if (metadata.kind != Kind::dict) bad("a tensor is not described as torch.save does it");
+    for (size_t i = 0; i < metadata.items.size(); i += 2) {
+      const Value &key = values_[metadata.items[i]], &value = values_[metadata.items[i + 1]];
+      const bool known =
+          key.kind == Kind::text && value.kind == Kind::boolean && (key.text == "conj" || key.text == "neg");
+      if (!known) bad(cat("a tensor has the property ", shown(key_text(metadata.items[i])), ", which is not known"));
+      (key.text == "conj" ? tensor.conjugated : tensor.negated) = value.number != 0;
+    }
   }
 
   static void check_bounds(const PickledTensor& tensor, const PickledStorage& storage) {

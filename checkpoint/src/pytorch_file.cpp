@@ -42,7 +42,9 @@ Tensor make_tensor(const detail::PickledTensor& pickled, std::vector<Tensor>& st
     archive.read_storage(pickled.storage, bytes.mutable_data_ptr());
   }
   Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype));
-  return tensor.set_(bytes.storage(), pickled.offset, pickled.sizes, pickled.strides);
+  tensor.set_(bytes.storage(), pickled.offset, pickled.sizes, pickled.strides);
+  if (pickled.conjugated) tensor = tensor.conj().resolve_conj();
+  return pickled.negated ? tensor.neg() : tensor;
 }
 
 Tensor plain(const std::string& name, const Tensor& tensor) {

@@ -24,6 +24,7 @@ struct PickledTensor {
   size_t storage = 0;  ///< index
   int64_t offset = 0;  ///< elements
   std::vector<int64_t> sizes, strides;
+  bool conjugated = false, negated = false;  ///< its values are those of the storage, conjugated or negated
 };
 
 /// What torch.save pickles for a state dict.

@@ -133,7 +133,11 @@ void write_to(const std::filesystem::path& file) {
   if (s.process.empty()) return;
   s.file.close();
   s.file.clear();
-  s.file.open(file, std::ios::app);
+  // Opening a fifo would wait for its reader.
+  std::error_code error;
+  const auto there = std::filesystem::status(file, error);
+  if (!std::filesystem::exists(there) || std::filesystem::is_regular_file(there)) s.file.open(file, std::ios::app);
+  if (!s.file.is_open()) return;
   s.file << s.kept << std::flush;
   s.kept.clear();
 }

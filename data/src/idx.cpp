@@ -94,39 +94,70 @@ std::vector<int64_t> parse_idx_header(std::span<const uint8_t> header, size_t di
   return sizes;
 }
 
-IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memory_limit) {
-  memory_limit = std::min(memory_limit, kIdxMemoryLimit);
-  if (dims < 1 || dims > kIdxMaxDims) fail(path, cat("1 to ", kIdxMaxDims, " dimensions can be read; asked for ", dims), "");
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail(path, "the file must exist; there is none", "Check the data folder.");
-  if (!std::filesystem::is_regular_file(status)) fail(path, "an idx file must be a regular file; this is none", "Check the data folder.");
-  const uint64_t file_size = std::filesystem::file_size(path, error);
-  if (error) fail(path, cat("the file's size must be readable; ", error.message()), "Check its permissions.");
-  if (file_size == 0) fail(path, "the file must not be empty; got 0 bytes", kFetchAgain);
+namespace {
 
-  Stream stream(path);
-  std::array<uint8_t, 4 + 4 * kIdxMaxDims> header{};
-  const size_t header_size = 4 + 4 * dims;
-  const size_t got = stream.read(header.data(), header_size);
+constexpr size_t header_bytes(size_t dims) { return 4 + 4 * dims; }
+
+/// The file behind its header, and the sizes that this has.
+struct OpenIdx {
+  OpenIdx(const std::filesystem::path& path, size_t dims, uint64_t memory_limit)
+      : file_size(size_of(path, dims)), stream(path) {
+    std::array<uint8_t, header_bytes(kIdxMaxDims)> header{};
+    const size_t got = stream.read(header.data(), header_bytes(dims));
+    sizes = parse_idx_header(std::span<const uint8_t>(header).first(got), dims, std::min(memory_limit, kIdxMemoryLimit),
+                             path);
+  }
+  /// What can be said without reading the file, first.
+  static uint64_t size_of(const std::filesystem::path& path, size_t dims) {
+    if (dims < 1 || dims > kIdxMaxDims)
+      fail(path, cat("1 to ", kIdxMaxDims, " dimensions can be read; asked for ", dims), "");
+    std::error_code error;
+    const auto status = std::filesystem::status(path, error);
+    if (!std::filesystem::exists(status)) fail(path, "the file must exist; there is none", "Check the data folder.");
+    if (!std::filesystem::is_regular_file(status))
+      fail(path, "an idx file must be a regular file; this is none", "Check the data folder.");
+    const uint64_t size = std::filesystem::file_size(path, error);
+    if (error) fail(path, cat("the file's size must be readable; ", error.message()), "Check its permissions.");
+    if (size == 0) fail(path, "the file must not be empty; got 0 bytes", kFetchAgain);
+    return size;
+  }
+  uint64_t file_size;
+  Stream stream;
+  std::vector<int64_t> sizes;
+};
+
+}  // namespace
+
+std::vector<int64_t> read_idx_sizes(const std::filesystem::path& path, size_t dims) {
+  return OpenIdx(path, dims, kIdxMemoryLimit).sizes;
+}
+
+IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memory_limit) {
+  OpenIdx file(path, dims, memory_limit);
   IdxArray array;
-  array.dims = parse_idx_header(std::span<const uint8_t>(header).first(got), dims, memory_limit, path);
+  array.dims = file.sizes;
   array.size = 1;
   for (const int64_t size : array.dims) array.size *= static_cast<size_t>(size);
 
   // Before memory is taken: what the file cannot hold (deflate's best ratio is 1032) is not asked for.
-  const bool gzip = stream.is_gzip();
+  const bool gzip = file.stream.is_gzip();
   constexpr uint64_t kDeflateRatio = 1032;
-  if (!gzip && file_size != header_size + array.size)
-    fail(path, cat("the header asks for ", header_size + array.size, " bytes with it; the file has ", file_size), kFetchAgain);
-  if (gzip && array.size / kDeflateRatio > file_size)
-    fail(path, cat("the header asks for ", array.size, " bytes of data; ", file_size, " compressed bytes cannot hold them"), kFetchAgain);
+  if (!gzip && file.file_size != header_bytes(dims) + array.size)
+    fail(path,
+         cat("the header asks for ", header_bytes(dims) + array.size, " bytes with it; the file has ", file.file_size),
+         kFetchAgain);
+  if (gzip && array.size / kDeflateRatio > file.file_size)
+    fail(path,
+         cat("the header asks for ", array.size, " bytes of data; ", file.file_size,
+             " compressed bytes cannot hold them"),
+         kFetchAgain);
 
   array.values = std::make_unique_for_overwrite<uint8_t[]>(array.size);
-  const size_t data = stream.read(array.values.get(), array.size);
+  const size_t data = file.stream.read(array.values.get(), array.size);
   if (data < array.size) fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds ", data), kFetchAgain);
   uint8_t extra = 0;
-  if (stream.read(&extra, 1) != 0) fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds more"), kFetchAgain);
+  if (file.stream.read(&extra, 1) != 0)
+    fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds more"), kFetchAgain);
   return array;
 }
 

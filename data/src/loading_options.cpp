@@ -1,11 +1,14 @@
 #include "fulgur/data/loading_options.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 
 void LoadingOptions::fields(Fields& f) {
-  f(num_workers, "num_workers", "Threads that read batches ahead; 0: the thread of the run reads; auto: tried in the first epoch. Same batches for any number.")
-      .at_least(0);
-  f(prefetch_factor, "prefetch_factor", "Batches that are read ahead by worker.").at_least(1);
+  f(num_workers, "num_workers",
+    "Threads that read batches ahead; 0: the thread of the run reads; auto: tried in the first epoch. Same batches for "
+    "any number.")
+      .range(0, detail::kMostWorkers);
+  f(prefetch_factor, "prefetch_factor", "Batches that are read ahead by worker.").range(1, detail::kMostBatchesAhead);
   f(pin_memory, "pin_memory", "Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use.");
   f(timeout_s, "timeout_s", "Seconds that a batch of the workers is waited for before it is an error; 0: any time.").at_least(0);
 }

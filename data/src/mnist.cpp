@@ -16,6 +16,7 @@
 #include "fulgur/data/subset_dataset.h"
 #include "fulgur/data/tensor_dataset.h"
 #include "idx.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 namespace {
@@ -80,11 +81,18 @@ struct IdxImageDataModule::Impl {
   Batch read_pair(size_t first) {
     check_present(first, 2);
     const std::filesystem::path image_path = find(first).value(), label_path = find(first + 1).value();
+    const auto check_counts = [&](int64_t image_count, int64_t label_count) {
+      if (image_count != label_count)
+        throw DataError(text(cat("images and labels must be as many; got ", image_count, " in ", image_path, " and ",
+                                 label_count, " in ", label_path, ". Are the files mixed up?")));
+    };
+    // Before either is read whole, since a small file may unpack to gigabytes. Of one that is merely damaged more can
+    // be said.
+    const int64_t image_count = read_idx_sizes(image_path, 3)[0], label_count = read_idx_sizes(label_path, 1)[0];
+    if (image_count / 2 > label_count) check_counts(image_count, label_count);
     auto images = std::make_shared<IdxArray>(read_idx(image_path, 3));
     const IdxArray labels = read_idx(label_path, 1);
-    if (images->dims[0] != labels.dims[0])
-      throw DataError(text(cat("images and labels must be as many; got ", images->dims[0], " in ", image_path, " and ", labels.dims[0], " in ",
-                               label_path, ". Are the files mixed up?")));
+    check_counts(images->dims[0], labels.dims[0]);
     const std::array<int64_t, 2> size = {images->dims[1], images->dims[2]};
     if (image_size && *image_size != size)
       throw DataError(text(cat("all images must have one size; ", image_path, " has ", size[0], "x", size[1], ", the other file ",
@@ -144,9 +152,12 @@ struct IdxImageDataModule::Impl {
 };
 
 void IdxImageOptions::fields_but_data_dir(Fields& f) {
-  f(batch_size, "batch_size", "Samples in a training batch.").at_least(1);
-  f(eval_batch_size, "eval_batch_size", "Samples in a batch of validation, test and predict; auto: 1000, or batch_size where that is more.").at_least(1);
-  f(val_size, "val_size", "Training samples set aside for validation; 0: no validation.").at_least(0);
+  f(batch_size, "batch_size", "Samples in a training batch.").range(1, detail::kMostSamples);
+  f(eval_batch_size, "eval_batch_size",
+    "Samples in a batch of validation, test and predict; auto: 1000, or batch_size where that is more.")
+      .range(1, detail::kMostSamples);
+  f(val_size, "val_size", "Training samples set aside for validation; 0: no validation.")
+      .range(0, detail::kMostSamples);
   f(split_seed, "split_seed", "Chooses which samples are set aside; independent of the run's seed.").at_least(0);
   f(normalize, "normalize", "Subtract the mean of the training part and divide by its standard deviation.");
   f(shuffle, "shuffle", "New order of the training samples each epoch.");

@@ -6,6 +6,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 namespace {
@@ -23,14 +24,17 @@ Tensor random_tokens(const SampleContext& context, int64_t samples, int64_t leng
 }  // namespace
 
 void ReversalDataModule::Options::fields(Fields& f) {
-  f(vocabulary, "vocabulary", "Number of different tokens, with that of the beginning (0), which no sequence has; link the model's to it.").at_least(2);
-  f(length, "length", "Tokens of a sequence.").at_least(1);
-  f(train_samples, "train_samples", "Training sequences.").at_least(1);
-  f(val_samples, "val_samples", "Validation sequences; 0: no validation.").at_least(0);
-  f(test_samples, "test_samples", "Test sequences, also used for predict; 0: none.").at_least(0);
+  f(vocabulary, "vocabulary",
+    "Number of different tokens, with that of the beginning (0), which no sequence has; link the model's to it.")
+      .range(2, detail::kMostSamples);
+  f(length, "length", "Tokens of a sequence.").range(1, detail::kMostSamples);
+  f(train_samples, "train_samples", "Training sequences.").range(1, detail::kMostSamples);
+  f(val_samples, "val_samples", "Validation sequences; 0: no validation.").range(0, detail::kMostSamples);
+  f(test_samples, "test_samples", "Test sequences, also used for predict; 0: none.").range(0, detail::kMostSamples);
   f(seed, "seed", "Chooses the data; independent of the run's seed.").at_least(0);
-  f(batch_size, "batch_size", "Sequences in a training batch.").at_least(1);
-  f(eval_batch_size, "eval_batch_size", "Sequences in a batch of validation, test and predict; auto: batch_size.").at_least(1);
+  f(batch_size, "batch_size", "Sequences in a training batch.").range(1, detail::kMostSamples);
+  f(eval_batch_size, "eval_batch_size", "Sequences in a batch of validation, test and predict; auto: batch_size.")
+      .range(1, detail::kMostSamples);
   loading.fields(f);
 }
 

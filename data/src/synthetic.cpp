@@ -4,21 +4,24 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 
+#include <algorithm>
+
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 
 void SyntheticDataModule::Options::fields(Fields& f) {
-  f(num_train, "num_train", "Training samples.").at_least(1);
-  f(num_val, "num_val", "Validation samples; 0: no validation.").at_least(0);
-  f(num_test, "num_test", "Test samples, also used for predict; 0: none.").at_least(0);
-  f(num_classes, "num_classes", "Number of classes.").at_least(2);
-  f(shape, "shape", "Shape of a sample.").at_least(1).min_items(1);
+  f(num_train, "num_train", "Training samples.").range(1, detail::kMostSamples);
+  f(num_val, "num_val", "Validation samples; 0: no validation.").range(0, detail::kMostSamples);
+  f(num_test, "num_test", "Test samples, also used for predict; 0: none.").range(0, detail::kMostSamples);
+  f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostSamples);
+  f(shape, "shape", "Shape of a sample.").range(1, detail::kMostSamples).min_items(1);
   f(noise, "noise", "Standard deviation of a sample around its class's prototype, whose values have 1.").at_least(0);
   f(seed, "seed", "Chooses the data; independent of the run's seed.").at_least(0);
-  f(batch_size, "batch_size", "Samples in a batch.").at_least(1);
+  f(batch_size, "batch_size", "Samples in a batch.").range(1, detail::kMostSamples);
   loading.fields(f);
 }
 
@@ -27,10 +30,30 @@ SyntheticDataModule::SyntheticDataModule(const Options& options)
   if (options.num_classes < 1 || options.num_train < 0 || options.num_val < 0 || options.num_test < 0)
     throw ConfigError(cat("[data.SyntheticDataModule] numbers must not be negative; got num_classes ", options.num_classes, ", num_train ",
                           options.num_train, ", num_val ", options.num_val, ", num_test ", options.num_test, "."));
+  int64_t bytes = sizeof(float);
+  bool overflow = __builtin_mul_overflow(
+      bytes, std::max({options.num_train, options.num_val, options.num_test, options.num_classes}), &bytes);
+  for (const int64_t size : options.shape) overflow |= __builtin_mul_overflow(bytes, size, &bytes);
+  if (overflow)
+    throw ConfigError(
+        "[data.SyntheticDataModule] the samples must fit into memory; their number times their shape is beyond 2^63 "
+        "bytes. Lower num_train, "
+        "num_val, num_test, num_classes or shape.");
 }
 
 void SyntheticDataModule::setup(Verb) {
   if (made_) return;
+  try {
+    make_samples();
+  } catch (const c10::Error&) {
+    throw DataError(cat("[data.SyntheticDataModule] the samples must fit into memory; num_train ", options_.num_train,
+                        ", num_val ", options_.num_val, ", num_test ", options_.num_test, " and num_classes ",
+                        options_.num_classes, " of shape ", shape_text(options_.shape), " do not. Lower one of them."));
+  }
+  made_ = true;
+}
+
+void SyntheticDataModule::make_samples() {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(options_.seed));
   std::vector<int64_t> sizes = {options_.num_classes};
   sizes.insert(sizes.end(), options_.shape.begin(), options_.shape.end());
@@ -48,7 +71,6 @@ void SyntheticDataModule::setup(Verb) {
   sets.test = make(options_.num_test);
   sets.predict = sets.test;
   set_data(std::move(sets));
-  made_ = true;
 }
 
 StateTree SyntheticDataModule::facts() const {

@@ -13,6 +13,7 @@
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/data_loader.h"
+#include "option_bounds.h"
 #include "text_windows.h"
 
 namespace fulgur {
@@ -64,14 +65,18 @@ struct TextDataModule::Impl {
 void TextDataModule::Options::fields(Fields& f) {
   f(path, "path", "A plain text file.").required();
   f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.").one_of({"char", "byte"});
-  f(block_size, "block_size", "Tokens in a window; link the model's to it.").at_least(1);
+  f(block_size, "block_size", "Tokens in a window; link the model's to it.").range(1, detail::kMostSamples);
   f(windows, "windows", "Training windows: random, begin anywhere; strided, side by side or as stride says.").one_of({"random", "strided"});
-  f(stride, "stride", "Tokens between the beginnings of strided training windows; auto: block_size.").at_least(1);
-  f(samples_per_epoch, "samples_per_epoch", "Random windows in an epoch; auto: as many as lie in the training part side by side.").at_least(1);
+  f(stride, "stride", "Tokens between the beginnings of strided training windows; auto: block_size.")
+      .range(1, detail::kMostSamples);
+  f(samples_per_epoch, "samples_per_epoch",
+    "Random windows in an epoch; auto: as many as lie in the training part side by side.")
+      .range(1, detail::kMostSamples);
   f(val_fraction, "val_fraction", "Part of the text, behind the training part, for validation; 0: none.").at_least(0).less_than(1);
   f(test_fraction, "test_fraction", "Part of the text at its end for test and predict; 0: none.").at_least(0).less_than(1);
-  f(batch_size, "batch_size", "Windows in a training batch.").at_least(1);
-  f(eval_batch_size, "eval_batch_size", "Windows in a batch of validation, test and predict; auto: batch_size.").at_least(1);
+  f(batch_size, "batch_size", "Windows in a training batch.").range(1, detail::kMostSamples);
+  f(eval_batch_size, "eval_batch_size", "Windows in a batch of validation, test and predict; auto: batch_size.")
+      .range(1, detail::kMostSamples);
   loading.fields(f);
 }
 

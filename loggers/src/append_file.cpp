@@ -8,7 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -41,21 +43,48 @@ void make_folder_of(const std::filesystem::path& path) noexcept {
 
 AppendFile::~AppendFile() { close(); }
 
-void AppendFile::open(std::filesystem::path path) {
+void AppendFile::open(std::filesystem::path path, FileMark mark) {
   close();
+  rows_lost_ += std::exchange(rows_waiting_, 0);
+  tell_lost();
   waiting_.clear();
   path_ = std::move(path);
+  mark_ = mark;
+  held_ = false;
+}
+
+void AppendFile::replaced(FileMark mark) {
+  held_ = false;
+  if (file_ >= 0) ::close(std::exchange(file_, -1));
+  mark_ = mark;
 }
 
 void AppendFile::add(std::string_view row) {
-  if (waiting_.size() + row.size() <= kMostWaiting) waiting_ += row;
+  if (waiting_.size() + row.size() > kMostWaiting) {
+    ++rows_lost_;
+    return;
+  }
+  waiting_ += row;
+  ++rows_waiting_;
 }
 
 bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2; }
 
 void AppendFile::warn(const std::string& what) const {
   log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what,
-                          ". The run goes on; free space or mend the permissions."));
+                          what.ends_with('.') ? "" : ".", " The run goes on; free space or mend the permissions."));
+}
+
+void AppendFile::warn_of_cut_by_step(int64_t step) const {
+  log::warn("logger.cut_by_step", cat("[loggers.", component_, "] ", path_,
+                                      " is not what it was when the checkpoint was made. Rows of steps after ", step,
+                                      " are cut off instead; rows of that step may be missing or come twice"));
+}
+
+void AppendFile::tell_lost() {
+  if (const int64_t lost = std::exchange(rows_lost_, 0); lost > 0)
+    log::error(cat("[loggers.", component_, "] ", lost, lost == 1 ? " row" : " rows",
+                   " of metrics could not be written to ", path_, " and ", lost == 1 ? "is" : "are", " lost."));
 }
 
 bool AppendFile::fail(const char* action) noexcept {
@@ -68,13 +97,17 @@ bool AppendFile::fail(const char* action) noexcept {
 }
 
 bool AppendFile::flush() {
-  if (write_waiting()) return true;
+  if (write_waiting()) {
+    tell_lost();
+    return true;
+  }
   warn(error_);
   return false;
 }
 
 bool AppendFile::write_waiting() noexcept {
   if (waiting_.empty()) return true;
+  if (held_) return false;
   if (file_ < 0) {
     make_folder_of(path_);
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
@@ -96,7 +129,9 @@ bool AppendFile::write_waiting() noexcept {
     return false;
   }
   good_size_ += static_cast<int64_t>(wrote);
+  mark_.add(waiting_);
   waiting_.clear();
+  rows_waiting_ = 0;
   return true;
 }
 
@@ -109,13 +144,22 @@ void AppendFile::finish(const std::function<void()>& last) noexcept {
   try {
     if (last) last();
     flush();
+    rows_lost_ += std::exchange(rows_waiting_, 0);
+    tell_lost();
   } catch (...) {
     // A warning that cannot be shown must not end a run that is over.
   }
+  waiting_.clear();
   close();
 }
 
 std::string replace_file(const std::filesystem::path& path, const std::function<void(const std::function<void(std::string_view)>&)>& write) {
+  try {
+    check_replaceable(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  make_folder_of(path);
   const std::string temporary = path.string() + ".tmp";
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (file < 0) return cat("cannot open ", temporary, ": ", std::strerror(errno));

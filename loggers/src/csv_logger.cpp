@@ -3,25 +3,20 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <functional>
-#include <iterator>
+#include <utility>
 
 #include "append_file.h"
 #include "csv_format.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
 #include "run_name.h"
 
 namespace fulgur {
 namespace {
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
 
 bool parse_step(const std::string& text, int64_t& step) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
@@ -31,77 +26,144 @@ bool parse_step(const std::string& text, int64_t& step) {
 }  // namespace
 
 struct CsvLogger::Impl {
+  using Rows = std::vector<std::vector<std::string>>;
+  using Put = std::function<void(std::string_view)>;
+
   Options options;
   std::filesystem::path path;
   std::vector<std::string> columns;
+  size_t columns_in_file = 0;  ///< 0: there is no table yet
   AppendFile file{"CsvLogger", "logger.csv_write"};
   int64_t rows_waiting = 0;
-  bool has_header = false;
+  std::optional<StateTree> resumed;  ///< for the next start
 
   /// Header and old rows, by a new file.
-  bool rewrite(const std::function<void(const std::function<void(std::string_view)>&)>& put_rows) {
-    file.close();
-    const std::string error = replace_file(path, [&](const auto& put) {
-      put(csv_row(columns));
-      put_rows(put);
+  bool rewrite(const std::function<void(const Put&)>& put_rows) {
+    FileMark mark;
+    const std::string error = replace_file(path, [&](const Put& put) {
+      const Put counted = [&](std::string_view part) {
+        mark.add(part);
+        put(part);
+      };
+      counted(csv_row(columns));
+      put_rows(counted);
     });
-    if (!error.empty()) file.warn(error);
-    else has_header = true;
-    return error.empty();
+    if (!error.empty()) {
+      file.warn(error);
+      return false;
+    }
+    file.replaced(mark);
+    columns_in_file = columns.size();
+    return true;
+  }
+
+  bool rewrite(const Rows& rows) {
+    return rewrite([&](const Put& put) {
+      for (const auto& row : rows) put(csv_row(row));
+    });
+  }
+
+  /// The text of the file; nothing where there is none that can be read.
+  std::optional<std::string> text_of_file() const {
+    try {
+      return read_regular_file(path);
+    } catch (const Error& error) {
+      file.warn(error.what());
+      return std::nullopt;
+    }
   }
 
   /// False where rows still wait.
   bool flush() {
     if (path.empty()) return true;
     rows_waiting = 0;
-    if (!has_header && !rewrite([](const auto&) {})) return false;
+    if (columns_in_file == 0 && !rewrite(Rows())) return false;
+    if (columns_in_file < columns.size() && !widen_file()) return false;
     return file.flush();
   }
 
   /// Reads what an earlier part of the run wrote; false where there is no table.
-  bool read_table(std::vector<std::vector<std::string>>& rows) {
-    const std::string text = read_file(path);
+  bool read_table(Rows& rows) {
+    const std::string text = text_of_file().value_or("");
     size_t position = 0;
     auto header = read_csv_row(text, position);
     if (!header || header->size() < 2 || (*header)[0] != "step") return false;
     columns = std::move(*header);
     while (auto row = read_csv_row(text, position)) rows.push_back(std::move(*row));
+    std::erase_if(rows, [&](const auto& row) { return row.size() != columns.size(); });
+    return true;
+  }
+
+  StateTree state() {
+    if (!flush()) return nullptr;
+    StateTree state = StateTree::map({{"columns", static_cast<int64_t>(columns.size())}});
+    file.mark().write(state);
+    return state;
+  }
+
+  /// Cuts the table to what it was when the checkpoint was made; false where it is not that table any more.
+  bool cut_exactly(const Rows& rows, const StateTree& state) {
+    const FileMark wanted = FileMark::read(state);
+    const auto count = static_cast<size_t>(state.at("columns").as_uint());
+    if (count > columns.size()) return false;
+    // Columns that came later made the rows longer.
+    const auto front_of = [&](std::vector<std::string> row) {
+      row.resize(count);
+      return row;
+    };
+    FileMark mark;
+    mark.add(csv_row(front_of(columns)));
+    size_t kept = 0;
+    for (; kept < rows.size() && mark.bytes < wanted.bytes; ++kept) mark.add(csv_row(front_of(rows[kept])));
+    if (mark != wanted) return false;
+    columns = front_of(std::move(columns));
+    rewrite([&](const Put& put) {
+      for (size_t i = 0; i < kept; ++i) put(csv_row(front_of(rows[i])));
+    });
     return true;
   }
 
   /// Cuts rows after `resume_step`, torn ones, and columns that nothing is left of.
-  void mend(std::vector<std::vector<std::string>>& rows, std::optional<int64_t> resume_step) {
+  void cut_by_step(Rows& rows, std::optional<int64_t> resume_step) {
     std::erase_if(rows, [&](const auto& row) {
       int64_t step = 0;
-      return row.size() != columns.size() || !parse_step(row[0], step) || (resume_step && step > *resume_step);
+      return !parse_step(row[0], step) || (resume_step && step > *resume_step);
     });
     for (size_t c = columns.size(); c-- > 2;) {
       if (std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return !row[c].empty(); })) continue;
       columns.erase(columns.begin() + static_cast<std::ptrdiff_t>(c));
       for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
     }
-    rewrite([&](const auto& put) {
-      for (const auto& row : rows) put(csv_row(row));
+    rewrite(rows);
+  }
+
+  /// Rows hold numbers only, so each is a line.
+  static void put_longer(std::string_view lines, size_t more, const Put& put) {
+    const std::string end = std::string(more, ',') + '\n';
+    for (size_t begin = 0, stop = 0; (stop = lines.find('\n', begin)) != std::string_view::npos; begin = stop + 1) {
+      put(lines.substr(begin, stop - begin));
+      put(end);
+    }
+  }
+
+  /// The rows that wait get the new columns at once, the file with the next flush.
+  void add_columns(const std::vector<std::string>& names) {
+    columns.insert(columns.end(), names.begin(), names.end());
+    file.hold();
+    file.change_waiting([&](std::string_view rows) {
+      std::string longer;
+      put_longer(rows, names.size(), [&](std::string_view part) { longer += part; });
+      return longer;
     });
   }
 
-  /// Adds columns for names that have none. Rows hold numbers only, so the old ones are lines. Where the file cannot be
-  /// written the columns stay as they were, and the next row tries again.
-  void add_columns(const std::vector<std::string>& names) {
-    if (!flush()) return;
-    const std::string text = read_file(path);
+  bool widen_file() {
+    const auto text = text_of_file();
+    if (!text) return rewrite(Rows());
     size_t position = 0;
-    read_csv_row(text, position);
-    columns.insert(columns.end(), names.begin(), names.end());
-    const std::string commas(names.size(), ',');
-    const bool written = rewrite([&](const auto& put) {
-      for (size_t end = 0; (end = text.find('\n', position)) != std::string::npos; position = end + 1) {
-        put(std::string_view(text).substr(position, end - position));
-        put(commas);
-        put("\n");
-      }
-    });
-    if (!written) columns.resize(columns.size() - names.size());
+    read_csv_row(*text, position);
+    const size_t more = columns.size() - columns_in_file;
+    return rewrite([&](const Put& put) { put_longer(std::string_view(*text).substr(position), more, put); });
   }
 };
 
@@ -124,15 +186,25 @@ std::optional<int64_t> CsvLogger::run_version() const { return impl_->options.ve
 void CsvLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
   std::error_code error;
   std::filesystem::create_directories(log_dir, error);
-  impl_->file.close();
   impl_->path = log_dir / "metrics.csv";
   impl_->columns = {"step", "epoch"};
-  impl_->has_header = false;
+  impl_->columns_in_file = 0;
   impl_->file.open(impl_->path);
-  std::vector<std::vector<std::string>> rows;
-  if (impl_->read_table(rows)) impl_->mend(rows, resume_step);
-  else impl_->rewrite([](const auto&) {});
+  impl_->file.hold();
+  const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
+  Impl::Rows rows;
+  const bool has_table = impl_->read_table(rows);
+  if (has_table && state && impl_->cut_exactly(rows, *state)) return;
+  if (state && resume_step) impl_->file.warn_of_cut_by_step(*resume_step);
+  if (has_table)
+    impl_->cut_by_step(rows, resume_step);
+  else
+    impl_->rewrite(rows);
 }
+
+StateTree CsvLogger::state() { return impl_->path.empty() ? StateTree(nullptr) : impl_->state(); }
+
+void CsvLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void CsvLogger::log_hyperparams(const ConfigNode& hparams) {
   if (impl_->path.empty()) throw Error("[loggers.CsvLogger] start must be called before log_hyperparams.");

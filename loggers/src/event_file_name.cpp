@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "fulgur/core/text.h"
 
@@ -26,18 +28,31 @@ std::string host_name() {
   return host;
 }
 
+// The time in the name of an event file.
+std::optional<int64_t> time_of(std::string_view name) {
+  int64_t time = 0;
+  if (!name.starts_with(kPrefix) ||
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), time).ec != std::errc())
+    return std::nullopt;
+  return time;
+}
+
 }  // namespace
+
+std::vector<std::string> event_file_names(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (std::string name = entry->path().filename().string(); time_of(name)) names.push_back(std::move(name));
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 std::string event_file_name(const std::filesystem::path& folder) {
   static std::atomic<int64_t> count = 0;
   int64_t time = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    const std::string other = entry->path().filename().string();
-    int64_t taken = 0;
-    if (!other.starts_with(kPrefix) || std::from_chars(other.data() + kPrefix.size(), other.data() + other.size(), taken).ec != std::errc()) continue;
-    if (taken >= time && taken < kLastTime) time = taken + 1;
-  }
+  for (const std::string& other : event_file_names(folder))
+    if (const int64_t taken = *time_of(other); taken >= time && taken < kLastTime) time = taken + 1;
   return cat(kPrefix, time, '.', host_name(), '.', ::getpid(), '.', count++);
 }
 

@@ -1,13 +1,13 @@
 #include "fulgur/loggers/jsonl_logger.h"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "append_file.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "run_name.h"
 
@@ -56,17 +56,40 @@ struct JsonlLogger::Impl {
   std::filesystem::path path;
   AppendFile file{"JsonlLogger", "logger.jsonl_write"};
 
-  /// Cuts rows after `resume_step` and torn ones; a file that has none stays untouched.
-  void mend(std::optional<int64_t> resume_step) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::optional<StateTree> resumed;  ///< for the next start
+
+  /// What of `text` belongs to the run. The text up to the mark of `state`; where that is not there, or there is no
+  /// state, the whole rows up to `resume_step`.
+  std::string kept_of(const std::string& text, const std::optional<StateTree>& state,
+                      std::optional<int64_t> resume_step) {
+    if (state) {
+      const FileMark mark = FileMark::read(*state);
+      if (mark.begins(text)) return text.substr(0, mark.bytes);
+      if (resume_step) file.warn_of_cut_by_step(*resume_step);
+    }
     std::string kept;
     for (size_t position = 0, end = 0; (end = text.find('\n', position)) != std::string::npos; position = end + 1) {
       const std::string_view line(text.data() + position, end - position);
       if (is_kept(line, resume_step)) kept.append(line) += '\n';
     }
-    if (kept == text) return;
-    if (const std::string error = replace_file(path, [&](const auto& put) { put(kept); }); !error.empty()) file.warn(error);
+    return kept;
+  }
+
+  /// A file of which all is kept stays untouched.
+  void cut(std::optional<int64_t> resume_step) {
+    const std::optional<StateTree> state = std::exchange(resumed, std::nullopt);
+    std::optional<std::string> text;
+    try {
+      text = read_regular_file(path);
+    } catch (const Error& error) {
+      return file.warn(error.what());
+    }
+    const std::string kept = kept_of(text.value_or(""), state, resume_step);
+    if (text && kept != *text) {
+      const std::string error = replace_file(path, [&](const auto& put) { put(kept); });
+      if (!error.empty()) return file.warn(error);
+    }
+    file.replaced(FileMark::of(kept));
   }
 };
 
@@ -86,8 +109,17 @@ void JsonlLogger::start(const std::filesystem::path& log_dir, std::optional<int6
   std::filesystem::create_directories(log_dir, error);
   impl_->path = log_dir / "metrics.jsonl";
   impl_->file.open(impl_->path);
-  if (std::filesystem::is_regular_file(impl_->path, error)) impl_->mend(resume_step);
+  impl_->cut(resume_step);
 }
+
+StateTree JsonlLogger::state() {
+  if (impl_->path.empty() || !impl_->file.flush()) return nullptr;
+  StateTree state;
+  impl_->file.mark().write(state);
+  return state;
+}
+
+void JsonlLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void JsonlLogger::log_hyperparams(const ConfigNode& hparams) {
   if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_hyperparams.");

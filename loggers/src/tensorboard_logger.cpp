@@ -1,10 +1,13 @@
 #include "fulgur/loggers/tensorboard_logger.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "append_file.h"
 #include "event_file_name.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "run_name.h"
 #include "tensorboard_events.h"
@@ -43,12 +46,33 @@ struct TensorBoardLogger::Impl {
   Clock::time_point flushed;
   bool hp_metric_due = true;
   bool session_open = false;
+  int64_t last_step = 0;             ///< the greatest of all rows
+  std::optional<StateTree> resumed;  ///< for the next start
 
   void add(const std::string& event) { file.add(tf_record(event)); }
 
-  void flush() {
+  bool flush() {
     flushed = Clock::now();
-    file.flush();
+    return file.flush();
+  }
+
+  /// Cuts what was written after the checkpoint was made: the end of the event file of that time, and later files.
+  /// False where that file is not what it was.
+  static bool cut_exactly(const std::filesystem::path& folder, const StateTree& state) {
+    const std::string name = state.at("file").as_string();
+    const FileMark mark = FileMark::read(state);
+    const auto names = event_file_names(folder);
+    if (std::find(names.begin(), names.end(), name) == names.end()) return false;
+    try {
+      const auto text = read_regular_file(folder / name);
+      if (!text || !mark.begins(*text)) return false;
+      std::filesystem::resize_file(folder / name, mark.bytes);
+      for (const std::string& later : names)
+        if (later > name) std::filesystem::remove(folder / later);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
   }
 
   void throw_unless_started(const char* function) const {
@@ -85,12 +109,27 @@ void TensorBoardLogger::start(const std::filesystem::path& log_dir, std::optiona
   // Written again at step 0, it would displace values that the module logged since.
   impl_->hp_metric_due = !resume_step && impl_->file.path().parent_path() != folder;
   impl_->session_open = false;
+  const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
+  const bool is_cut = state && Impl::cut_exactly(folder, *state);
+  impl_->last_step = is_cut ? state->at("last_step").as_int() : resume_step.value_or(0);
   impl_->file.open(folder / event_file_name(folder));
+  if (state && !is_cut && resume_step) impl_->file.warn_of_cut_by_step(*resume_step);
   impl_->add(tensorboard::version_event(wall_time()));
-  // Twice, since TensorBoard's server takes the first mark of a run as its beginning and drops nothing for it.
-  for (int mark = 0; resume_step && mark < 2; ++mark) impl_->add(tensorboard::session_start_event(wall_time(), *resume_step + 1));
+  // For a TensorBoard that has read the past already. Twice, since its server takes the first mark of a run as its
+  // beginning and drops nothing for it.
+  for (int mark = 0; resume_step && mark < 2; ++mark)
+    impl_->add(tensorboard::session_start_event(wall_time(), impl_->last_step + 1));
   impl_->flush();
 }
+
+StateTree TensorBoardLogger::state() {
+  if (impl_->file.path().empty() || !impl_->flush()) return nullptr;
+  StateTree state = StateTree::map({{"file", impl_->file.path().filename().string()}, {"last_step", impl_->last_step}});
+  impl_->file.mark().write(state);
+  return state;
+}
+
+void TensorBoardLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 
 void TensorBoardLogger::log_hyperparams(const ConfigNode& hparams) {
   impl_->throw_unless_started("log_hyperparams");
@@ -110,6 +149,7 @@ void TensorBoardLogger::log_hyperparams(const ConfigNode& hparams) {
 void TensorBoardLogger::log_metrics(const Metrics& metrics, int64_t step) {
   impl_->throw_unless_started("log_metrics");
   if (metrics.empty()) return;
+  impl_->last_step = std::max(impl_->last_step, step);
   impl_->add(tensorboard::scalars_event(wall_time(), step, metrics, impl_->prefix));
   if (Clock::now() - impl_->flushed >= Seconds(impl_->options.flush_every_s) || impl_->file.is_filling()) impl_->flush();
 }

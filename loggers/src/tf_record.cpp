@@ -10,10 +10,17 @@ void append_little_endian(std::string& out, T value) {
   for (size_t i = 0; i < sizeof value; ++i) out += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
+uint32_t reversed_bits(uint32_t value) {
+  uint32_t reversed = 0;
+  for (int i = 0; i < 32; ++i) reversed |= (value >> i & 1) << (31 - i);
+  return reversed;
+}
+
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
-  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
+uint32_t crc32c(std::string_view bytes, uint32_t before) {
+  // It goes on from the remainder, which Boost takes with its bits in the other order.
+  boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc(reversed_bits(~before));
   crc.process_bytes(bytes.data(), bytes.size());
   return crc.checksum();
 }

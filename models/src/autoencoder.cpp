@@ -1,13 +1,15 @@
 #include "fulgur/models/autoencoder.h"
+#include "option_bounds.h"
 
 #include <ATen/ops/mse_loss.h>
 
 namespace fulgur {
 
 void Autoencoder::Options::fields(Fields& f) {
-  f(in_features, "in_features", "Values of a sample.").at_least(1);
-  f(hidden, "hidden", "Widths of the encoder's hidden layers; the decoder has them in reverse.").at_least(1);
-  f(code_size, "code_size", "Values of the code.").at_least(1);
+  f(in_features, "in_features", "Values of a sample.").range(1, detail::kMostWidth);
+  f(hidden, "hidden", "Widths of the encoder's hidden layers; the decoder has them in reverse.")
+      .range(1, detail::kMostWidth);
+  f(code_size, "code_size", "Values of the code.").range(1, detail::kMostWidth);
 }
 
 Autoencoder::Autoencoder(const Options& options) : options_(options) {

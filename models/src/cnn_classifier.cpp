@@ -3,6 +3,7 @@
 #include <ATen/ops/max_pool2d.h>
 
 #include "fulgur/core/text.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 namespace {
@@ -18,12 +19,14 @@ Tensor channels_last(const Tensor& images) {
 }  // namespace
 
 void CnnClassifier::Options::fields(Fields& f) {
-  f(in_channels, "in_channels", "Channels of an image.").at_least(1);
-  f(height, "height", "Height of an image in pixels.").at_least(1);
-  f(width, "width", "Width of an image in pixels.").at_least(1);
-  f(num_classes, "num_classes", "Number of classes.").at_least(2);
-  f(channels, "channels", "Channels of the convolutions; each is followed by 2x2 pooling.").at_least(1).min_items(1);
-  f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").at_least(0);
+  f(in_channels, "in_channels", "Channels of an image.").range(1, detail::kMostWidth);
+  f(height, "height", "Height of an image in pixels.").range(1, detail::kMostWidth);
+  f(width, "width", "Width of an image in pixels.").range(1, detail::kMostWidth);
+  f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
+  f(channels, "channels", "Channels of the convolutions; each is followed by 2x2 pooling.")
+      .range(1, detail::kMostWidth)
+      .min_items(1);
+  f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);
   f(dropout, "dropout", "Share of values set to zero in training, in the fully connected part.").at_least(0).less_than(1);
 }
 

@@ -14,6 +14,7 @@
 
 #include "fulgur/core/text.h"
 #include "fulgur/nn/checkpoint.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 namespace {
@@ -52,11 +53,11 @@ void check_tokens(const Tensor& tokens, int64_t block_size) {
 }  // namespace
 
 void Gpt::Options::fields(Fields& f) {
-  f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").at_least(1);
-  f(block_size, "block_size", "Tokens of the longest sequence.").at_least(1);
-  f(n_layer, "n_layer", "Blocks.").at_least(1);
-  f(n_head, "n_head", "Heads of the attention; they divide n_embd.").at_least(1);
-  f(n_embd, "n_embd", "Width of the blocks.").at_least(1);
+  f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").range(1, detail::kMostWidth);
+  f(block_size, "block_size", "Tokens of the longest sequence.").range(1, detail::kMostWidth);
+  f(n_layer, "n_layer", "Blocks.").range(1, detail::kMostLayers);
+  f(n_head, "n_head", "Heads of the attention; they divide n_embd.").range(1, detail::kMostLayers);
+  f(n_embd, "n_embd", "Width of the blocks.").range(1, detail::kMostWidth);
   f(dropout, "dropout", "Share of values set to zero in training: of the embedding, the attention and both branches of a block.").at_least(0).less_than(1);
   f(bias, "bias", "Biases in the linear layers and norms.");
   f(activation_checkpointing, "activation_checkpointing",

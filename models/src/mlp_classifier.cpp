@@ -1,11 +1,12 @@
 #include "fulgur/models/mlp_classifier.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 
 void MlpClassifier::Options::fields(Fields& f) {
-  f(in_features, "in_features", "Values of a sample.").at_least(1);
-  f(hidden, "hidden", "Widths of the hidden layers; empty: a linear classifier.").at_least(1);
-  f(num_classes, "num_classes", "Number of classes.").at_least(2);
+  f(in_features, "in_features", "Values of a sample.").range(1, detail::kMostWidth);
+  f(hidden, "hidden", "Widths of the hidden layers; empty: a linear classifier.").range(1, detail::kMostWidth);
+  f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
   f(dropout, "dropout", "Share of hidden values set to zero in training.").at_least(0).less_than(1);
 }
 

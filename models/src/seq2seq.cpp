@@ -10,6 +10,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 namespace {
@@ -40,10 +41,11 @@ Tensor on_device_of(const Tensor& tensor, const Tensor& other) { return tensor.t
 }  // namespace
 
 void Seq2Seq::Options::fields(Fields& f) {
-  f(vocabulary, "vocabulary", "Number of different tokens, with that of the beginning (0); link it to the data's.").at_least(2);
-  f(embedding, "embedding", "Width of a token's embedding.").at_least(1);
-  f(hidden, "hidden", "Width of the recurrent layers.").at_least(1);
-  f(layers, "layers", "Recurrent layers of encoder and decoder each.").at_least(1);
+  f(vocabulary, "vocabulary", "Number of different tokens, with that of the beginning (0); link it to the data's.")
+      .range(2, detail::kMostWidth);
+  f(embedding, "embedding", "Width of a token's embedding.").range(1, detail::kMostWidth);
+  f(hidden, "hidden", "Width of the recurrent layers.").range(1, detail::kMostWidth);
+  f(layers, "layers", "Recurrent layers of encoder and decoder each.").range(1, detail::kMostLayers);
   f(cell, "cell", "The recurrent layers: gru or lstm.").one_of({"gru", "lstm"});
   f(dropout, "dropout", "Share of values set to zero in training: of embeddings, and between recurrent layers.").at_least(0).less_than(1);
 }

@@ -82,10 +82,7 @@ GradientReducer::~GradientReducer() {
   }
 }
 
-void GradientReducer::before_forward() {
-  impl_->reducer->prepare_for_forward();
-  impl_->reducer->rebuild_buckets();
-}
+void GradientReducer::before_forward() { impl_->reducer->prepare_for_forward(); }
 
 void GradientReducer::before_backward(const Tensor& loss) {
   if (static_graph_ && !std::exchange(began_, true)) {
@@ -99,6 +96,9 @@ void GradientReducer::before_backward(const Tensor& loss) {
 }
 
 void GradientReducer::after_backward() {
+  // After the first exchange LibTorch orders its buckets as gradients came. Done now and not before the next forward, so
+  // that a checkpoint in between has the buckets of the next step: with three ranks and more, sums depend on them.
+  impl_->reducer->rebuild_buckets();
   if (find_unused_) return;
   std::vector<std::string> missing;
   for (const NamedParameter& parameter : parameters_)

@@ -184,6 +184,26 @@ TEST_CASE("F10 files of two whole checkpoints do not mix") {
   CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: 'first.weight' is not as it was written"));
 }
 
+TEST_CASE("F10 tensors of the state of an earlier step are refused, unless they are the same bytes") {
+  TemporaryFolder folder;
+  const fs::path path = small_checkpoint(folder.path());
+  CheckpointContent c = read_checkpoint(path);
+  c.state["progress"]["global_step"] = 11;
+  const fs::path same = write_checkpoint(folder / "same.ckpt", c);
+  c.state["rng"] = at::arange(5).add(1);
+  const fs::path other = write_checkpoint(folder / "other.ckpt", c);
+  const auto swap_in = [&](const fs::path& from) {
+    fs::copy_file(from / "state.safetensors", path / "state.safetensors", fs::copy_options::overwrite_existing);
+  };
+  // Generators that drew nothing between two steps have one state.
+  swap_in(same);
+  CHECK(verify_checkpoint(path).ok());
+  swap_in(other);
+  CHECK(fs::file_size(path / "state.safetensors") == fs::file_size(same / "state.safetensors"));
+  CHECK_THAT(verify_checkpoint(path).text(), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
+  CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
+}
+
 TEST_CASE("F10 names of tensors that changed places in the header are detected") {
   TemporaryFolder folder;
   CheckpointContent c;

@@ -68,7 +68,16 @@ def lightning():
     }
 
 
+def lazy():
+    """Views whose values are those of their storage, conjugated or negated."""
+    pairs = torch.arange(4, dtype=torch.float32).reshape(2, 2)
+    return {"conjugated": torch.view_as_complex(pairs).conj(), "negated": torch.view_as_complex(pairs.clone()).conj().imag}
+
+
 def write(folder):
+    for protocol in (3, 4, 5):
+        torch.save(network(), os.path.join(folder, f"protocol{protocol}.pt"), pickle_protocol=protocol)
+    torch.save(lazy(), os.path.join(folder, "lazy.pt"))
     torch.save(plain(), os.path.join(folder, "plain.pt"))
     torch.save(views(), os.path.join(folder, "views.pt"))
     torch.save(network(), os.path.join(folder, "network.pt"))

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/view_as_real.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -109,6 +110,23 @@ TEST_CASE("torch.save: BatchNorm's buffers and tied weights") {
   CHECK(t.at("1.num_batches_tracked").dim() == 0);
   CHECK(t.at("1.running_var").sizes() == at::IntArrayRef({4}));
   CHECK(t.at("0.weight").const_data_ptr() == t.at("2.weight").const_data_ptr());
+}
+
+TEST_CASE("torch.save: pickle protocols 3, 4 and 5 hold what protocol 2 does") {
+  const NamedTensors expected = read_pytorch_file(fixture("network.pt")).tensors;
+  for (const char* name : {"protocol3.pt", "protocol4.pt", "protocol5.pt"}) {
+    CAPTURE(name);
+    check_same(read_pytorch_file(fixture(name)).tensors, expected);
+  }
+}
+
+TEST_CASE("torch.save: conjugated and negated views have their own values") {
+  auto t = read_map(fixture("lazy.pt"));
+  REQUIRE(t.size() == 2);
+  CHECK(at::view_as_real(t["conjugated"]).equal(at::tensor({0.F, -1.F, 2.F, -3.F}).reshape({2, 2})));
+  CHECK_FALSE(t["conjugated"].is_conj());
+  CHECK(t["negated"].equal(at::tensor({-1.F, -3.F})));
+  CHECK_FALSE(t["negated"].is_neg());
 }
 
 TEST_CASE("the state_dict of a Lightning checkpoint is read, and what is left out is named") {
@@ -243,5 +261,9 @@ TEST_CASE("exchange: C++ reads what this Python writes") {
   check_same(read_safetensors(folder / "plain.safetensors").tensors, without_complex(plain_tensors()));
   check_same(read_pytorch_file(folder / "views.pt").tensors, read_pytorch_file(fixture("views.pt")).tensors);
   check_same(read_pytorch_file(folder / "network.pt").tensors, read_pytorch_file(fixture("network.pt")).tensors);
+  for (const char* name : {"protocol3.pt", "protocol4.pt", "protocol5.pt", "lazy.pt"}) {
+    CAPTURE(name);
+    check_same(read_pytorch_file(folder / name).tensors, read_pytorch_file(fixture(name)).tensors);
+  }
   CHECK(read_pytorch_file(folder / "lightning.ckpt").tensors.size() == 8);
 }

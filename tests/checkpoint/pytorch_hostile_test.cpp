@@ -81,8 +81,12 @@ TEST_CASE("F12 a pickle that names code is refused by that name") {
   refuse(kStart + "ctorch\n\n.", "names 'torch.'");
   refuse(kStart + "c" + std::string(100'000, 'x'), "has no end");
   refuse(kStart + "cev\x1b[2Jil\nx\n.", "names 'ev\\x1b[2Jil.x'");
-  // Instructions that make objects in other ways: NEWOBJ, INST, OBJ, STACK_GLOBAL, EXT1.
-  for (const char code : {'\x81', 'i', 'o', '\x93', '\x82'}) refuse(kStart + std::string(1, code), "none that torch.save writes");
+  // By names that are texts, as protocol 4 has them.
+  refuse(std::string("\x80\x04") + text("posix") + text("system") + "\x93.", "names 'posix.system'");
+  refuse(std::string("\x80\x04") + text("posix") + "N\x93.", "a name of code is no text");
+  // Instructions that make objects in other ways: NEWOBJ, INST, OBJ, NEWOBJ_EX, EXT1.
+  for (const char code : {'\x81', 'i', 'o', '\x92', '\x82'})
+    refuse(kStart + std::string(1, code), "none that torch.save writes");
 }
 
 TEST_CASE("F12 calls of what is no function are refused") {
@@ -115,12 +119,32 @@ TEST_CASE("F12 pickles that ask for memory or time are refused") {
   CHECK_THROWS_AS(read_state_dict_pickle(kStart + "]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."), CheckpointError);
 }
 
+TEST_CASE("F12 what protocols 4 and 5 add is held against the pickle as well") {
+  const std::string start("\x80\x04", 2), zeros(7, '\0');
+  refuse(start + "\x95" + "\x10" + zeros + "}.", "a frame of 16 bytes is to follow, 2 do");
+  refuse(start + "\x8c\x05" + "abc", "5 bytes are to follow, 3 do");
+  refuse(start + "\x8d" + "\x05" + zeros + "abc", "5 bytes are to follow, 3 do");
+  refuse(start + "\x94.", "a value is missing");
+  refuse(start + "\x93.", "a value is missing");
+  // The metadata of a tensor: what is not known could change its values.
+  const auto with = [&](const std::string& metadata) {
+    return dict_of("ctorch._utils\n_rebuild_tensor_v2\n(" + storage("0", "K\x02") + std::string("K\0", 2) +
+                   "K\x02\x85K\x01\x85\x89"
+                   "ccollections\nOrderedDict\n)R" +
+                   metadata + "tR");
+  };
+  CHECK(read_state_dict_pickle(with("}" + text("neg") + "\x88s")).tensors[0].negated);
+  refuse(with("}" + text("zero") + "\x88s"), "a tensor has the property 'zero', which is not known");
+  refuse(with("}" + text("neg") + "Ns"), "a tensor has the property 'neg', which is not known");
+  refuse(with("N"), "a tensor is not described as torch.save does it");
+}
+
 TEST_CASE("F12 a pickle cut at any length is refused") {
   const std::string whole = good_pickle();
   REQUIRE(read_state_dict_pickle(whole).tensors.size() == 1);
   for (size_t length = 0; length < whole.size(); ++length) CHECK_THROWS_AS(read_state_dict_pickle(std::string_view(whole).substr(0, length)), CheckpointError);
   refuse(whole + "x", "1 bytes stand behind its end");
-  refuse(replaced(whole, kStart, "\x80\x04"), "protocol 4");
+  refuse(replaced(whole, kStart, "\x80\x06"), "protocol 6");
 }
 
 TEST_CASE("F12 tensors that reach out of their storage are refused") {

@@ -1,7 +1,11 @@
+#include <ATen/ops/zeros.h>
+
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "fulgur/checkpoint/pytorch_file.h"
 #include "process.h"
 
 using namespace fulgur::test;
@@ -90,6 +94,40 @@ TEST_CASE("an output that exists is refused, and replaced with --force only") {
   CHECK(run.entries() == before);
 }
 
+TEST_CASE("weights of another dtype are converted where that is asked for") {
+  const Trained run;
+  REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
+  const fulgur::NamedTensors tensors = fulgur::read_pytorch_file(run / "last.pt").tensors;
+  for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    const std::string name = std::string(c10::toString(dtype)) + ".pt";
+    CAPTURE(name);
+    fulgur::NamedTensors other;
+    for (const auto& [key, value] : tensors) other.emplace_back(key, value.to(dtype));
+    fulgur::write_pytorch_file(run / name, other);
+    const Finished refused = run({"import", name, "-c", "c.yaml"});
+    CHECK(refused.exit_code == 4);
+    CHECK(says(refused.err, "--convert"));
+    const Finished converted = run({"import", name, "-c", "c.yaml", "--convert"});
+    INFO(converted.err);
+    REQUIRE(converted.exit_code == 0);
+    CHECK(says(converted.err, "converted: " + std::to_string(tensors.size()) + " weights, such as "));
+    CHECK(std::abs(run.test_loss(fs::path(name).replace_extension(".ckpt").string()) - run.test_loss(kLast)) < 0.01);
+  }
+}
+
+TEST_CASE("of very many tensors that do not fit, the first are named") {
+  const Trained run;
+  fulgur::NamedTensors many;
+  for (int i = 0; i < 10'000; ++i)
+    many.emplace_back("a tensor with a long name, number " + std::to_string(i), at::zeros({1}));
+  fulgur::write_pytorch_file(run / "many.pt", many);
+  const Finished refused = run({"import", "many.pt", "-c", "c.yaml"});
+  CHECK(refused.exit_code == 4);
+  CHECK(refused.err.size() < 20'000);
+  CHECK(says(refused.err, "missing: layers.layer0.weight"));
+  CHECK(says(refused.err, " more\n"));
+}
+
 TEST_CASE("import names all that does not fit, and loads what does with --strict false") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
@@ -97,7 +135,9 @@ TEST_CASE("import names all that does not fit, and loads what does with --strict
   CHECK(strict.exit_code == 4);
   CHECK(says(strict.err, "other shape or dtype: layers.layer1.weight: checkpoint Float [3, 8], module Float [5, 8]"));
   CHECK(says(strict.err, "layers.layer1.bias"));
-  CHECK(says(strict.err, "--key_prefix OLD=NEW, or load what fits with --strict false"));
+  CHECK(says(strict.err,
+             "--key_prefix OLD=NEW, convert floating weights of another dtype with --convert, or load what fits with "
+             "--strict false"));
   CHECK_FALSE(fs::exists(run / "last.ckpt"));
   const Finished loose = run({"import", "last.pt", "-c", "c.yaml", "--model.num_classes", "5", "--strict", "false"});
   CHECK(loose.exit_code == 0);

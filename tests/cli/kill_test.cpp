@@ -28,7 +28,7 @@ trainer:
   log_every_n_steps: 1
   enable_progress_bar: false
   enable_model_summary: false
-  logger: [CsvLogger]
+  logger: [CsvLogger, JsonlLogger]
 model: {class_path: MlpClassifier, init_args: {in_features: 16, num_classes: 4, hidden: [32], dropout: 0.2}}
 data:
   class_path: SyntheticDataModule
@@ -109,7 +109,10 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
     }
     CHECK(names(run_dir("whole") / "checkpoints") == names(run_dir(root) / "checkpoints"));
     // The loss of each step: the batches, in their order.
-    CHECK((read_text(run_dir("whole") / "metrics.csv") == read_text(run_dir(root) / "metrics.csv")));
+    for (const char* file : {"metrics.csv", "metrics.jsonl"}) {
+      CAPTURE(file);
+      CHECK((read_text(run_dir("whole") / file) == read_text(run_dir(root) / file)));
+    }
   }
 }
 

@@ -49,6 +49,10 @@ void redirect(const std::filesystem::path& path, int target) {
                                                                                << 20};
     ::setrlimit(RLIMIT_AS, &memory);
   }
+  if (start.file_size_kb > 0) {
+    const rlimit size{static_cast<rlim_t>(start.file_size_kb) << 10, static_cast<rlim_t>(start.file_size_kb) << 10};
+    ::setrlimit(RLIMIT_FSIZE, &size);
+  }
   ::execv(program, argv.data());
   ::_exit(127);
 }

@@ -23,6 +23,7 @@ struct Start {
   bool close_stdout = false;
   bool broken_pipe = false;  ///< stdout is a pipe that nobody reads
   int64_t address_space_mb = 0;  ///< limit of its memory; 0: none
+  int64_t file_size_kb = 0;      ///< limit of the files that it writes; 0: none
 };
 
 /// Runs the built `trainer` and waits for its end.

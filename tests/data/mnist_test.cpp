@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <set>
@@ -326,4 +327,16 @@ TEST_CASE("Fashion-MNIST is read from Debian's package") {
   const auto [images, labels] = all_of(data, Stage::test);
   CHECK(labels[0].item<int64_t>() == 9);  // the first test image is an ankle boot
   for (int64_t c = 0; c < 10; ++c) CHECK(labels.eq(c).sum().item<int64_t>() == 1000);
+}
+
+TEST_CASE("F37: images that are not as many as the labels are refused before they are unpacked") {
+  const TemporaryFolder folder;
+  write_small_mnist(folder.path(), 20, 10, true);
+  // 10 MB that unpack to the 1.6 GB that their header asks for, and more.
+  write_text(folder / "train-images-idx3-ubyte.gz", gzip_bomb(idx_text({2'000'000, 28, 28}, "")));
+  MnistDataModule data(small_options(folder.path()));
+  const auto began = std::chrono::steady_clock::now();
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+             ContainsSubstring("got 2000000 in ") && ContainsSubstring(" and 20 in "));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(500));
 }

@@ -22,6 +22,8 @@ std::vector<std::string> plus(std::vector<std::string> a, const std::vector<std:
 
 TEST_CASE("ddp: a resume over as many ranks is exact to the bit, inside an accumulation window too") {
   const int world = GENERATE(2, 3);
+  // After the first step LibTorch orders its buckets again.
+  const std::string cut_at = GENERATE("1", "7");
   const std::vector<std::string> options{"--trainer.accumulate_grad_batches", "2", "--model.dropout", "0.2", "--model.norm", "true", "--optimizer", "AdamW", "--optimizer.lr", "0.01",
                                          "--trainer.strategy.bucket_cap_mb", "0.0001", "--data.num_train", "120"};
   const TemporaryFolder whole, parts;
@@ -29,7 +31,7 @@ TEST_CASE("ddp: a resume over as many ranks is exact to the bit, inside an accum
   // The signal comes behind a batch; where that is in a window, the window's gradients are part of what is saved.
   const auto cut = fit(parts.path(), world, 12,
                        plus(options, {"--trainer.max_epochs", "3", "--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", "1",
-                                      "--trainer.callbacks.signal_step", "7"}));
+                                      "--trainer.callbacks.signal_step", cut_at}));
   REQUIRE(all_exit(cut, 75));
   REQUIRE(all_exit(fit(parts.path(), world, 12, plus(options, {"--trainer.max_epochs", "3", "--resume"})), 0));
   CHECK(same_bits(last_checkpoint(whole.path()), last_checkpoint(parts.path())));

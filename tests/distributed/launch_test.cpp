@@ -1,5 +1,6 @@
 #include "ranks.h"
 #include "strategies/network_namespaces.h"
+#include "support/localhost.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -22,6 +23,12 @@ std::string torchrun() {
   if (!python) return "";
   const auto program = std::filesystem::path(python).parent_path() / "torchrun";
   return std::filesystem::exists(program) ? program.string() : "";
+}
+
+// Why it cannot be used; empty if it can.
+std::string without_torchrun(const std::string& program) {
+  if (program.empty()) return "no torchrun: FULGUR_TEST_PYTHON names no Python that has it";
+  return localhost_resolves() ? "" : "torchrun wants the name localhost, which has no address here (is there /etc/hosts?)";
 }
 
 bool required(const char* name) {
@@ -173,9 +180,9 @@ TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
 
 TEST_CASE("torchrun: starts the program, and starts it again where a rank is killed") {
   const std::string program = torchrun();
-  if (program.empty()) {
-    if (required("torchrun")) FAIL("there is no torchrun, and it is required");
-    SKIP("no torchrun: FULGUR_TEST_PYTHON names no Python that has it");
+  if (const std::string reason = without_torchrun(program); !reason.empty()) {
+    if (required("torchrun")) FAIL("torchrun is required: " << reason);
+    SKIP(reason);
   }
   const TemporaryFolder quiet, hunted;
   std::vector<std::string> options{"--trainer.max_steps", "12", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
@@ -233,9 +240,9 @@ std::string step_of(const std::string& checkpoint) { return checkpoint.substr(ch
 
 TEST_CASE("torchrun: a node joins, and leaves again; the run goes on from its newest checkpoint over as many ranks as there are") {
   const std::string program = torchrun();
-  if (program.empty()) {
-    if (required("torchrun")) FAIL("there is no torchrun, and it is required");
-    SKIP("no torchrun: FULGUR_TEST_PYTHON names no Python that has it");
+  if (const std::string reason = without_torchrun(program); !reason.empty()) {
+    if (required("torchrun")) FAIL("torchrun is required: " << reason);
+    SKIP(reason);
   }
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "run");

@@ -1,8 +1,10 @@
 #include "fulgur/loggers/csv_logger.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
 
@@ -165,9 +167,55 @@ TEST_CASE("F8: a folder that cannot be written is one warning, and rows come whe
   std::filesystem::create_directory(folder / "blocked");
   logger.log_metrics({{"a", 3}}, 3);
   logger.finalize(RunStatus::success);
-  const auto rows = table(folder / "blocked" / "metrics.csv");
-  CHECK(rows.front() == std::vector<std::string>{"step", "epoch", "a"});
-  CHECK(rows.back() == std::vector<std::string>{"3", "", "3.0"});
+  CHECK(read_text(folder / "blocked" / "metrics.csv") == "step,epoch,a,b\n1,,1.0,\n2,,,2.0\n3,,3.0,\n");
+}
+
+TEST_CASE("F8: rows that have no room to wait are counted") {
+  const TemporaryFolder folder;
+  std::vector<std::string> errors;
+  log::set_sink(
+      [](log::Level level, const std::string& line, void* all) {
+        if (level == log::Level::error) static_cast<std::vector<std::string>*>(all)->push_back(line);
+      },
+      &errors);
+  write_text(folder / "blocked", "a file where the run folder should be");
+  CsvLogger logger;
+  logger.start(folder / "blocked", std::nullopt);
+  const std::string name(1000, 'n');
+  constexpr int64_t kRows = 200'000;
+  for (int64_t step = 0; step < kRows; ++step) logger.log_metrics({{name, 1}}, step);  // more than 1 MiB
+  CHECK(errors.empty());
+  std::filesystem::remove(folder / "blocked");
+  logger.finalize(RunStatus::success);
+  log::set_sink(nullptr, nullptr);
+  const auto written = static_cast<int64_t>(table(folder / "blocked" / "metrics.csv").size()) - 1;
+  CHECK(written > 0);
+  CHECK(written < kRows);
+  REQUIRE(errors.size() == 1);
+  CHECK_THAT(errors[0],
+             ContainsSubstring(std::to_string(kRows - written) + " rows of metrics could not be written to ") &&
+                 ContainsSubstring("metrics.csv"));
+}
+
+TEST_CASE("what is no file in place of metrics.csv is named, and nothing waits for it") {
+  const TemporaryFolder folder;
+  const CollectedWarnings warnings;
+  const std::string kind = GENERATE("folder", "fifo");
+  const auto path = folder / "metrics.csv";
+  if (kind == "folder")
+    std::filesystem::create_directory(path);
+  else
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  CsvLogger logger;
+  logger.start(folder.path(), 3);
+  logger.log_metrics({{"a", 1}}, 4);
+  REQUIRE(warnings.lines().size() == 1);
+  CHECK_THAT(warnings.lines()[0], ContainsSubstring("logger.csv_write") &&
+                                      ContainsSubstring(path.string() + " is no regular file") &&
+                                      ContainsSubstring(kind));
+  std::filesystem::remove(path);
+  logger.finalize(RunStatus::success);
+  CHECK(read_text(path) == "step,epoch,a\n4,,1.0\n");
 }
 
 TEST_CASE("F8: a full disk is one warning, tears no row, and loses none that fits later") {

@@ -1,6 +1,7 @@
 set(TEST_SOURCES
   csv_format_test.cpp
   csv_logger_test.cpp
+  exact_cut_test.cpp
   jsonl_logger_test.cpp
   memory_logger_test.cpp
   run_name_test.cpp

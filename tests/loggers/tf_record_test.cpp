@@ -11,6 +11,12 @@ TEST_CASE("crc-32c has its known values") {
   CHECK(crc32c(std::string(32, '\xff')) == 0x62A8AB43);
 }
 
+TEST_CASE("the crc-32c of a text goes on from that of its beginning") {
+  const std::string text = "123456789";
+  for (size_t cut = 0; cut <= text.size(); ++cut)
+    CHECK(crc32c(text.substr(cut), crc32c(text.substr(0, cut))) == 0xE3069283);
+}
+
 TEST_CASE("a record is framed as TensorFlow frames it") {
   CHECK(masked_crc(0) == 0xA282EAD8);
   CHECK(masked_crc(0xE3069283) == 0xC78AB0E5);

@@ -32,6 +32,11 @@ make nvidia/cu13/include/cuda_runtime_api.h
 expect OFF OFF "CUDA is left out" "nvidia-cuda-crt" "no libcudart.so.13"
 make nvidia/cu13/lib/libcudart.so.13
 make nvidia/cu13/include/crt/host_config.h
+# A compiler that finds a toolkit's headers by itself does not need those of the wheels.
+if ! echo '#include <cusparse.h>' | "$compiler" -x c++ -fsyntax-only - 2>"$work/log"; then
+  expect OFF OFF "CUDA is left out" "cusparse.h" "do not compile" "FULGUR_LIBTORCH=cuda scripts/setup.sh"
+fi
+for header in cuda_fp16 cusparse cublas_v2 cublasLt cusolverDn; do make "nvidia/cu13/include/$header.h"; done
 expect ON OFF "NCCL is left out" "$site/nvidia/nccl/include/nccl.h" "nvidia-nccl-cu13" "process_group_backend: gloo"
 make nvidia/nccl/include/nccl.h
 expect ON ON

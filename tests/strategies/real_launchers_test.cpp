@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fulgur/core/text.h"
+#include "support/localhost.h"
 #include "support/temporary_folder.h"
 
 namespace {
@@ -79,6 +80,8 @@ TEST_CASE("mpirun: places of its processes") {
 TEST_CASE("torchrun: places of its processes") {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
   if (!python) missing("torchrun", "no Python with torch (FULGUR_TEST_PYTHON)");
+  if (!fulgur::test::localhost_resolves())
+    missing("torchrun", "torchrun wants the name localhost, which has no address here (is there /etc/hosts?)");
   const std::string torchrun = cat("OMP_NUM_THREADS=1 '", python, "' -m torch.distributed.run --no-python ");
   const Output out = run(torchrun + "--standalone --nproc-per-node 2 " FULGUR_CLUSTER_PROBE);
   INFO(out.all);

@@ -8,6 +8,7 @@ set(TEST_SOURCES
   checkpointing_test.cpp
   device_options_test.cpp
   evaluation_test.cpp
+  failed_saves_test.cpp
   faults_test.cpp
   faulty_data_test.cpp
   gpu_equals_cpu_test.cpp
@@ -30,6 +31,7 @@ set(TEST_SOURCES
   preemption_test.cpp
   resume_choice_test.cpp
   resume_test.cpp
+  resumed_folder_test.cpp
   run_ahead_test.cpp
   run_folder_test.cpp
   saves_gpu_test.cpp

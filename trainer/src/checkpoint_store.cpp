@@ -157,13 +157,14 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
   return rules;
 }
 
-// Metrics of the rows that were on their way are known now.
+// Rows that were on their way are written now, and their metrics known.
 void CheckpointStore::complete_save(uint64_t save) {
-  writer_->complete(
-      save, [metrics = run_.published_metrics(), values = run_.logs.published_state()](CheckpointContent& content) {
-        content.state["metrics"] = metrics;
-        if (content.state.contains("logs")) content.state["logs"]["values"] = values;
-      });
+  writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state(),
+                           loggers = run_.logger_states()](CheckpointContent& content) {
+    content.state["metrics"] = metrics;
+    if (content.state.contains("loggers")) content.state["loggers"] = loggers;
+    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
+  });
 }
 
 // A copy that was made while somebody wrote is worth nothing.
@@ -178,6 +179,43 @@ AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWrite
   return result;
 }
 
+StateTree CheckpointStore::keepers_state() const {
+  const fs::path folder = plain(run_.checkpoint_dir());
+  StateTree::List all;
+  for (const auto& [path, owners] : keepers_) {
+    StateTree::List names;
+    for (const std::string& owner : owners) names.emplace_back(owner);
+    // By name: a run folder may be moved.
+    const fs::path name = path.parent_path() == folder ? path.filename() : path;
+    all.push_back(StateTree::map({{"path", name.string()}, {"owners", std::move(names)}}));
+  }
+  return all;
+}
+
+// The checkpoints of the process that died: what it had released and not removed yet is removed.
+void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointContent& content) {
+  const fs::path folder = checkpoint.parent_path();
+  if (content.state.contains("checkpoints"))
+    for (const StateTree& item : content.state.at("checkpoints").as_list()) {
+      auto& owners = keepers_[plain(folder / item.at("path").as_string())];
+      for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
+    }
+  keepers_[checkpoint];
+  released_ = true;
+  bool is_newest = true;
+  std::vector<fs::path> weights_made_later;
+  for (const CheckpointSummary& other : list_checkpoints(folder)) {
+    if (other.problem || other.origin.save_counter <= saves_) continue;
+    is_newest = is_newest && other.weights_only;
+    weights_made_later.push_back(other.path);
+  }
+  // Saves that were made behind this one, and are given up now, stay older than those to come.
+  for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
+  if (!is_newest) return;
+  // The run cannot go on from weights alone, and makes these again.
+  for (const fs::path& path : weights_made_later) keepers_[path];
+}
+
 void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
   const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
   saved_step_ = run_.progress_.global_step;
@@ -189,10 +227,8 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
     const StateTree& owner = content.state.at("best_owner");
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
   }
-  // Saves that were made behind this one, and are given up now, stay older than those to come.
-  for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
+  take_over(path, content);
   last_ = path;
-  keepers_[path];
   const fs::path best = folder / "best.ckpt";
   std::error_code error;
   if (fs::is_symlink(best, error)) {
@@ -244,6 +280,7 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     StateTree::List wishes{to_state({ticket, request})};
     for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
     content.state["checkpoint_requests"] = std::move(wishes);
+    content.state["checkpoints"] = keepers_state();
     const auto owner =
         takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
     if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
@@ -338,6 +375,7 @@ void CheckpointStore::publish(CheckpointInfo& info) {
   } catch (const CheckpointError& error) {
     return fail(info, error);
   }
+  if (const auto message = failed_saves_.succeeded()) log::info(*message);
   keepers_[info.path];
   if (request.keep) keepers_[info.path].insert(request.owner);
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(run_, info);
@@ -347,7 +385,7 @@ void CheckpointStore::publish(CheckpointInfo& info) {
 void CheckpointStore::fail(const CheckpointInfo& info, const CheckpointError& error) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
   if (run_.options.on_save_error == "stop") throw error;
-  log::error(cat("a checkpoint could not be saved, and training goes on (on_save_error: continue): ", error.what()));
+  if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
 }
 
 // Nothing good is overwritten by it, and nobody goes on from it.

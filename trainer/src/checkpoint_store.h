@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "failed_saves.h"
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/run_context.h"
 #include "late_tensors.h"
@@ -67,6 +68,9 @@ class CheckpointStore {
   /// by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void begin(uint64_t ticket, const CheckpointRequest& request);
+  /// Which checkpoints there are, and who keeps them.
+  StateTree keepers_state() const;
+  void take_over(const std::filesystem::path& checkpoint, const CheckpointContent& content);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);
@@ -90,6 +94,7 @@ class CheckpointStore {
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not begin it, and the others are to be told
+  FailedSaves failed_saves_;
   LateTensors late_;
   std::string torn_;                 // what was written while it was copied for the save in flight
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks

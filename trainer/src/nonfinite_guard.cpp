@@ -12,6 +12,7 @@
 #include "fulgur/core/clip.h"
 #include "fulgur/core/late_number.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 #include "restore_optimizers.h"
 #include "run.h"
@@ -272,6 +273,11 @@ void NonFiniteGuard::roll_back(const std::string& what) {
 
 void NonFiniteGuard::note(const std::string& what) const {
   if (run_.run_dir.empty() || !run_.is_global_zero()) return;
+  try {
+    check_replaceable(run_.run_dir / "nonfinite.jsonl");
+  } catch (const Error& error) {
+    return log::error(error.what());
+  }
   std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
   nlohmann::ordered_json line{{"epoch", run_.progress_.epoch},
                               {"global_step", run_.progress_.global_step},

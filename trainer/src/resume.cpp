@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
@@ -47,11 +48,9 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
 
 // The run in `folder` if it has come to its end, and would again under these options.
 std::optional<FinishedRun> finished_run_in(const fs::path& folder, const TrainerOptions& options) {
-  std::error_code error;
-  if (!fs::is_regular_file(folder / kFinishedMark, error)) return std::nullopt;
-  std::ifstream file(folder / kFinishedMark);
-  if (!file) return std::nullopt;
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto text = read_regular_file(folder / kFinishedMark);
+  if (!text) return std::nullopt;
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("reason") || !json["reason"].is_string() || !json.contains("epochs") ||
       !json["epochs"].is_number_integer() || !json.contains("global_step") || !json["global_step"].is_number_integer())
     return std::nullopt;
@@ -93,6 +92,7 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
     if (a.problem || b.problem) return a.problem.has_value() && !b.problem;
     return a.origin.save_counter > b.origin.save_counter;
   });
+  int64_t passed_over = 0;
   for (const CheckpointSummary& summary : summaries) {
     if (summary.weights_only) continue;
     try {
@@ -100,8 +100,16 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
       return ResumePoint{summary.path, read_checkpoint(summary.path)};
     } catch (const CheckpointError& error) {
       log::error(cat(summary.path, " cannot be used and is passed over: ", error.what()));
+      ++passed_over;
     }
   }
+  // To begin from the first step would throw away a run that a copy of a checkpoint may save.
+  if (passed_over > 0)
+    throw CheckpointError(
+        cat("[trainer.resume] the run in ", run_dir, " cannot be resumed: ",
+            passed_over == 1 ? "its only checkpoint is" : cat("all its ", passed_over, " checkpoints are"),
+            " damaged (see above). Put an intact copy into its checkpoints folder, resume from another "
+            "with --ckpt_path PATH, or leave --resume out for a new run."));
   return std::nullopt;
 }
 
@@ -115,6 +123,7 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
 
 void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
   if (run_dir.empty()) return;
+  check_replaceable(run_dir / kFinishedMark);
   std::ofstream file(run_dir / kFinishedMark);
   file << nlohmann::ordered_json{{"reason", reason},
                                  {"epochs", progress.epochs.completed},

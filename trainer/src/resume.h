@@ -22,8 +22,9 @@ std::string run_name(const TrainerOptions& options, const Parts& parts);
 /// `ckpt_path: auto`: the config's own run folder, else the newest run that can be resumed; nothing if there is none.
 std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const Parts& parts);
 
-/// The newest checkpoint of a run that verifies. Each one that does not is told with its reason. Nothing where there is
-/// none. The caller holds the run's lock, else a run at work may remove what is found.
+/// The newest checkpoint of a run that verifies. Each one that does not is reported with its reason. Nothing if there
+/// is none; a CheckpointError if there are some, and none verifies. The caller holds the run's lock, else a run at work
+/// may remove what is found.
 std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_dir);
 
 /// The run folder of a checkpoint (`RUN/checkpoints/NAME.ckpt`); nothing where it lies elsewhere.

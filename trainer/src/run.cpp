@@ -271,6 +271,21 @@ StateTree Run::published_metrics() const {
   return metrics;
 }
 
+StateTree Run::logger_states() const {
+  StateTree::List states;
+  for (const auto& logger : active_loggers) {
+    StateTree state = nullptr;
+    // Metrics are not the run: a checkpoint is whole without this, and a resume cuts the logger's files by step then.
+    try {
+      state = logger->state();
+    } catch (const std::exception& error) {
+      log::error(cat("the state of ", logger->state_key(), " is not in the checkpoint: ", error.what()));
+    }
+    states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", std::move(state)}}));
+  }
+  return states;
+}
+
 CheckpointContent Run::collect_checkpoint(bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*model);
@@ -309,6 +324,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     StateTree::List loaders;
     for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
+    state["loggers"] = logger_states();
     state["logs"] = logs.state(/*late=*/world_size() == 1);
     state["nonfinite"] = finite.state();
     state["loop"] = StateTree::map({{"accumulation", accumulation_},

@@ -173,6 +173,8 @@ class Run final : public RunContext {
   ReplicaContext& replica_context(const LightningModule& replica);
   /// State of the whole run, for a checkpoint; all ranks must call it.
   CheckpointContent collect_checkpoint(bool weights_only);
+  /// How much loggers have written, for a checkpoint.
+  StateTree logger_states() const;
   /// What a checkpoint has as `metrics`.
   StateTree published_metrics() const;
   /// What a checkpoint of this run says of where it comes from.

@@ -102,6 +102,20 @@ void Session::make_loggers() {
   }
 }
 
+// Each gets the first state of its key that no other has got. Checkpoints of earlier versions have none.
+void Session::give_states_to_loggers(const StateTree& state) const {
+  if (!state.contains("loggers")) return;
+  StateTree::List states = state.at("loggers").as_list();
+  for (const auto& logger : run_->active_loggers) {
+    const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
+      return item.at("key").as_string() == logger->state_key();
+    });
+    if (own == states.end()) continue;
+    if (!own->at("state").is_null()) logger->load_state(own->at("state"));
+    states.erase(own);
+  }
+}
+
 void Session::take_folder() {
   Run& run = *run_;
   std::string name = kDefaultRunName;
@@ -138,6 +152,7 @@ void Session::take_folder() {
   std::optional<int64_t> resume_step;
   if (goes_on_in_) {
     resume_step = content_->state.at("progress").at("global_step").as_int();
+    give_states_to_loggers(content_->state);
     remove_leftovers(run.checkpoint_dir());
     unmark_finished(run.run_dir);
   }
@@ -699,10 +714,11 @@ void Session::save_config() {
   run.threads = threads_;
   if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
+  std::error_code error;
+  fs::remove(temporary, error);  // of a process that died; a fifo in its place would be waited for
   std::ofstream file(temporary);
   file << to_yaml(run.resolved_config, {.comments = true});
   file.close();
-  std::error_code error;
   if (file) fs::rename(temporary, path, error);
   if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
 }

@@ -48,6 +48,7 @@ class Session {
   void prepare_data();
   std::optional<int64_t> agreed_batches(Stage stage, std::optional<int64_t> batches);
   void take_folder();
+  void give_states_to_loggers(const StateTree& state) const;
   void make_replicas();
   void make_callbacks();
   void make_loggers();

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<int> g_received{0};
 std::atomic<bool> g_save{false};
-constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGXFSZ};
 struct sigaction g_old[std::size(kCaught)];
 
 void handle(int number) {
@@ -39,8 +39,10 @@ Scope::Scope() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < std::size(kCaught); ++i) {
-    // A reader of the output that goes away must not end a run in the middle of a save.
-    action.sa_handler = kCaught[i] == SIGPIPE ? SIG_IGN : handle;
+    // A reader of the output that goes away must not end a run in the middle of a save, and a limit on the size of
+    // files is an error of write().
+    const bool is_error = kCaught[i] == SIGPIPE || kCaught[i] == SIGXFSZ;
+    action.sa_handler = is_error ? SIG_IGN : handle;
     sigaction(kCaught[i], &action, &g_old[i]);
   }
 }

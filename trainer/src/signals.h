@@ -4,8 +4,9 @@
 
 namespace fulgur::detail::signals {
 
-/// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while it lives: handlers only set a flag, the loop reads it between two batches.
-/// A second SIGINT ends the process at once. SIGPIPE is ignored: writing to a closed pipe is an error, not the end.
+/// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 while it lives: handlers only set a flag, the loop reads it between two
+/// batches. A second SIGINT ends the process at once. SIGPIPE and SIGXFSZ are ignored: writing to a closed pipe, or
+/// beyond a limit on the size of files, is an error, not the end.
 class Scope {
  public:
   Scope();

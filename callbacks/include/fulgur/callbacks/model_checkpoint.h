@@ -42,6 +42,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   void load_state(const StateTree& state) override;
 
   void setup(RunContext& run, Verb verb) override;
+  void on_fit_start(RunContext& run) override;
   /// Throws a ConfigError where the run cannot measure `every`.
   /// A misspelt monitor is refused before training begins, where validation shows that it is one.
   void on_sanity_check_end(RunContext& run) override;

@@ -33,13 +33,14 @@ struct FULGUR_API LoadReport {
   std::vector<std::string> unexpected;  ///< in the checkpoint, not in the module
   std::vector<std::string> mismatched;  ///< with another shape or dtype
   std::vector<std::string> converted;   ///< those of `loaded` that came in another format
-  /// Everything but `loaded`, one a line with shapes and dtypes; empty where all was loaded.
+  /// Everything but `loaded`, one a line with shapes and dtypes, of which the first 100 are there; empty if all was
+  /// loaded.
   std::string differences;
 };
 
-/// Copies `tensors` into the module. Every name, shape and dtype is compared first: with `strict` any difference throws a
-/// CheckpointError that lists them all, and the module is as it was. A tied parameter may stand under any of its names, or
-/// under several with equal values.
+/// Copies `tensors` into the module. Every name, shape and dtype is compared first: with `strict` any difference throws
+/// a CheckpointError that lists them (the first 100), and the module is as it was. A tied parameter may stand under any
+/// of its names, or under several with equal values.
 FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options = {});
 
 }  // namespace fulgur

@@ -29,6 +29,7 @@ class FULGUR_API SyntheticDataModule : public TensorDataModule {
   StateTree facts() const override;
 
  private:
+  void make_samples();
   Options options_;
   bool made_ = false;
 };

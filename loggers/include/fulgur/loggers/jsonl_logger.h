@@ -23,6 +23,8 @@ class FULGUR_API JsonlLogger : public Logger {
 
   std::optional<std::string> run_name() const override;
   std::optional<int64_t> run_version() const override;
+  StateTree state() override;
+  void load_state(const StateTree& state) override;
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   /// Writes `hparams.json` beside the metrics.
   void log_hyperparams(const ConfigNode& hparams) override;

@@ -18,6 +18,8 @@ class FULGUR_API MemoryLogger : public Logger {
     MediaRecord record;
   };
 
+  StateTree state() override;
+  void load_state(const StateTree& state) override;
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override { hyperparams = hparams; }
   void log_metrics(const Metrics& metrics, int64_t step) override { rows.push_back({step, metrics}); }
@@ -36,6 +38,9 @@ class FULGUR_API MemoryLogger : public Logger {
   std::vector<std::filesystem::path> artifacts;
   std::vector<CheckpointInfo> checkpoints;
   std::optional<RunStatus> status;  ///< set by `finalize`
+
+ private:
+  std::optional<StateTree> resumed_;
 };
 
 }  // namespace fulgur

@@ -12,16 +12,17 @@ namespace fulgur {
 /// Metrics and hyper-parameters for TensorBoard: an event file `events.out.tfevents.TIME.HOST.PID.N` in the run folder,
 /// a new one with each `start`. Values are stored as float, as TensorBoard does; names that are no UTF-8 are mended.
 ///
-/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and texts; lists, null and
-/// numbers that are not finite as text. The end of the run sets the status: success, or failure. An interrupted run keeps
-/// the status unknown, since TensorBoard keeps the first one that it reads, and the run may go on.
+/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and texts; lists, null
+/// and numbers that are not finite as text. The end of the run sets the status: success, or failure. An interrupted run
+/// keeps the status unknown, since TensorBoard keeps the first one that it reads, and the run may go on.
 ///
-/// With a `resume_step`, the new file tells TensorBoard to drop the events of later steps that it read before. The files of
-/// the cut-off past stay as they are, and TensorBoard's fast loader does not heed the mark: there a later step stays until
-/// the same name is logged again at that step or before.
+/// A run that resumes cuts the event file of its checkpoint where it was then, and removes later ones. Without a state
+/// of the logger in the checkpoint, or if that file is not what it was, the files stay as they are. Either way the new
+/// file tells a TensorBoard that has read them to drop later steps; its fast loader does not heed that: there a later
+/// step stays until the same name is logged again at that step or before.
 ///
-/// Where the file cannot be written, one warning (`logger.tensorboard_write`) says so and the run goes on; rows wait for the
-/// next flush, up to 1 MiB of them.
+/// Where the file cannot be written, one warning (`logger.tensorboard_write`) says so and the run goes on; rows wait
+/// for the next flush, up to 1 MiB of them.
 class FULGUR_API TensorBoardLogger : public Logger {
  public:
   struct Options : LoggerOptions {
@@ -38,6 +39,8 @@ class FULGUR_API TensorBoardLogger : public Logger {
 
   std::optional<std::string> run_name() const override;
   std::optional<int64_t> run_version() const override;
+  StateTree state() override;
+  void load_state(const StateTree& state) override;
   /// Throws a ConfigError where a link stands in the way of `sub_dir`.
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override;

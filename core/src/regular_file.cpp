@@ -1,0 +1,70 @@
+#include "fulgur/core/regular_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+Error not_regular(const fs::path& path, bool is_folder) {
+  return Error(cat("[file] ", escape_controls(path.string()), " is no regular file",
+                   is_folder ? " but a folder" : " but a fifo, socket or device", ". Move it away."));
+}
+
+Error not_readable(const fs::path& path, int code) {
+  return Error(cat("[file] ", escape_controls(path.string()), " cannot be read: ", std::strerror(code), "."));
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+}  // namespace
+
+std::optional<std::string> read_regular_file(const fs::path& path) {
+  // Without waiting for somebody to write into a fifo.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (file.number() < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
+  if (file.number() < 0 && errno != ENXIO) throw not_readable(path, errno);
+  struct stat status {};
+  if (file.number() < 0 || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode))
+    throw not_regular(path, S_ISDIR(status.st_mode));
+  std::string text(static_cast<size_t>(status.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = ::read(file.number(), text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw not_readable(path, errno);
+    if (got == 0) break;  // it became shorter
+    done += static_cast<size_t>(got);
+  }
+  text.resize(done);
+  return text;
+}
+
+void check_replaceable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status) || fs::is_regular_file(status) || fs::is_symlink(status)) return;
+  throw not_regular(path, fs::is_directory(status));
+}
+
+}  // namespace fulgur

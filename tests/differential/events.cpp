@@ -1,0 +1,114 @@
+#include "events.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::test {
+namespace fs = std::filesystem;
+
+void DifferentialEvents::Options::fields(Fields& f) {
+  f(save_at, "save_at", "Asks for a checkpoint after these batches of the run.");
+  f(stop_at, "stop_at", "Asks for a stop after these batches of the run.");
+  f(kill_at, "kill_at", "The process ends itself at that batch of the run; -1: never.");
+  f(kill_place, "kill_place", "Where in the step, or the next such place.")
+      .one_of({"batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end", "validation_end",
+               "epoch_end", "save", "published"});
+  f(kill_rank, "kill_rank", "The rank that ends itself; -1: each.");
+  f(folder, "folder", "Where notes are kept.");
+}
+
+StateTree DifferentialEvents::state() const { return StateTree::map({{"life", life_}, {"batches", batches_}}); }
+
+void DifferentialEvents::load_state(const StateTree& state) {
+  life_ = state.at("life").as_int() + 1;
+  batches_ = state.at("batches").as_int();
+}
+
+void DifferentialEvents::setup(RunContext&, Verb) {
+  fs::create_directories(fs::path(options_.folder) / "seen");
+  fs::create_directories(fs::path(options_.folder) / "from");
+}
+
+void DifferentialEvents::on_train_start(RunContext& run) {
+  // A process that was ended before its first checkpoint has left notes under the same number.
+  std::error_code error;
+  fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), error);
+  if (run.rank() == 0) std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
+}
+
+void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch&, int64_t) { at(run, "batch_start"); }
+void DifferentialEvents::on_after_backward(RunContext& run) { at(run, "after_backward"); }
+void DifferentialEvents::on_before_optimizer_step(RunContext& run, Optimizer&) { at(run, "before_step"); }
+void DifferentialEvents::on_before_zero_grad(RunContext& run, Optimizer&) { at(run, "before_zero_grad"); }
+void DifferentialEvents::on_validation_end(RunContext& run) { at(run, "validation_end"); }
+void DifferentialEvents::on_train_epoch_end(RunContext& run) { at(run, "epoch_end"); }
+void DifferentialEvents::on_save_checkpoint(RunContext& run, StateTree&) { at(run, "save"); }
+void DifferentialEvents::on_checkpoint_published(RunContext& run, const CheckpointInfo&) { at(run, "published"); }
+
+void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, const Batch& batch, int64_t) {
+  note(run, batch);
+  ++batches_;
+  const auto has = [&](const std::vector<int64_t>& all) { return std::ranges::find(all, batches_) != all.end(); };
+  if (has(options_.save_at)) {
+    CheckpointRequest request;
+    request.name = cat("asked-", batches_);
+    request.reason = "the plan";
+    request.owner = state_key();
+    run.request_checkpoint(request);
+  }
+  if (has(options_.stop_at)) run.request_stop("the plan");
+  at(run, "batch_end");
+}
+
+void DifferentialEvents::on_fit_end(RunContext& run) {
+  CheckpointContent content;
+  content.module = module_state(run.module());
+  content.aliases = parameter_aliases(run.module());
+  StateTree::List optimizers;
+  for (const Optimizer* optimizer : run.optimizers()) optimizers.push_back(optimizer->state());
+  content.optimizers = std::move(optimizers);
+  StateTree::Map metrics, facts;
+  for (const std::string& name : run.metric_names())
+    if (const auto value = run.metric(name)) metrics[name] = *value;
+  const Progress& progress = run.progress();
+  facts["global_step"] = progress.global_step;
+  facts["epochs"] = progress.epochs.completed;
+  facts["batches"] = progress.batches_total.completed;
+  facts["samples_seen"] = progress.samples_seen;
+  facts["tokens_seen"] = progress.tokens_seen;
+  facts["validations"] = progress.validations;
+  StateTree::List rates;
+  for (const Optimizer* optimizer : run.optimizers())
+    for (const ParamGroup& group : optimizer->groups()) rates.push_back(group.lr);
+  facts["rates"] = std::move(rates);
+  content.state = StateTree::map({{"metrics", std::move(metrics)}, {"facts", std::move(facts)}});
+  write_checkpoint(fs::path(options_.folder) / cat("result.", run.rank(), ".ckpt"), content);
+}
+
+void DifferentialEvents::at(RunContext& run, std::string_view place) {
+  if (options_.kill_at < 0 || place != options_.kill_place || batches_ < options_.kill_at) return;
+  if (options_.kill_rank >= 0 && options_.kill_rank != run.rank()) return;
+  ::raise(SIGKILL);
+}
+
+void DifferentialEvents::note(RunContext& run, const Batch& batch) {
+  std::ofstream file(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), std::ios::app);
+  file << batches_;
+  for (const auto& [name, value] : batch) {
+    if (!name.ends_with("id")) continue;
+    const Tensor& ids = std::get<Tensor>(value);
+    for (int64_t i = 0; i < ids.numel(); ++i) file << ' ' << ids.const_data_ptr<int64_t>()[i];
+  }
+  file << '\n';
+}
+
+}  // namespace fulgur::test

@@ -1,0 +1,163 @@
+#include "forked.h"
+
+#include <ATen/ops/arange.h>
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/yaml.h"
+#include "support/temporary_folder.h"
+
+namespace fulgur::test {
+namespace fs = std::filesystem;
+
+namespace {
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw std::runtime_error("no free port");
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+[[noreturn]] void be_child(int64_t rank, const fs::path& log, const std::function<int(int64_t)>& work) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (const int number : {SIGINT, SIGTERM, SIGSEGV, SIGABRT, SIGFPE, SIGILL}) ::signal(number, SIG_DFL);
+  const int fd = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  ::dup2(fd, STDOUT_FILENO);
+  ::dup2(fd, STDERR_FILENO);
+  int code = 1;
+  try {
+    code = work(rank);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    code = static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+  }
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+}  // namespace
+
+bool Ended::all(int code) const {
+  return !hung && std::ranges::all_of(codes, [&](int each) { return each == code; });
+}
+
+Ended in_processes(int64_t count, const fs::path& log, const std::function<int(int64_t rank)>& work) {
+  std::fflush(nullptr);  // what is in the buffers would be written by each process
+  std::vector<pid_t> pids;
+  for (int64_t rank = 0; rank < count; ++rank) {
+    const pid_t pid = ::fork();
+    if (pid < 0) throw std::runtime_error("fork failed");
+    if (pid == 0) be_child(rank, log, work);
+    pids.push_back(pid);
+  }
+  Ended ended;
+  ended.codes.assign(pids.size(), 0);
+  const auto begun = std::chrono::steady_clock::now();
+  for (size_t left = pids.size(); left > 0;) {
+    bool some = false;
+    for (size_t i = 0; i < pids.size(); ++i) {
+      int status = 0;
+      if (pids[i] == 0 || ::waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+      ended.codes[i] = WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+      pids[i] = 0, --left, some = true;
+    }
+    if (some) continue;
+    if (!ended.hung && std::chrono::steady_clock::now() - begun > std::chrono::seconds(kTimeoutS)) {
+      ended.hung = true;
+      for (const pid_t pid : pids)
+        if (pid != 0) ::kill(pid, SIGKILL);
+    }
+    ::usleep(500);
+  }
+  ended.text = read_text(log);
+  return ended;
+}
+
+namespace {
+
+// A config read in a process of a run, which is told its place.
+struct Parts {
+  Parts(const std::string& text, int64_t rank, int64_t ranks, int port) {
+    if (ranks > 1) {
+      for (const auto& [name, value] : {std::pair<const char*, int64_t>{"RANK", rank},
+                                        {"LOCAL_RANK", rank},
+                                        {"WORLD_SIZE", ranks},
+                                        {"LOCAL_WORLD_SIZE", ranks},
+                                        {"MASTER_PORT", port}})
+        ::setenv(name, std::to_string(value).c_str(), 1);
+      ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    }
+    Problems problems;
+    config = config_from_node(parse_yaml(text, "plan", problems));
+    data = config.data.create();
+    trainer.emplace(Trainer::from_config(config));
+    module = config.model.create();
+  }
+  Config config;
+  std::shared_ptr<DataModule> data;
+  std::optional<Trainer> trainer;
+  std::shared_ptr<LightningModule> module;
+};
+
+}  // namespace
+
+Ended fit(const Plan& config, const fs::path& folder, int64_t ranks) {
+  fs::create_directories(folder);
+  const int port = ranks > 1 ? free_port() : 0;
+  const std::string text = config.dump();
+  return in_processes(ranks, folder / "log", [&](int64_t rank) {
+    Parts parts(text, rank, ranks, port);
+    return static_cast<int>(parts.trainer->fit(parts.module, DataSource(parts.data), parts.config.ckpt_path).exit_code);
+  });
+}
+
+Ended evaluate(const Plan& config, const fs::path& folder, int64_t ranks) {
+  const int port = ranks > 1 ? free_port() : 0;
+  const std::string text = config.dump();
+  return in_processes(ranks, folder / "log", [&](int64_t rank) {
+    Parts parts(text, rank, ranks, port);
+    const EvalReport tested = parts.trainer->test(parts.module, DataSource(parts.data), "last");
+    const PredictReport predicted = parts.trainer->predict(parts.module, DataSource(parts.data), "last");
+    const auto metric =
+        std::ranges::find(tested.loaders.at(0), "test_loss", [](const auto& each) { return each.first; })->second;
+    if (rank != 0) return 0;
+    const Outputs& outputs = predicted.loaders.at(0);
+    const Tensor error = (outputs["out"].to(at::kDouble) - outputs["y"].to(at::kDouble)).square();
+    const auto recomputed = error.mean().item<double>();
+    const int64_t samples = outputs["id"].numel();
+    if (tested.samples != samples)
+      throw std::runtime_error(cat("tested on ", tested.samples, " samples, predicted ", samples));
+    if (!outputs["id"].equal(at::arange(1000, 1000 + samples, at::kLong)))
+      throw std::runtime_error("predictions are not in the order of the data");
+    if (std::abs(metric - recomputed) > 1e-9 * (1 + std::abs(recomputed)))
+      throw std::runtime_error(cat("test_loss is ", metric, ", by the predictions it is ", recomputed));
+    return 0;
+  });
+}
+
+}  // namespace fulgur::test

@@ -1,0 +1,140 @@
+#include "net.h"
+
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/tanh.h>
+
+#include <limits>
+
+namespace fulgur::test {
+
+void DifferentialNet::Options::fields(Fields& f) {
+  f(hidden, "hidden", "Width of the hidden layers.").at_least(1);
+  f(norm, "norm", "Batch norm after the first layer.");
+  f(tied, "tied", "The two hidden layers share their weight.");
+  f(unused, "unused", "A parameter that no loss depends on.");
+  f(dropout, "dropout", "Share of hidden values set to zero.");
+  f(manual, "manual", "Manual optimization.");
+  f(manual_steps, "manual_steps", "Batches of a step in manual optimization.").at_least(1);
+  f(no_loss_every, "no_loss_every", "About one batch in so many has no loss; 0: none.");
+  f(nan_every, "nan_every", "About one batch in so many has a loss that is NaN; 0: none.");
+  f(skip_epoch, "skip_epoch", "The rest of the epoch is left out from there on: [epoch, batch].");
+}
+
+DifferentialNet::DifferentialNet(const Options& options)
+    : options_(options),
+      first_(3, options.hidden),
+      middle_(options.hidden, options.hidden),
+      last_(options.hidden, 2),
+      norm_(nn::BatchNormOptions(options.hidden)) {
+  register_module("first", first_);
+  if (options.norm) register_module("norm", norm_);
+  register_module("middle", middle_);
+  if (options.tied) {
+    auto again = register_module("again", torch::nn::Linear(options.hidden, options.hidden));
+    again->weight = middle_->weight;
+    tie_parameters(*this, "middle.weight", "again.weight");
+  }
+  register_module("last", last_);
+  if (options.unused) unused_ = register_parameter("unused", at::full({3}, 1.0));
+}
+
+bool is_hit(int64_t every, int64_t epoch, int64_t batch_idx) {
+  if (every == 0) return false;
+  const uint64_t place = static_cast<uint64_t>(epoch) * 1000003 + static_cast<uint64_t>(batch_idx) + 1;
+  return (place * 0x9E3779B97F4A7C15ULL >> 33) % static_cast<uint64_t>(every) == 0;
+}
+
+Tensor DifferentialNet::forward(const Tensor& x) {
+  Tensor h = first_(x);
+  if (options_.norm) h = norm_(h);
+  h = at::tanh(h);
+  if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
+  h = at::tanh(middle_(h));
+  if (options_.tied) h = at::tanh(named_children()["again"]->as<torch::nn::Linear>()->forward(h));
+  return last_(h);
+}
+
+Tensor DifferentialNet::error(const Batch& batch) {
+  Tensor sum;
+  int64_t parts = 0;
+  for (const auto& [name, value] : batch) {
+    if (!name.ends_with('x')) continue;
+    const Tensor& x = std::get<Tensor>(value);
+    const Tensor& y = batch[name.substr(0, name.size() - 1) + "y"];
+    const Tensor part = at::mse_loss(forward(x.to(first_->weight.scalar_type())), y.to(first_->weight.scalar_type()));
+    sum = sum.defined() ? sum + part : part;
+    ++parts;
+  }
+  return parts > 1 ? sum / static_cast<double>(parts) : sum;
+}
+
+Tensor DifferentialNet::loss(const Batch& batch, int64_t epoch, int64_t batch_idx) {
+  if (is_hit(options_.no_loss_every, epoch, batch_idx)) return {};
+  Tensor loss = error(batch);
+  if (is_hit(options_.nan_every, epoch + 17, batch_idx)) loss = loss * std::numeric_limits<double>::quiet_NaN();
+  return loss;
+}
+
+bool DifferentialNet::skips_epoch(int64_t epoch, int64_t batch_idx) const {
+  return options_.skip_epoch.size() == 2 && options_.skip_epoch[0] == epoch && options_.skip_epoch[1] == batch_idx;
+}
+
+int DifferentialNet::on_train_batch_start(const Batch&, int64_t batch_idx) {
+  return skips_epoch(current_epoch(), batch_idx) ? -1 : 0;
+}
+
+StepOutput DifferentialNet::training_step(const Batch& batch, int64_t batch_idx) {
+  const Tensor out = loss(batch, current_epoch(), batch_idx);
+  if (out.defined()) log("train_loss", out, {.on_step = true, .on_epoch = true, .sync_dist = true});
+  if (!options_.manual) return out;
+  const bool last = (batch_idx + 1) % options_.manual_steps == 0;
+  if (out.defined()) {
+    if (last) {
+      manual_backward(out);
+    } else {
+      const auto quiet = no_sync();
+      manual_backward(out);
+    }
+  }
+  if (last) {
+    if (!out.defined()) sync_gradients(optimizers());
+    optimizers().step();
+    optimizers().zero_grad();
+  }
+  return {};
+}
+
+void DifferentialNet::on_train_epoch_end() { log("epochs_done", static_cast<double>(current_epoch() + 1)); }
+
+Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
+  log("val_loss", error(batch));
+  return {};
+}
+
+Outputs DifferentialNet::test_step(const Batch& batch, int64_t, int64_t) {
+  log("test_loss", error(batch));
+  return {};
+}
+
+Outputs DifferentialNet::predict_step(const Batch& batch, int64_t, int64_t) {
+  Outputs outputs;
+  outputs.add("out", forward(batch["x"].to(first_->weight.scalar_type())));
+  outputs.add("y", batch["y"]);
+  outputs.add("id", batch["id"]);
+  return outputs;
+}
+
+// As many as the sample's number says: other batches, other counts.
+std::optional<int64_t> DifferentialNet::num_tokens(const Batch& batch) const {
+  int64_t tokens = 0;
+  for (const auto& [name, value] : batch) {
+    if (!name.ends_with("id")) continue;
+    const Tensor& ids = std::get<Tensor>(value);
+    for (int64_t i = 0; i < ids.numel(); ++i) tokens += 1 + ids.const_data_ptr<int64_t>()[i] % 3;
+  }
+  return tokens;
+}
+
+}  // namespace fulgur::test

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/module.h"
+#include "fulgur/nn/batch_norm.h"
+
+namespace fulgur::test {
+
+/// A small regression net for runs that a seed makes up. What it computes depends on the batch and its place alone, so
+/// that a loop written by hand can do the same.
+class DifferentialNet : public LightningModule {
+ public:
+  struct Options {
+    int64_t hidden = 4;
+    bool norm = false, tied = false, unused = false, manual = false;
+    double dropout = 0;
+    int64_t manual_steps = 1;  ///< batches of a step in manual optimization
+    int64_t no_loss_every = 0;
+    int64_t nan_every = 0;
+    std::vector<int64_t> skip_epoch;  ///< {epoch, batch}
+    void fields(Fields& f);
+  };
+  explicit DifferentialNet(const Options& options);
+
+  bool automatic_optimization() const override { return !options_.manual; }
+  int on_train_batch_start(const Batch& batch, int64_t batch_idx) override;
+  StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
+  void on_train_epoch_end() override;
+  Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  std::optional<int64_t> num_tokens(const Batch& batch) const override;
+
+  /// The loss of a training batch; undefined if it has none.
+  Tensor loss(const Batch& batch, int64_t epoch, int64_t batch_idx);
+  /// True if the rest of the epoch is left out from this batch on.
+  bool skips_epoch(int64_t epoch, int64_t batch_idx) const;
+  const Options& options() const { return options_; }
+
+ private:
+  Tensor forward(const Tensor& x);
+  /// The mean squared error over all entries `x`, `y` of the batch.
+  Tensor error(const Batch& batch);
+
+  Options options_;
+  torch::nn::Linear first_, middle_, last_;
+  nn::BatchNorm1d norm_;
+  Tensor unused_;
+};
+
+/// True for one in `every` batches, by their place; never for 0.
+bool is_hit(int64_t every, int64_t epoch, int64_t batch_idx);
+
+}  // namespace fulgur::test

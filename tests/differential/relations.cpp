@@ -1,0 +1,296 @@
+#include "relations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <optional>
+#include <set>
+
+#include "forked.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/split_mix.h"
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/yaml.h"
+#include "hand_loop.h"
+#include "result.h"
+
+namespace fulgur::test {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Kind = Verdict::Kind;
+
+const Verdict kNoMatter{.kind = Kind::no_matter};
+
+// Random numbers of a plan's relation: the same for the same plan.
+SplitMix64 random_of(const Plan& plan, uint64_t relation) {
+  return SplitMix64(value_at<uint64_t>(plan, "/seed_everything", 0) * 1000 + relation);
+}
+
+std::string tail(const std::string& text) {
+  constexpr size_t kMost = 3000;
+  return text.substr(text.size() - std::min(text.size(), kMost));
+}
+
+// Nothing if all ranks came to their end.
+std::optional<Verdict> trouble(const std::string& what, const Ended& ended) {
+  if (ended.hung) return Verdict{Kind::hung, cat(what, " hung\n", tail(ended.text))};
+  if (ended.all(0)) return std::nullopt;
+  // A loss that is not finite before there is a checkpoint, or after too many returns to one, ends the run.
+  if (ended.all(static_cast<int>(ExitCode::non_finite))) return kNoMatter;
+  std::string codes;
+  for (const int code : ended.codes) codes += cat(' ', code);
+  const bool refused = std::ranges::find(ended.codes, static_cast<int>(ExitCode::usage)) != ended.codes.end();
+  return Verdict{refused ? Kind::refused : Kind::failed, cat(what, " ended with", codes, "\n", tail(ended.text))};
+}
+
+// Fewer batches of a rank: what was a limit or an interval inside an epoch may be none now, and is refused.
+Verdict allowed(const Verdict& of_changed_plan) {
+  return of_changed_plan.kind == Kind::refused ? kNoMatter : of_changed_plan;
+}
+
+Verdict compared(const std::string& what, const fs::path& first, const fs::path& second, double tolerance = 0,
+                 const std::set<std::string>& without = {}) {
+  const auto a = result_in(first), b = result_in(second);
+  if (!a || !b) return {Kind::failed, cat(what, ": no result of the ", a ? "second" : "first", " run")};
+  const auto different = difference(*a, *b, tolerance, without);
+  return different ? Verdict{Kind::differs, cat(what, ":\n", *different)} : Verdict{};
+}
+
+bool has_callback(const Plan& plan, const std::string& name) {
+  for (const Plan& each : plan.value("callbacks", Plan::array()))
+    if (each.value("class_path", "") == name) return true;
+  return false;
+}
+
+// Names of the checkpoints of a run, without links.
+std::set<std::string> checkpoints_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "fulgur_logs"))
+    if (entry.path().extension() == ".ckpt")
+      names.insert(entry.path().filename().string() +
+                   (entry.is_symlink() ? " -> " + fs::read_symlink(entry.path()).string() : ""));
+  return names;
+}
+
+std::string list(const std::set<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += " " + name;
+  return out;
+}
+
+// Training samples and batch sizes such that each step of `ranks` ranks has the samples of a step of one.
+Plan shared_out(Plan plan, int64_t ranks) {
+  Plan& data = plan["data"];
+  const int64_t batch = value_at<int64_t>(plan, "/data/batch_size", 2);
+  const bool norm = value_at(plan, "/model/norm", false);
+  // Batch norm is told the samples of all ranks, but each rank wants two.
+  const int64_t whole = norm ? ranks * std::max<int64_t>(batch, 2) : ranks;
+  if (norm) data["batch_size"] = std::max<int64_t>(batch, 2);
+  // Each rank must return a loss, must have a whole batch, and hears of a stop a step later.
+  plan["model"].erase("no_loss_every");
+  plan["data"].erase("drop_last");
+  plan["events"].erase("stop_at");
+  for (const char* key : {"num_train", "second"}) {
+    const int64_t samples = value_at<int64_t>(plan, cat("/data/", key), key[0] == 'n' ? 12 : 0);
+    if (samples > 0) data[key] = (samples + whole - 1) / whole * whole;
+  }
+  return plan;
+}
+
+Plan with_batches_of(Plan plan, int64_t ranks) {
+  for (const char* key : {"batch_size", "eval_batch_size"})
+    plan["data"][key] = value_at<int64_t>(plan, cat("/data/", key), 2) * ranks;
+  return plan;
+}
+
+// Several kills at places that the plan's seed says, then a run to the end.
+Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
+  Plan plan = given;
+  // A stop that was asked for is no part of a checkpoint: where the process ends before the run does, training
+  // continues.
+  plan["events"].erase("stop_at");
+  const bool stops = has_callback(plan, "EarlyStopping");
+  const fs::path undisturbed = folder / "quiet", disturbed = folder / "killed";
+  if (auto bad = trouble("the quiet run", fit(config_of(plan, undisturbed, ranks), undisturbed, ranks)))
+    return ranks > 1 ? allowed(*bad) : *bad;
+  SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks));
+  const auto whole = result_in(undisturbed);
+  if (!whole) return {Kind::failed, "no result of the quiet run"};
+  const auto batches = static_cast<uint64_t>(whole->numbers.at("facts.batches"));
+  std::string story;
+  const uint64_t kills = 1 + random.below(3);
+  for (uint64_t i = 0; i <= kills; ++i) {
+    Plan config = config_of(plan, disturbed, ranks);
+    config["ckpt_path"] = "auto";
+    if (i < kills) {
+      Plan& events = config["trainer"]["callbacks"][0]["init_args"];
+      static constexpr const char* kPlaces[] = {"batch_start", "after_backward", "before_step", "before_zero_grad",
+                                                "batch_end",   "epoch_end",      "save",        "validation_end",
+                                                "published"};
+      events["kill_at"] = random.below(batches + 1);
+      events["kill_place"] = kPlaces[random.below(stops ? 4 : std::size(kPlaces))];
+      events["kill_rank"] = ranks > 1 ? static_cast<int64_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1 : -1;
+      story += cat("killed at batch ", events["kill_at"].get<int64_t>(), ", ", events["kill_place"].get<std::string>(),
+                   ", rank ", events["kill_rank"].get<int64_t>(), "\n");
+    }
+    const Ended ended = fit(config, disturbed, ranks);
+    if (ended.hung) return {Kind::hung, cat(story, "the run hung\n", tail(ended.text))};
+    // A place that is not reached ends nothing.
+    const bool was_killed = std::ranges::find(ended.codes, -SIGKILL) != ended.codes.end();
+    if (was_killed) {
+      for (const int code : ended.codes)
+        if (code != -SIGKILL && code != static_cast<int>(ExitCode::distributed) && code != 0)
+          return {Kind::failed,
+                  cat(story, "a rank ended with ", code, " beside one that was killed\n", tail(ended.text))};
+      continue;
+    }
+    if (auto bad = trouble("the run", ended)) return {bad->kind, story + bad->text};
+    break;
+  }
+  Verdict verdict =
+      compared("quiet and killed", undisturbed, disturbed, 0, {"facts.samples_seen", "facts.tokens_seen"});
+  if (!verdict.bad() && seen_in(undisturbed) != seen_in(disturbed))
+    verdict = {Kind::differs, "samples were seen at other times than in the quiet run"};
+  if (verdict.bad()) verdict.text = story + verdict.text;
+  return verdict;
+}
+
+}  // namespace
+
+Verdict equals_loop_by_hand(const Plan& plan, const fs::path& folder) {
+  const fs::path trained = folder / "trainer", by_hand = folder / "by_hand";
+  const Plan config = config_of(plan, trained);
+  if (!can_train_by_hand(config)) return kNoMatter;
+  if (auto bad = trouble("the Trainer", fit(config, trained))) return *bad;
+  fs::create_directories(by_hand);
+  const Ended ended = in_processes(1, by_hand / "log", [&](int64_t) { return train_by_hand(config, by_hand); });
+  if (auto bad = trouble("the loop by hand", ended)) return *bad;
+  return compared("the Trainer and a loop by hand", trained, by_hand, 0,
+                  {"metrics.", "facts.samples_seen", "facts.tokens_seen", "facts.validations"});
+}
+
+Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
+  const std::string optimizer = value_at<std::string>(given, "/optimizer/class_path", "");
+  // Lion steps by signs and Muon rounds to bfloat16: both make much of rounding errors.
+  if (optimizer == "Lion" || optimizer == "Muon" || value_at<double>(given, "/model/dropout", 0) > 0) return kNoMatter;
+  // One rank sees a loss at once, several see the gradients of all: the step is counted then.
+  if (value_at<std::string>(given, "/trainer/on_nonfinite", "") == "rollback") return kNoMatter;
+  const int64_t ranks = 2 + static_cast<int64_t>(random_of(given, 7).below(2));
+  Plan plan = shared_out(given, ranks);
+  plan["trainer"]["precision"] = "64-true";
+  const fs::path one = folder / "one", several = folder / "several";
+  if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
+  if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks))) return *bad;
+  const Verdict verdict = compared(cat("one rank and ", ranks), one, several, 1e-6);
+  if (verdict.bad()) return verdict;
+  const auto a = checkpoints_in(one), b = checkpoints_in(several);
+  if (a != b) return {Kind::differs, cat("checkpoints of one rank:", list(a), "\nof ", ranks, ":", list(b))};
+  return {};
+}
+
+Verdict killed_equals_quiet(const Plan& plan, const fs::path& folder) { return killed(plan, folder, 1); }
+
+Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
+  const int64_t ranks = 2 + static_cast<int64_t>(random_of(plan, 8).below(2));
+  return killed(shared_out(plan, ranks), folder, ranks);
+}
+
+Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& folder) {
+  const std::string mode = value_at<std::string>(given, "/data/mode", "max_size_cycle");
+  const bool second = value_at<int64_t>(given, "/data/second", 0) > 0;
+  if (value_at<std::string>(given, "/data/kind", "sized") != "sized" ||
+      value_at<std::string>(given, "/data/order", "") == "weighted" || value_at(given, "/data/drop_last", false) ||
+      value_at(given, "/model/norm", false) || (second && mode != "max_size" && mode != "sequential"))
+    return kNoMatter;
+  Plan plan = given;
+  for (const char* key : {"max_steps", "limit_train_batches", "min_steps", "min_epochs", "on_nonfinite", "check_every"})
+    plan["trainer"].erase(key);
+  for (const char* key : {"skip_epoch", "nan_every", "no_loss_every"}) plan["model"].erase(key);
+  plan["events"].erase("stop_at");
+  if (has_callback(plan, "EarlyStopping")) return kNoMatter;
+  SplitMix64 random = random_of(plan, 9);
+  const auto from = 1 + static_cast<int64_t>(random.below(3));
+  const int64_t to = 1 + (from + static_cast<int64_t>(random.below(2))) % 3;
+  const auto epochs = value_at<int64_t>(plan, "/trainer/max_epochs", 2);
+  plan["trainer"]["max_epochs"] = epochs;
+  Plan before = config_of(plan, folder, from);
+  Plan& events = before["trainer"]["callbacks"][0]["init_args"];
+  const int64_t samples = value_at<int64_t>(plan, "/data/num_train", 12) + value_at<int64_t>(plan, "/data/second", 0);
+  const int64_t batches = epochs * (samples / (from * value_at<int64_t>(plan, "/data/batch_size", 2)) + 1);
+  const auto save = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(batches)));
+  events["save_at"] = Plan::array({save});
+  events["kill_at"] = save + static_cast<int64_t>(random.below(3));
+  events["kill_place"] = random.below(2) == 0 ? "batch_end" : "published";
+  const Ended first = fit(before, folder, from);
+  if (first.hung) return {Kind::hung, "the first part hung\n" + tail(first.text)};
+  const std::string story = cat(from, " ranks until batch ", save, ", then ", to, " ranks\n");
+  if (!first.all(0)) {
+    if (std::ranges::find(first.codes, -SIGKILL) == first.codes.end())
+      return allowed({trouble("the first part", first)->kind, story + first.text});
+    Plan after = config_of(plan, folder, to);
+    after["ckpt_path"] = "auto";
+    if (auto bad = trouble("the second part", fit(after, folder, to))) return allowed({bad->kind, story + bad->text});
+  }
+  // What does not divide is filled up: with samples that come once more.
+  const int64_t most_surplus = (second ? 2 : 1) * (epochs * (std::max(from, to) - 1) + to - 1);
+  const auto seen = seen_in(folder);
+  int64_t surplus = 0;
+  std::string wrong;
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    const auto times = seen.contains(sample) ? seen.at(sample) : 0;
+    if (times < epochs) wrong += cat(" ", sample, " (", times, " times)");
+    surplus += times - epochs;
+  }
+  if (!wrong.empty()) return {Kind::differs, cat(story, "samples seen less than ", epochs, " times:", wrong)};
+  if (surplus > most_surplus)
+    return {Kind::differs, cat(story, surplus, " samples were seen once more, at most ", most_surplus, " may be")};
+  return {};
+}
+
+Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const fs::path& folder) {
+  const fs::path first = folder / "asynchronous", second = folder / "synchronous";
+  for (const bool on : {true, false}) {
+    Plan each = plan;
+    each["trainer"]["async_checkpoint"] = on;
+    const fs::path& where = on ? first : second;
+    if (auto bad = trouble(on ? "asynchronous" : "synchronous", fit(config_of(each, where), where))) return *bad;
+  }
+  const Verdict verdict = compared("asynchronous and synchronous saves", first, second);
+  if (verdict.bad()) return verdict;
+  const auto a = checkpoints_in(first), b = checkpoints_in(second);
+  if (a != b) return {Kind::differs, cat("asynchronous:", list(a), "\nsynchronous:", list(b))};
+  return {};
+}
+
+Verdict workers_equal_none(const Plan& plan, const fs::path& folder) {
+  const fs::path first = folder / "workers", second = folder / "none";
+  for (const int64_t workers : {3, 0}) {
+    Plan each = plan;
+    each["data"]["num_workers"] = workers;
+    const fs::path& where = workers > 0 ? first : second;
+    if (auto bad = trouble(cat(workers, " workers"), fit(config_of(each, where), where))) return *bad;
+  }
+  return compared("three workers and none", first, second);
+}
+
+Verdict metrics_equal_predictions(const Plan& given, const fs::path& folder) {
+  if (value_at<int64_t>(given, "/data/num_val", 0) == 0) return kNoMatter;
+  Plan plan = given;
+  plan["trainer"].erase("limit_val_batches");
+  if (auto bad = trouble("the fit", fit(config_of(plan, folder), folder))) return *bad;
+  // Without a step there is no checkpoint.
+  if (result_in(folder)->numbers.at("facts.global_step") == 0) return kNoMatter;
+  const auto ranks = 1 + static_cast<int64_t>(random_of(plan, 11).below(3));
+  Plan config = config_of(plan, folder, ranks);
+  // Rounding of outputs is not what is looked at.
+  config["trainer"]["precision"] = "64-true";
+  config["trainer"]["callbacks"] = Plan::array();
+  const Ended ended = evaluate(config, folder, ranks);
+  if (auto bad = trouble("evaluation", ended)) return *bad;
+  return {};
+}
+
+}  // namespace fulgur::test

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+
+namespace fulgur::test {
+
+/// What became of a relation between runs of one plan.
+struct Verdict {
+  enum class Kind {
+    holds,
+    no_matter,  ///< the relation says nothing of such a plan
+    differs,
+    refused,  ///< the config is an error
+    failed,   ///< a run ended otherwise
+    hung,
+  };
+  Kind kind = Kind::holds;
+  std::string text = {};
+  bool bad() const { return kind != Kind::holds && kind != Kind::no_matter; }
+};
+
+/// Something that must hold between two ways of doing the same run.
+struct Relation {
+  const char* name;
+  Verdict (*check)(const Plan& plan, const std::filesystem::path& folder);
+};
+
+Verdict equals_loop_by_hand(const Plan& plan, const std::filesystem::path& folder);
+Verdict ranks_equal_one(const Plan& plan, const std::filesystem::path& folder);
+Verdict killed_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
+Verdict killed_ranks_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
+Verdict other_ranks_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
+Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesystem::path& folder);
+Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder);
+Verdict metrics_equal_predictions(const Plan& plan, const std::filesystem::path& folder);
+
+}  // namespace fulgur::test

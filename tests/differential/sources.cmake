@@ -1,0 +1,11 @@
+set(TEST_SOURCES
+  data.cpp
+  differential_test.cpp
+  events.cpp
+  forked.cpp
+  hand_loop.cpp
+  net.cpp
+  plan.cpp
+  register_parts.cpp
+  relations.cpp
+  result.cpp)
