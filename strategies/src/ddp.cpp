@@ -216,10 +216,10 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
   try {
     for (auto* reducer : used) reducer->before_backward(loss);
     module.backward(loss, options);
+    for (auto* reducer : used) reducer->after_backward();
   } catch (...) {
     group_->rethrow("ddp");
   }
-  for (auto* reducer : used) reducer->after_backward();
 }
 
 void DdpStrategy::sync_gradients(Optimizer& optimizer) {

@@ -12,17 +12,19 @@ namespace fulgur::detail {
 
 using Buckets = std::vector<std::vector<int64_t>>;
 
-/// LibTorch's Reducer over some parameters: averages their gradients over ranks, bucket by bucket, while backward computes.
+/// LibTorch's Reducer over some parameters: averages their gradients over ranks, bucket by bucket, while backward
+/// computes.
 class GradientReducer {
  public:
   /// With `buckets` (indices of parameters), as an earlier Reducer had them; empty: by size.
-  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DdpStrategy::Options& options, const Buckets& buckets);
+  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DdpStrategy::Options& options,
+                  const Buckets& buckets);
   ~GradientReducer();
 
   void before_forward();
   /// Before a backward whose gradients are to be averaged.
   void before_backward(const Tensor& loss);
-  /// Behind it. Throws a DistributedError that names the parameters that got no gradient.
+  /// After it. Throws a DistributedError that names the parameters that got no gradient in this backward.
   void after_backward();
   Buckets buckets() const;
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
@@ -30,6 +32,8 @@ class GradientReducer {
   bool needs_any_gradient() const;
 
  private:
+  std::vector<std::string> without_gradient(const std::string& message) const;
+
   struct Impl;
   std::vector<NamedParameter> parameters_;
   int64_t rank_;

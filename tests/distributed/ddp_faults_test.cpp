@@ -112,6 +112,14 @@ TEST_CASE("F28: a parameter that one rank alone leaves out is named by that rank
   CHECK(says(runs[1].err, "on rank 1 these got none: first.weight"));
 }
 
+TEST_CASE("F28: a parameter left out by the last batch of a window, which the first batch used, is named") {
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              troubled(2, "unused_in_second_batch", {"--trainer.accumulate_grad_batches", "2"}));
+  CHECK(all_exit(runs, 5));
+  CHECK(says(runs[1].err, "on rank 1 these got none: first.weight"));
+}
+
 TEST_CASE("ddp: a loss that is NaN on one rank, by each policy") {
   const TemporaryFolder raised, skipped;
   const auto runs = run_ranks({.count = 2, .folder = raised.path()}, troubled(2, "nan"));

@@ -74,6 +74,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "shape",
                    "no_loss",
                    "unused",
+                   "unused_in_second_batch",
                    "throw_in_validation",
                    "kill_in_validation",
                    "kill_before",
@@ -137,7 +138,7 @@ class ProbeNet : public fulgur::LightningModule {
     fulgur::log::info(cat("random number ", at::rand({1}).item<double>()));
   }
 
-  fulgur::StepOutput training_step(const Batch& batch, int64_t) override {
+  fulgur::StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     const Tensor &x = batch[0], &y = batch[1];
     trained_here_ = here();
     if (here() && global_step() == options_.trouble_step) {
@@ -150,7 +151,9 @@ class ProbeNet : public fulgur::LightningModule {
       target = run().collectives().all_gather_same(y).flatten(0, 1);
     }
     Tensor loss = at::mse_loss(out, target);
-    if (options_.trouble == "unused" && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
+    const bool unused =
+        options_.trouble == "unused" || (options_.trouble == "unused_in_second_batch" && batch_idx == 1);
+    if (unused && here()) loss = at::mse_loss(last_->bias.expand_as(y), y);
     if (options_.trouble == "nan" && here() && global_step() == options_.trouble_step)
       loss = loss * std::numeric_limits<double>::quiet_NaN();
     log("loss", loss, {.on_step = true, .on_epoch = true, .sync_dist = true});
