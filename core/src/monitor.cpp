@@ -10,10 +10,17 @@ namespace {
 
 std::string_view first_word(std::string_view name) { return name.substr(0, name.find_first_of("_/.-")); }
 
-std::string without_digits(std::string_view name) {
-  std::string letters(name);
-  std::erase_if(letters, [](unsigned char c) { return std::isdigit(c) != 0; });
-  return letters;
+// `shorter` with one more letter, which is not a digit.
+bool one_letter_more(std::string_view shorter, std::string_view longer) {
+  if (longer.size() != shorter.size() + 1) return false;
+  const auto [there, more] = std::mismatch(shorter.begin(), shorter.end(), longer.begin());
+  return std::isalpha(static_cast<unsigned char>(*more)) != 0 && std::equal(there, shorter.end(), more + 1);
+}
+
+bool two_letters_swapped(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  const auto [in_a, in_b] = std::mismatch(a.begin(), a.end(), b.begin());
+  return a.end() - in_a >= 2 && in_a[0] == in_b[1] && in_a[1] == in_b[0] && std::equal(in_a + 2, a.end(), in_b + 2);
 }
 
 }  // namespace
@@ -26,11 +33,10 @@ std::string monitor_not_logged(std::string_view monitor, const std::vector<std::
 
 bool misspells_validation_metric(std::string_view monitor, const std::vector<std::string>& names) {
   if (std::find(names.begin(), names.end(), monitor) != names.end()) return false;
-  const std::vector<std::string> near = nearest_names(monitor, names);
-  return std::any_of(near.begin(), near.end(), [&](const std::string& name) {
-    const size_t longer = std::max(name.size(), monitor.size()), shorter = std::min(name.size(), monitor.size());
-    return longer - shorter <= 2 && first_word(name) == first_word(monitor) && first_word(name).size() < shorter &&
-           without_digits(name) != without_digits(monitor);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const bool prefixed = first_word(name) == first_word(monitor) && first_word(name).size() < monitor.size();
+    return prefixed &&
+           (one_letter_more(monitor, name) || one_letter_more(name, monitor) || two_letters_swapped(name, monitor));
   });
 }
 

@@ -85,5 +85,6 @@ TEST_CASE("seeds: resumed over other ranks, each sample of an epoch is seen once
   for_all_seeds(other_ranks_see_each_sample_once);
 }
 TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(asynchronous_saves_equal_synchronous); }
+TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }
 TEST_CASE("seeds: any number of workers equals none, to the bit") { for_all_seeds(workers_equal_none); }
 TEST_CASE("seeds: metrics equal those of the predictions") { for_all_seeds(metrics_equal_predictions); }

@@ -23,20 +23,16 @@ void DifferentialNet::Options::fields(Fields& f) {
 }
 
 DifferentialNet::DifferentialNet(const Options& options)
-    : options_(options),
-      first_(3, options.hidden),
-      middle_(options.hidden, options.hidden),
-      last_(options.hidden, 2),
-      norm_(nn::BatchNormOptions(options.hidden)) {
+    : options_(options), first_(3, options.hidden), norm_(nn::BatchNormOptions(options.hidden)) {
   register_module("first", first_);
   if (options.norm) register_module("norm", norm_);
-  register_module("middle", middle_);
+  middle_ = nn::register_placed<torch::nn::LinearImpl>(*this, "middle", options.hidden, options.hidden);
   if (options.tied) {
     auto again = register_module("again", torch::nn::Linear(options.hidden, options.hidden));
     again->weight = middle_->weight;
     tie_parameters(*this, "middle.weight", "again.weight");
   }
-  register_module("last", last_);
+  last_ = nn::register_placed<torch::nn::LinearImpl>(*this, "last", options.hidden, int64_t{2});
   if (options.unused) unused_ = register_parameter("unused", at::full({3}, 1.0));
 }
 
@@ -63,7 +59,9 @@ Tensor DifferentialNet::error(const Batch& batch) {
     if (!name.ends_with('x')) continue;
     const Tensor& x = std::get<Tensor>(value);
     const Tensor& y = batch[name.substr(0, name.size() - 1) + "y"];
-    const Tensor part = at::mse_loss(forward(x.to(first_->weight.scalar_type())), y.to(first_->weight.scalar_type()));
+    const at::ScalarType dtype = first_->weight.scalar_type();
+    const Tensor out = forward(x.to(dtype));
+    const Tensor part = at::mse_loss(out, y.to(out.device(), dtype));
     sum = sum.defined() ? sum + part : part;
     ++parts;
   }

@@ -9,6 +9,7 @@
 
 #include "fulgur/core/module.h"
 #include "fulgur/nn/batch_norm.h"
+#include "fulgur/nn/placed.h"
 
 namespace fulgur::test {
 
@@ -49,7 +50,8 @@ class DifferentialNet : public LightningModule {
   Tensor error(const Batch& batch);
 
   Options options_;
-  torch::nn::Linear first_, middle_, last_;
+  torch::nn::Linear first_;
+  nn::Placed<torch::nn::LinearImpl> middle_, last_;  ///< a strategy may put them on other devices
   nn::BatchNorm1d norm_;
   Tensor unused_;
 };

@@ -265,6 +265,42 @@ Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const fs::path& f
   return {};
 }
 
+Verdict devices_equal_one(const Plan& given, const fs::path& folder) {
+  SplitMix64 random = random_of(given, 12);
+  static constexpr const char* kStrategies[] = {"dp", "model_parallel", "model_parallel", "hybrid"};
+  const std::string strategy = kStrategies[random.below(std::size(kStrategies))];
+  const auto parts = strategy == "model_parallel" ? static_cast<int64_t>(1 + random.below(2)) : int64_t{1};
+  const bool manual = value_at(given, "/model/manual", false), cuts = strategy != "model_parallel" || parts > 1;
+  Plan plan = given;
+  if (cuts) {
+    // As in `ranks_equal_one`: rounding; a part of a batch has other masks and statistics than the batch.
+    const std::string optimizer = value_at<std::string>(given, "/optimizer/class_path", "");
+    if (optimizer == "Lion" || optimizer == "Muon") return kNoMatter;
+    if (strategy != "hybrid" &&
+        (value_at(given, "/model/norm", false) || value_at<double>(given, "/model/dropout", 0) > 0 || manual))
+      return kNoMatter;
+    plan["trainer"]["precision"] = "64-true";
+  }
+  const auto devices = static_cast<int64_t>(2 + random.below(2));
+  Plan placement = {{"last", devices - 1}};
+  // Two layers that share a weight stay where they are.
+  if (!value_at(given, "/model/tied", false)) placement["middle"] = strategy == "hybrid" ? Plan("[0..1]") : Plan(1);
+  Plan arguments = Plan::object();
+  if (strategy != "dp") arguments["placement"] = placement;
+  if (parts > 1) arguments["micro_batches"] = parts;
+  const fs::path one = folder / "one", several = folder / "several";
+  for (const bool all : {false, true}) {
+    const fs::path& where = all ? several : one;
+    Plan config = config_of(plan, where);
+    config["trainer"]["accelerator"] = "virtual";
+    config["trainer"]["devices"] = all ? devices : 1;
+    if (all) config["trainer"]["strategy"] = {{"class_path", strategy}, {"init_args", arguments}};
+    if (auto bad = trouble(all ? strategy : "one device", fit(config, where))) return *bad;
+  }
+  return compared(cat("one device and ", devices, " by ", strategy, " ", arguments.dump()), one, several,
+                  cuts ? 1e-6 : 0);
+}
+
 Verdict workers_equal_none(const Plan& plan, const fs::path& folder) {
   const fs::path first = folder / "workers", second = folder / "none";
   for (const int64_t workers : {3, 0}) {

@@ -23,18 +23,14 @@ struct Verdict {
   bool bad() const { return kind != Kind::holds && kind != Kind::no_matter; }
 };
 
-/// Something that must hold between two ways of doing the same run.
-struct Relation {
-  const char* name;
-  Verdict (*check)(const Plan& plan, const std::filesystem::path& folder);
-};
-
+// Things that must hold between two ways of doing the same run.
 Verdict equals_loop_by_hand(const Plan& plan, const std::filesystem::path& folder);
 Verdict ranks_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_equals_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict killed_ranks_equal_quiet(const Plan& plan, const std::filesystem::path& folder);
 Verdict other_ranks_see_each_sample_once(const Plan& plan, const std::filesystem::path& folder);
 Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesystem::path& folder);
+Verdict devices_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder);
 Verdict metrics_equal_predictions(const Plan& plan, const std::filesystem::path& folder);
 

@@ -2,10 +2,10 @@
 #include "strategies/network_namespaces.h"
 #include "support/localhost.h"
 
-#include <catch2/catch_test_macros.hpp>
-#include <catch2/generators/catch_generators.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <csignal>
 #include <cstdio>
@@ -15,7 +15,9 @@ using namespace fulgur::test;
 
 namespace {
 
-std::vector<std::string> launched(int processes, const std::vector<std::string>& more) { return probe("fit", processes, 12, more); }
+std::vector<std::string> launched(int processes, const std::vector<std::string>& more) {
+  return probe("fit", processes, 12, more);
+}
 
 // A program of the environment that the test machine has for Python.
 std::string torchrun() {
@@ -28,7 +30,8 @@ std::string torchrun() {
 // Why it cannot be used; empty if it can.
 std::string without_torchrun(const std::string& program) {
   if (program.empty()) return "no torchrun: FULGUR_TEST_PYTHON names no Python that has it";
-  return localhost_resolves() ? "" : "torchrun wants the name localhost, which has no address here (is there /etc/hosts?)";
+  return localhost_resolves() ? ""
+                              : "torchrun wants the name localhost, which has no address here (is there /etc/hosts?)";
 }
 
 bool required(const char* name) {
@@ -61,7 +64,8 @@ int processes_in(const std::filesystem::path& folder) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::error_code error;
-    if (std::filesystem::read_symlink(entry.path() / "cwd", error) == std::filesystem::canonical(folder) && !error) ++count;
+    if (std::filesystem::read_symlink(entry.path() / "cwd", error) == std::filesystem::canonical(folder) && !error)
+      ++count;
   }
   return count;
 }
@@ -70,9 +74,11 @@ int processes_in(const std::filesystem::path& folder) {
 
 TEST_CASE("launch: `devices: 4` starts four processes, which come to the weights of one") {
   const TemporaryFolder one, many;
-  const Finished alone = trainer(probe("fit", 1, 12, {"--trainer.max_steps", "20"}), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  const Finished alone = trainer(probe("fit", 1, 12, {"--trainer.max_steps", "20"}),
+                                 {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
   REQUIRE(alone.exit_code == 0);
-  const Finished run = trainer(launched(4, {"--trainer.max_steps", "20"}), {.folder = many.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  const Finished run = trainer(launched(4, {"--trainer.max_steps", "20"}),
+                               {.folder = many.path(), .environment = {"OMP_NUM_THREADS=1"}});
   INFO(run.err);
   REQUIRE(run.exit_code == 0);
   CHECK(says(run.err, "rank 0 of 4 (launcher)"));
@@ -81,7 +87,8 @@ TEST_CASE("launch: `devices: 4` starts four processes, which come to the weights
 
 TEST_CASE("F20, launched: a rank that is killed is named with its signal, and no process is left") {
   const TemporaryFolder folder;
-  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill"}), {.folder = folder.path()});
+  const Finished run =
+      trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill"}), {.folder = folder.path()});
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "rank 1 of 2 was ended by signal 9"));
   CHECK(says(run.err, "lost another rank"));
@@ -89,7 +96,9 @@ TEST_CASE("F20, launched: a rank that is killed is named with its signal, and no
 
 TEST_CASE("F23, launched: rank 0, where the store is, is killed and named as any other") {
   const TemporaryFolder folder;
-  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill", "--model.trouble_rank", "0"}), {.folder = folder.path()});
+  const Finished run =
+      trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "kill", "--model.trouble_rank", "0"}),
+              {.folder = folder.path()});
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "rank 0 of 2 was ended by signal 9"));
   CHECK(processes_in(folder.path()) == 0);
@@ -97,7 +106,9 @@ TEST_CASE("F23, launched: rank 0, where the store is, is killed and named as any
 
 TEST_CASE("F23, launched: a launcher that is killed leaves no rank behind") {
   const TemporaryFolder folder;
-  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_ms", "5"}), {.folder = folder.path()});
+  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback",
+                           "--trainer.callbacks.sleep_ms", "5"}),
+              {.folder = folder.path()});
   REQUIRE(run.wait_until([&] { return processes_in(folder.path()) == 3 && says(run.err(), "run folder"); }));
   run.signal(SIGKILL);
   for (int i = 0; i < 100 && processes_in(folder.path()) > 0; ++i) ::usleep(100'000);
@@ -106,7 +117,9 @@ TEST_CASE("F23, launched: a launcher that is killed leaves no rank behind") {
 
 TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
   const TemporaryFolder folder;
-  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "stop", "--trainer.strategy.timeout_s", "3"}), {.folder = folder.path()});
+  const Finished run = trainer(
+      launched(2, {"--trainer.max_steps", "20", "--model.trouble", "stop", "--trainer.strategy.timeout_s", "3"}),
+      {.folder = folder.path()});
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "waited in vain for another rank"));
   CHECK(says(run.err, "did not answer"));
@@ -114,18 +127,23 @@ TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
 
 TEST_CASE("F28, launched: the rank that failed says why, and the exit code is its own") {
   const TemporaryFolder folder;
-  const Finished run = trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw"}), {.folder = folder.path()});
+  const Finished run =
+      trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw"}), {.folder = folder.path()});
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "[rank 1] error: trouble in training_step, as asked for"));
 }
 
-TEST_CASE("F21: a group that fails is started again and goes on from its newest checkpoint, as often as max_restarts says") {
+TEST_CASE(
+    "F21: a group that fails is started again and goes on from its newest checkpoint, as often as max_restarts says") {
   const TemporaryFolder quiet, hunted;
-  const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
+  const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
+                                         "--trainer.callbacks.every_n_train_steps", "4"};
   REQUIRE(trainer(launched(2, options), {.folder = quiet.path()}).exit_code == 0);
-  // Rank 1 is killed at step 6 whenever it comes there; it comes there once, since the second start begins at step 4… and once more.
+  // Rank 1 is killed at step 6 whenever it comes there; it comes there once, since the second start begins at step 4…
+  // and once more.
   std::vector<std::string> killed = options;
-  killed.insert(killed.end(), {"--model.trouble", "kill", "--model.trouble_step", "6", "--trainer.strategy.max_restarts", "2"});
+  killed.insert(killed.end(),
+                {"--model.trouble", "kill", "--model.trouble_step", "6", "--trainer.strategy.max_restarts", "2"});
   const Finished run = trainer(launched(2, killed), {.folder = hunted.path()});
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "max_restarts 2"));
@@ -142,8 +160,10 @@ TEST_CASE("F21: a group that fails is started again and goes on from its newest 
 TEST_CASE("F4, launched: a rank that is killed on its way out of a finished run leaves nothing to do") {
   const int rank = GENERATE(0, 1);
   const TemporaryFolder folder;
-  const Finished run = trainer(launched(2, {"--trainer.max_steps", "8", "--model.trouble", "kill_behind", "--model.trouble_rank", std::to_string(rank), "--trainer.strategy.max_restarts", "1"}),
-                               {.folder = folder.path()});
+  const Finished run =
+      trainer(launched(2, {"--trainer.max_steps", "8", "--model.trouble", "kill_behind", "--model.trouble_rank",
+                           std::to_string(rank), "--trainer.strategy.max_restarts", "1"}),
+              {.folder = folder.path()});
   INFO(run.err);
   CHECK(run.exit_code == 0);
   CHECK(says(run.err, "starting again, 1 of 1"));
@@ -168,10 +188,13 @@ TEST_CASE("F4, launched: ranks that are killed before there is a run do not go o
 
 TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
   const TemporaryFolder folder;
-  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_ms", "2"}), {.folder = folder.path()});
+  Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback",
+                           "--trainer.callbacks.sleep_ms", "2"}),
+              {.folder = folder.path()});
   REQUIRE(run.wait_until([&] {
     std::error_code error;
-    return std::filesystem::file_size(folder / "fulgur_logs/version_0/metrics.jsonl", error) > 100 && !error;  // nothing of it need exist yet
+    return std::filesystem::file_size(folder / "fulgur_logs/version_0/metrics.jsonl", error) > 100 &&
+           !error;  // nothing of it need exist yet
   }));
   run.signal(SIGTERM);
   CHECK(run.wait().exit_code == 75);
@@ -185,11 +208,13 @@ TEST_CASE("torchrun: starts the program, and starts it again where a rank is kil
     SKIP(reason);
   }
   const TemporaryFolder quiet, hunted;
-  std::vector<std::string> options{"--trainer.max_steps", "12", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4"};
+  std::vector<std::string> options{"--trainer.max_steps", "12", "--trainer.callbacks+=ModelCheckpoint",
+                                   "--trainer.callbacks.every_n_train_steps", "4"};
   const auto run = [&](const TemporaryFolder& folder, const std::vector<std::string>& more) {
     std::vector<std::string> all = options;
     all.insert(all.end(), more.begin(), more.end());
-    return shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + program + "' --no-python --standalone --nproc-per-node 2 --max-restarts 1 '" + FULGUR_TRAINER_BIN + "'" +
+    return shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + program +
+                 "' --no-python --standalone --nproc-per-node 2 --max-restarts 1 '" + FULGUR_TRAINER_BIN + "'" +
                  quoted(launched(2, all)));
   };
   const Shell calm = run(quiet, {});
@@ -210,14 +235,17 @@ namespace {
 
 // The checkpoint of the last "checkpoint: PATH" line of a rank 0 that took its place among `world` ranks.
 std::string gone_on_from(const std::string& text, const std::string& world) {
-  const size_t start = text.rfind(world), line = start == std::string::npos ? start : text.find("\ncheckpoint: ", start);
+  const size_t start = text.rfind(world),
+               line = start == std::string::npos ? start : text.find("\ncheckpoint: ", start);
   if (line == std::string::npos) return "";
   const size_t begin = line + std::string("\ncheckpoint: ").size();
   return std::filesystem::path(text.substr(begin, text.find('\n', begin) - begin)).filename().string();
 }
 
-// A copy of the run in `from` as it was when `checkpoint` was its newest, gone on with by hand over `world` ranks up to `max_steps`.
-std::filesystem::path by_hand(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& checkpoint, int world, const std::string& max_steps,
+// A copy of the run in `from` as it was when `checkpoint` was its newest, gone on with by hand over `world` ranks up to
+// `max_steps`.
+std::filesystem::path by_hand(const std::filesystem::path& from, const std::filesystem::path& to,
+                              const std::string& checkpoint, int world, const std::string& max_steps,
                               std::vector<std::string> options) {
   namespace fs = std::filesystem;
   fs::create_directory(to);
@@ -228,17 +256,24 @@ std::filesystem::path by_hand(const std::filesystem::path& from, const std::file
   for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
     if (entry.path().filename() != checkpoint) others.push_back(entry.path());
   for (const fs::path& other : others) fs::remove_all(other);
-  options.insert(options.end(), {"--trainer.max_steps", max_steps, "--trainer.callbacks.sleep_ms", "0", "--allow-config-change", "--resume"});
-  if (world == 1) REQUIRE(all_exit({trainer(probe("fit", 1, 4, options), {.folder = to, .environment = {"OMP_NUM_THREADS=1"}})}, 0));
-  else REQUIRE(all_exit(run_ranks({.count = world, .folder = to}, probe("fit", world, 4 * world, options)), 0));
+  options.insert(options.end(), {"--trainer.max_steps", max_steps, "--trainer.callbacks.sleep_ms", "0",
+                                 "--allow-config-change", "--resume"});
+  if (world == 1)
+    REQUIRE(all_exit({trainer(probe("fit", 1, 4, options), {.folder = to, .environment = {"OMP_NUM_THREADS=1"}})}, 0));
+  else
+    REQUIRE(all_exit(run_ranks({.count = world, .folder = to}, probe("fit", world, 4 * world, options)), 0));
   return run / "checkpoints/last.ckpt";
 }
 
-std::string step_of(const std::string& checkpoint) { return checkpoint.substr(checkpoint.find("step=") + 5, checkpoint.rfind(".ckpt") - checkpoint.find("step=") - 5); }
+std::string step_of(const std::string& checkpoint) {
+  return checkpoint.substr(checkpoint.find("step=") + 5, checkpoint.rfind(".ckpt") - checkpoint.find("step=") - 5);
+}
 
 }  // namespace
 
-TEST_CASE("torchrun: a node joins, and leaves again; the run goes on from its newest checkpoint over as many ranks as there are") {
+TEST_CASE(
+    "torchrun: a node joins, and leaves again; the run goes on from its newest checkpoint over as many ranks as there "
+    "are") {
   const std::string program = torchrun();
   if (const std::string reason = without_torchrun(program); !reason.empty()) {
     if (required("torchrun")) FAIL("torchrun is required: " << reason);
@@ -247,18 +282,31 @@ TEST_CASE("torchrun: a node joins, and leaves again; the run goes on from its ne
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "run");
   // Steps are slow until both changes are over. Each rank has batches of 4, however many there are.
-  const std::vector<std::string> options{"--data.num_train", "96", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4", "--trainer.callbacks.save_top_k", "-1",
-                                         "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.sleep_until", (folder / "quick").string()};
+  const std::vector<std::string> options{"--data.num_train",
+                                         "96",
+                                         "--trainer.callbacks+=ModelCheckpoint",
+                                         "--trainer.callbacks.every_n_train_steps",
+                                         "4",
+                                         "--trainer.callbacks.save_top_k",
+                                         "-1",
+                                         "--trainer.callbacks+=ProbeCallback",
+                                         "--trainer.callbacks.sleep_until",
+                                         (folder / "quick").string()};
   std::vector<std::string> all = options;
-  all.insert(all.end(), {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20", "--trainer.strategy.start_timeout_s", "60", "--trainer.max_steps", "400", "--trainer.callbacks.sleep_ms",
-                         "100", "--allow-config-change", "--resume"});
+  all.insert(all.end(), {"--trainer.strategy", "ddp", "--trainer.strategy.timeout_s", "20",
+                         "--trainer.strategy.start_timeout_s", "60", "--trainer.max_steps", "400",
+                         "--trainer.callbacks.sleep_ms", "100", "--allow-config-change", "--resume"});
   // Without the first variable, torchrun 2.11 does not tell an agent that comes later where the store is.
   write_text(folder / "all.sh",
-             "cd '" + (folder / "run").string() + "'\nexport OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" + "node() { exec '" + program +
-                 "' --no-python --nnodes 1:2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:" + std::to_string(free_port()) +
-                 " --rdzv-id elastic --rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6 --local-addr 127.0.0.1 --max-restarts 3 '" + FULGUR_TRAINER_BIN + "'" +
-                 quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
-                 "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
+             "cd '" + (folder / "run").string() + "'\nexport OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" +
+                 "node() { exec '" + program +
+                 "' --no-python --nnodes 1:2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:" +
+                 std::to_string(free_port()) +
+                 " --rdzv-id elastic --rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6 "
+                 "--local-addr 127.0.0.1 --max-restarts 3 '" +
+                 FULGUR_TRAINER_BIN + "'" + quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
+                 "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; "
+                 "sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
                  "node a & a=$!\n"
                  "until_said 'run folder'\n"
                  "node b & b=$!\n"
@@ -288,7 +336,9 @@ TEST_CASE("mpirun: starts the program") {
     SKIP("no mpirun on this machine");
   }
   const TemporaryFolder folder;
-  const Shell run = shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --mca btl self,tcp -np 2 '" +
+  const Shell run = shell("cd '" + folder.path().string() +
+                          "' && OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun "
+                          "--oversubscribe --mca btl self,tcp -np 2 '" +
                           std::string(FULGUR_TRAINER_BIN) + "'" + quoted(launched(2, {"--trainer.max_steps", "4"})));
   INFO(run.out);
   CHECK(run.code == 0);
@@ -299,7 +349,8 @@ TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks m
   if (std::system("unshare --uts true >/dev/null 2>&1") != 0) SKIP("no host names can be given here (root is needed)");
   const TemporaryFolder one, many;
   const std::vector<std::string> steps{"--trainer.max_steps", "8", "--data.num_train", "72"};
-  REQUIRE(trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}}).exit_code == 0);
+  REQUIRE(trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}}).exit_code ==
+          0);
   const auto start = [&](const std::vector<std::string>& hosts, const std::string& num_nodes) {
     std::vector<std::string> arguments = probe("fit", 3, 12, steps);
     arguments.insert(arguments.end(), {"--trainer.devices", "auto", "--trainer.num_nodes", num_nodes});
@@ -307,9 +358,12 @@ TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks m
     // Ranks 0 and 2 are on the first node, as mpirun --map-by node deals them.
     std::string command = "cd '" + many.path().string() + "'; ", ends;
     for (const int rank : {0, 1, 2}) {
-      const std::string number = std::to_string(rank), local = std::to_string(rank / 2), local_size = rank == 1 ? "1" : "2";
-      command += "unshare --uts sh -c 'hostname " + hosts[static_cast<size_t>(rank)] + "; exec \"$0\" \"$@\"' env OMP_NUM_THREADS=1 OMPI_COMM_WORLD_RANK=" + number +
-                 " OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=" + local + " OMPI_COMM_WORLD_LOCAL_SIZE=" + local_size + " MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " '" +
+      const std::string number = std::to_string(rank), local = std::to_string(rank / 2),
+                        local_size = rank == 1 ? "1" : "2";
+      command += "unshare --uts sh -c 'hostname " + hosts[static_cast<size_t>(rank)] +
+                 "; exec \"$0\" \"$@\"' env OMP_NUM_THREADS=1 OMPI_COMM_WORLD_RANK=" + number +
+                 " OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_LOCAL_RANK=" + local +
+                 " OMPI_COMM_WORLD_LOCAL_SIZE=" + local_size + " MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port + " '" +
                  FULGUR_TRAINER_BIN + "'" + quoted(arguments) + " & p" + number + "=$!; ";
       ends += "wait $p" + number + " || code=$?; ";
     }
@@ -335,14 +389,17 @@ TEST_CASE("two nodes: a launcher on each, which see each other over a cable only
   if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");
   const TemporaryFolder one, many;
   const std::vector<std::string> steps{"--trainer.max_steps", "20"};
-  const Finished alone = trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  const Finished alone =
+      trainer(probe("fit", 1, 12, steps), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
   REQUIRE(alone.exit_code == 0);
   std::vector<std::string> arguments = probe("fit", 4, 12, steps);
   arguments.insert(arguments.end(), {"--trainer.devices", "2", "--trainer.num_nodes", "2"});
   std::string command = "cd '" + many.path().string() + "'; ";
   for (const int node : {0, 1})
-    command += "ip netns exec fulgur-" + std::to_string(::getpid()) + "-" + std::to_string(node) + " env OMP_NUM_THREADS=1 NODE_RANK=" + std::to_string(node) + " MASTER_ADDR=" +
-               TwoNetworks::address(0) + " MASTER_PORT=29400 '" + FULGUR_TRAINER_BIN + "'" + quoted(arguments) + (node == 0 ? " & first=$!; " : "; second=$?; wait $first && exit $second");
+    command += "ip netns exec fulgur-" + std::to_string(::getpid()) + "-" + std::to_string(node) +
+               " env OMP_NUM_THREADS=1 NODE_RANK=" + std::to_string(node) + " MASTER_ADDR=" + TwoNetworks::address(0) +
+               " MASTER_PORT=29400 '" + FULGUR_TRAINER_BIN + "'" + quoted(arguments) +
+               (node == 0 ? " & first=$!; " : "; second=$?; wait $first && exit $second");
   const Shell run = shell(command);
   INFO(run.out);
   REQUIRE(run.code == 0);
@@ -352,10 +409,26 @@ TEST_CASE("two nodes: a launcher on each, which see each other over a cable only
 
 TEST_CASE("srun: starts the program in a cluster of one node") {
   const TemporaryFolder folder;
-  const Shell run = shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + FULGUR_SLURM_ONE_NODE + "' srun -n 2 '" + FULGUR_TRAINER_BIN + "'" +
-                          quoted(launched(2, {"--trainer.max_steps", "4"})));
+  const Shell run =
+      shell("cd '" + folder.path().string() + "' && OMP_NUM_THREADS=1 '" + FULGUR_SLURM_ONE_NODE + "' srun -n 2 '" +
+            FULGUR_TRAINER_BIN + "'" + quoted(launched(2, {"--trainer.max_steps", "4"})));
   if (run.code == 77) SKIP(run.out);
   INFO(run.out);
   CHECK(run.code == 0);
   CHECK(says(run.out, "rank 0 of 2 (slurm)"));
+}
+
+TEST_CASE("launch: a strategy of a plug-in is launched with as many processes as it asks for") {
+  const TemporaryFolder one, many;
+  const std::vector<std::string> steps{"--trainer.max_steps", "20"};
+  REQUIRE(trainer(probe("fit", 1, 8, steps), {.folder = one.path()}).exit_code == 0);
+  std::vector<std::string> arguments = probe("fit", 2, 8, steps);
+  const std::vector<std::string> own{"--trainer.strategy", "LocalSgd", "--trainer.devices", "2"};
+  arguments.insert(arguments.end(), own.begin(), own.end());
+  const Finished run = trainer(arguments, {.folder = many.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  INFO(run.err);
+  REQUIRE(run.exit_code == 0);
+  CHECK(says(run.out + run.err, "strategy: LocalSgd"));
+  // SGD steps by the mean of the gradients, or to the mean of the weights: the same.
+  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
 }

@@ -1,5 +1,5 @@
-// The hooks of Fulgur against those that Lightning calls (lightning_hooks.json, by record_lightning_hooks.py). Where the
-// two differ on purpose, a rule below makes Lightning's sequence ours; its name is a row of a table in
+// The hooks of Fulgur against those that Lightning calls (lightning_hooks.json, by record_lightning_hooks.py). Where
+// the two differ on purpose, a rule below makes Lightning's sequence ours; its name is a row of a table in
 // docs/coming_from_lightning.md, which says why. Any other difference fails.
 #include "recorder.h"
 
@@ -209,12 +209,14 @@ void erase(Calls& calls, size_t at, size_t count) {
 }
 
 void erase_all(Calls& calls, const Calls& pattern) {
-  for (size_t at = find(calls, pattern); at < calls.size(); at = find(calls, pattern, at)) erase(calls, at, pattern.size());
+  for (size_t at = find(calls, pattern); at < calls.size(); at = find(calls, pattern, at))
+    erase(calls, at, pattern.size());
 }
 
 // `more` behind each `call`.
 void insert_after(Calls& calls, const std::string& call, const Calls& more) {
-  for (size_t at = find(calls, {call}); at < calls.size(); at = find(calls, {call}, at + 1)) insert(calls, at + 1, more);
+  for (size_t at = find(calls, {call}); at < calls.size(); at = find(calls, {call}, at + 1))
+    insert(calls, at + 1, more);
 }
 
 // The training batches of an epoch.
@@ -222,7 +224,8 @@ int64_t batches_of(const Json& of_case, const Json& run) {
   const auto all = of_case.at("train").get<int64_t>();
   if (!run.at("trainer").contains("limit_train_batches")) return all;
   const Json& limit = run.at("trainer").at("limit_train_batches");
-  return limit.is_number_integer() ? limit.get<int64_t>() : static_cast<int64_t>(limit.get<double>() * static_cast<double>(all));
+  return limit.is_number_integer() ? limit.get<int64_t>()
+                                   : static_cast<int64_t>(limit.get<double>() * static_cast<double>(all));
 }
 
 const Calls kEpochEnd = both({"on_train_epoch_end"});
@@ -239,10 +242,6 @@ struct Difference {
 
 // In this order: a rule sees what those before it have made.
 const std::vector<Difference> kDifferences{
-    {"a second fit",
-     [](Calls& calls, const Json&, const Json& run, const Calls& first_run) {
-       if (run.value("same_trainer", false)) calls = first_run;
-     }},
     {"gradients",
      [](Calls& calls, const Json&, const Json&, const Calls&) {
        erase_all(calls, kZeroGrad);
@@ -273,7 +272,8 @@ const std::vector<Difference> kDifferences{
        std::erase_if(calls, [](const std::string& call) { return call.ends_with("_dataloader"); });
        const std::string verb = run.at("verb");
        Calls loaders{cat("d.", verb == "fit" ? "train" : verb == "validate" ? "val" : verb, "_dataloader")};
-       if (verb == "fit" && run.at("trainer").value("limit_val_batches", 1.0) > 0) loaders.emplace_back("d.val_dataloader");
+       if (verb == "fit" && run.at("trainer").value("limit_val_batches", 1.0) > 0)
+         loaders.emplace_back("d.val_dataloader");
        insert_after(calls, "configure_model", loaders);
      }},
     {"the data module's state",
@@ -284,6 +284,15 @@ const std::vector<Difference> kDifferences{
      }},
     {"a callback's state",
      [](Calls& calls, const Json&, const Json&, const Calls&) { insert(calls, find(calls, {"setup"}), {"c.state"}); }},
+    {"`min_steps`",
+     [](Calls& calls, const Json& of_case, const Json& run, const Calls&) {
+       const Json& trainer = run.at("trainer");
+       if (!trainer.contains("min_steps") || trainer.contains("min_epochs")) return;
+       const int64_t last = batches_of(of_case, run) - 1, enough = trainer.at("min_steps").get<int64_t>() - 1;
+       if (enough >= last) return;
+       const size_t begin = find(calls, {cat("on_train_batch_end ", enough)}) + 1;
+       erase(calls, begin, find(calls, {cat("on_train_batch_end ", last)}, begin) + 1 - begin);
+     }},
     {"an epoch that is not over",
      [](Calls& calls, const Json& of_case, const Json& run, const Calls&) {
        const size_t end = find(calls, {"c.on_train_end"});
@@ -295,7 +304,8 @@ const std::vector<Difference> kDifferences{
      }},
     {"a fit without a step",
      [](Calls& calls, const Json&, const Json& run, const Calls&) {
-       if (run.at("verb") == "fit" && has(calls, "on_fit_start") && !has(calls, "on_train_start"))
+       if (run.at("verb") == "fit" && has(calls, "on_fit_start") && has(calls, "on_fit_end") &&
+           !has(calls, "on_train_start"))
          insert_after(calls, "on_fit_start", both({"on_train_start", "on_train_end"}));
      }},
     {"`on_validation_model_zero_grad`",
@@ -316,15 +326,37 @@ const std::vector<Difference> kDifferences{
          while (!calls[before].starts_with("c.on_train_batch_end") && calls[before] != "c.on_train_epoch_end") --before;
          erase(calls, at, kSave.size());
          size_t behind = before + 1;
-         if (calls[before] == "c." + last_batch) behind = find(calls, {"on_train_epoch_end"}, at);
-         else if (calls[at] == "on_validation_end") behind = find(calls, {"on_validation_model_train"}, at);
+         if (calls[before] == "c." + last_batch)
+           behind = find(calls, {"on_train_epoch_end"}, at);
+         else if (calls[at] == "on_validation_end")
+           behind = find(calls, {"on_validation_model_train"}, at);
          insert(calls, behind + 1, kSave);
-         at = behind;
+         at = behind + kSave.size();
        }
+     }},
+    {"the last checkpoint",
+     [](Calls& calls, const Json& of_case, const Json& run, const Calls&) {
+       const size_t end = find(calls, {"on_train_end"});
+       if (of_case.at("checkpoint").is_null() || run.at("verb") != "fit" || end == calls.size()) return;
+       size_t saved = 0;
+       for (size_t at = find(calls, kSave); at < calls.size(); at = find(calls, kSave, at + 1)) saved = at;
+       if (find(calls, {"optimizer_step"}, saved) < calls.size()) insert(calls, end + 1, kSave);
+     }},
+    {"an exception in an evaluation",
+     [](Calls& calls, const Json&, const Json& run, const Calls&) {
+       const size_t failed = find(calls, {"c.on_exception"});
+       if (failed == calls.size()) return;
+       const std::string verb =
+           run.at("verb") == "fit" || run.at("verb") == "validate" ? "validation" : run.at("verb").get<std::string>();
+       if (calls[failed - 1].starts_with(verb + "_step")) insert(calls, failed, {cat("on_", verb, "_model_train")});
      }},
     {"teardown",
      [](Calls& calls, const Json&, const Json&, const Calls&) {
        if (calls.back() == "Failure") insert(calls, calls.size() - 1, {"d.teardown", "c.teardown", "teardown"});
+     }},
+    {"a second fit",
+     [](Calls& calls, const Json&, const Json& run, const Calls& first_run) {
+       if (run.value("same_trainer", false)) calls = first_run;
      }},
 };
 
@@ -339,7 +371,8 @@ Calls ours(Calls calls, const Json& of_case, const Json& run, const Calls& first
 
 std::string around(const Calls& calls, size_t at) {
   std::string text;
-  for (size_t i = at > 8 ? at - 8 : 0; i < std::min(calls.size(), at + 8); ++i) text += cat(i == at ? " >>" : " ", calls[i]);
+  for (size_t i = at > 8 ? at - 8 : 0; i < std::min(calls.size(), at + 8); ++i)
+    text += cat(i == at ? " >>" : " ", calls[i]);
   return text;
 }
 
@@ -358,7 +391,8 @@ TEST_CASE("hooks come in Lightning's order, but for the differences that the doc
       if (r == 0) first_run = expected;
       const auto place = std::mismatch(here[r].begin(), here[r].end(), expected.begin(), expected.end());
       const auto at = static_cast<size_t>(place.first - here[r].begin());
-      INFO(name << ", run " << r << ", call " << at << "\nhere:      " << around(here[r], at) << "\nLightning: " << around(expected, at));
+      INFO(name << ", run " << r << ", call " << at << "\nhere:      " << around(here[r], at)
+                << "\nLightning: " << around(expected, at));
       CHECK(here[r] == expected);
     }
   }

@@ -7,6 +7,7 @@ set(TEST_SOURCES
   captured_step_test.cpp
   checkpointing_test.cpp
   device_options_test.cpp
+  estimated_steps_test.cpp
   evaluation_test.cpp
   failed_saves_test.cpp
   faults_test.cpp
@@ -26,6 +27,7 @@ set(TEST_SOURCES
   parity_test.cpp
   progress_bar_test.cpp
   module_mistakes_test.cpp
+  monitors_test.cpp
   nonfinite_test.cpp
   precision_test.cpp
   preemption_test.cpp

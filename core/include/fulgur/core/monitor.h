@@ -11,9 +11,9 @@ namespace fulgur {
 /// `monitor 'val_los' was not logged; there are: val_loss; did you mean 'val_loss'?`: a whole sentence.
 FULGUR_API std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names);
 
-/// Whether `monitor` is a misspelt name of a metric of validation, all of which are `names`. Only where that is sure: a
-/// metric may come from training, or be logged every few epochs. It begins with the same word as a name that differs in
-/// one or two letters, and not in numbers only.
+/// Whether `monitor` is a misspelt name of a metric of validation, all of which are `names`. Only if that is sure, as a
+/// metric may come from training, or be logged every few epochs: it begins with the same word as one of the names
+/// (`val_`), and has one letter more or less, or two neighbours swapped. `val_acc` and `val_auc` are two metrics.
 FULGUR_API bool misspells_validation_metric(std::string_view monitor, const std::vector<std::string>& names);
 
 }  // namespace fulgur
