@@ -75,7 +75,8 @@ const Tensor& Batch::operator[](std::string_view name) const {
 const Tensor& Batch::tensor_at(size_t index) const {
   const Entry& found = entry(index);
   if (const auto* tensor = std::get_if<Tensor>(&found.second)) return *tensor;
-  throw Error(cat("[core.Batch] entry ", index, " '", found.first, "' is a list, not a tensor; read it with entry(", index, ")."));
+  throw Error(cat("[core.Batch] entry ", index, " '", found.first, "' is a list, not a tensor; read it with entry(",
+                  index, ")."));
 }
 
 int64_t Batch::size() const {
@@ -115,16 +116,25 @@ Batch Batch::pin_memory() const {
 
 Batch Batch::narrow(int64_t start, int64_t length) const {
   Batch out;
+  const int64_t samples = size();
   for (const auto& [name, value] : entries_) {
-    const auto first = static_cast<size_t>(start), count = static_cast<size_t>(length);
+    const auto require_samples = [&, &entry = name](int64_t count) {
+      if (count != samples)
+        throw DataError(cat("[core.Batch] the entry '", entry, "' has ", count, " samples, but the batch ", samples,
+                            ": a batch can be cut (by dp, by micro_batches) only if all of its entries have as many. "
+                            "Loaders that are combined need batches of one size then: drop_last, one batch_size."));
+    };
+    const auto first = static_cast<std::ptrdiff_t>(start), count = static_cast<std::ptrdiff_t>(length);
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
+      if (tensor->dim() > 0) require_samples(tensor->size(0));
       out.add(name, tensor->dim() > 0 ? tensor->narrow(0, start, length) : *tensor);
     } else if (const auto* tensors = std::get_if<std::vector<Tensor>>(&value)) {
-      const auto from = tensors->begin() + static_cast<std::ptrdiff_t>(first);
-      out.add(name, std::vector<Tensor>(from, from + static_cast<std::ptrdiff_t>(count)));
+      require_samples(static_cast<int64_t>(tensors->size()));
+      out.add(name, std::vector<Tensor>(tensors->begin() + first, tensors->begin() + first + count));
     } else {
-      const auto from = std::get<std::vector<std::string>>(value).begin() + static_cast<std::ptrdiff_t>(first);
-      out.add(name, std::vector<std::string>(from, from + static_cast<std::ptrdiff_t>(count)));
+      const auto& texts = std::get<std::vector<std::string>>(value);
+      require_samples(static_cast<int64_t>(texts.size()));
+      out.add(name, std::vector<std::string>(texts.begin() + first, texts.begin() + first + count));
     }
   }
   return out;
@@ -132,7 +142,9 @@ Batch Batch::narrow(int64_t start, int64_t length) const {
 
 void convert_floating(Batch& batch, at::ScalarType dtype) {
   for (auto& [name, value] : batch)
-    if (auto* tensor = std::get_if<Tensor>(&value); tensor && tensor->is_floating_point() && tensor->scalar_type() != dtype) *tensor = tensor->to(dtype);
+    if (auto* tensor = std::get_if<Tensor>(&value);
+        tensor && tensor->is_floating_point() && tensor->scalar_type() != dtype)
+      *tensor = tensor->to(dtype);
 }
 
 }  // namespace fulgur

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
@@ -133,17 +135,23 @@ bool fits(const ConfigNode& node, const TypeInfo& type) {
   double number = 0;
   if (node.is_null()) return type.nullable || type.kind == Kind::object;
   switch (type.kind) {
-    case Kind::boolean: return is_plain_scalar(node) && parse_bool(node.text());
-    case Kind::integer: return is_plain_scalar(node) && parse_integer(node.text(), whole) == Parsed::ok;
-    case Kind::number: return is_plain_scalar(node) && parse_number(node.text(), number) == Parsed::ok;
+    case Kind::boolean:
+      return is_plain_scalar(node) && parse_bool(node.text());
+    case Kind::integer:
+      return is_plain_scalar(node) && parse_integer(node.text(), whole) == Parsed::ok;
+    case Kind::number:
+      return is_plain_scalar(node) && parse_number(node.text(), number) == Parsed::ok;
     case Kind::string:
     case Kind::path:
       if (!type.units.empty()) return node.is_scalar() && Interval::parse(node.text()).has_value();
       return node.is_scalar() && (type.choices.empty() || contains(type.choices, node.text()));
-    case Kind::list: return node.is_list();
+    case Kind::list:
+      return node.is_list();
     case Kind::map:
-    case Kind::object: return node.is_map();
-    case Kind::component: return node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
+    case Kind::object:
+      return node.is_map();
+    case Kind::component:
+      return node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
     case Kind::any_of:
       return std::any_of(type.parts.begin(), type.parts.end(), [&](const TypeInfo& part) { return fits(node, part); });
   }
@@ -230,13 +238,16 @@ bool check_alternatives(const ConfigNode& node, const TypeInfo& type, Problems& 
 
 std::string type_text(const TypeInfo& type) {
   std::string text;
-  if (!type.choices.empty()) text = "one of " + join(type.choices);
+  if (!type.choices.empty())
+    text = "one of " + join(type.choices);
   else if (type.kind == Kind::any_of) {
     std::vector<std::string> parts;
     for (const TypeInfo& part : type.parts) {
       const std::string range = range_text(part);
-      if (part.choices.size() == 1) parts.push_back(part.choices[0]);
-      else parts.push_back(range.empty() ? type_text(part) : cat(part.name, " (", range, ")"));
+      if (part.choices.size() == 1)
+        parts.push_back(part.choices[0]);
+      else
+        parts.push_back(range.empty() ? type_text(part) : cat(part.name, " (", range, ")"));
     }
     text = join(parts, " or ");
   } else if (type.kind == Kind::list && !type.parts.empty()) {
@@ -290,9 +301,12 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       if (key == "<<")
         hint =
             "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own";
-      if (hint) problems.add(where, key_path, "unknown key; " + *hint);
-      else if (names.empty()) problems.add(where, key_path, "unknown key; there are no options here");
-      else problems.add(where, key_path, "unknown key" + did_you_mean(key, names));
+      if (hint)
+        problems.add(where, key_path, "unknown key; " + *hint);
+      else if (names.empty())
+        problems.add(where, key_path, "unknown key; there are no options here");
+      else
+        problems.add(where, key_path, "unknown key" + did_you_mean(key, names));
       continue;
     }
     const Field& field = *found->second;
@@ -389,6 +403,26 @@ bool read_double(const ConfigNode& node, double& value, Problems& problems, cons
   return parsed == Parsed::ok;
 }
 
+bool read_float(const ConfigNode& node, float& value, Problems& problems, const std::string& path) {
+  double wide = 0;
+  if (!read_double(node, wide, problems, path)) return false;
+  if (std::isfinite(wide) && std::abs(wide) > static_cast<double>(std::numeric_limits<float>::max())) {
+    problems.add(node.where, path, "does not fit a float; got " + node.describe());
+    return false;
+  }
+  value = static_cast<float>(wide);
+  return true;
+}
+
+ConfigNode write_float(float value) {
+  if (!std::isfinite(value)) return ConfigNode::number(value);
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, value);
+  double shortest = 0;
+  std::from_chars(text, end, shortest);
+  return ConfigNode::number(shortest);
+}
+
 bool read_string(const ConfigNode& node, std::string& value, Problems& problems, const std::string& path) {
   if (!node.is_scalar()) {
     wrong_type(node, FieldTraits<std::string>::type(), problems, path);
@@ -438,8 +472,10 @@ bool read_length(const ConfigNode& node, Length& value, Problems& problems, cons
 }
 
 TypeInfo interval_type(std::vector<std::string> units) {
-  return {.kind = TypeInfo::Kind::string, .name = cat("interval (", join(units), ")"),
-          .pattern = cat("^[0-9.]+(", join(units, "|"), ")$"), .units = std::move(units)};
+  return {.kind = TypeInfo::Kind::string,
+          .name = cat("interval (", join(units), ")"),
+          .pattern = cat("^[0-9.]+(", join(units, "|"), ")$"),
+          .units = std::move(units)};
 }
 
 }  // namespace detail

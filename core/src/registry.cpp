@@ -40,8 +40,8 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
   if (!near.empty()) return text + near;
   constexpr size_t kMostNames = 20;
   constexpr std::string_view kOwn =
-      ". Where is a class of your own? Name its plug-in with --plugin FILE.so, or link the object file that registers it "
-      "into the program: the linker leaves out what nobody calls of a static library";
+      ". If it is a class of yours, name its plug-in (--plugin FILE.so), or link the object that registers it into the "
+      "program: of a static library, the linker takes only what is referred to";
   if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names), kOwn);
   return cat(text, "; `trainer list ", registry.kind(), "` shows all", kOwn);
 }
@@ -194,7 +194,8 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     if (is_option)
       problems.add(where_key, join_path(path, key), "unknown key; options of a component stand under init_args");
-    else problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
+    else
+      problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
   }
   ConfigNode no_args;
   no_args.where = name != nullptr ? name->where : node.where;

@@ -125,9 +125,12 @@ void PlacedStrategy::before_forward(LightningModule&, GradSync) { copy_values();
 
 std::vector<StepPart> PlacedStrategy::split(LightningModule& module, const Batch& batch, Stage) {
   copy_values();
+  const std::vector<int64_t> sizes = nn::even_parts(batch.size(), micro_batches_);
+  // Whole, whatever entries it has: those of combined loaders differ in their numbers of samples.
+  if (sizes.size() < 2) return {};
   std::vector<StepPart> parts;
   int64_t begin = 0;
-  for (const int64_t size : nn::even_parts(batch.size(), micro_batches_)) {
+  for (const int64_t size : sizes) {
     parts.push_back({.module = &module, .batch = batch.narrow(begin, size), .share = static_cast<double>(size) / static_cast<double>(batch.size())});
     begin += size;
   }

@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "fulgur/core/errors.h"
+#include "support/expect_error.h"
 
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
@@ -33,6 +34,14 @@ TEST_CASE("Batch names its entries when one is missing") {
 TEST_CASE("Batch refuses two entries of one name") {
   Batch batch{{"x", at::zeros({1})}};
   CHECK_THROWS_AS(batch.add("x", at::zeros({1})), Error);
+}
+
+TEST_CASE("a Batch whose entries have different numbers of samples cannot be cut") {
+  const Batch tensors({Batch::Entry{"x", at::ones({3, 2})}, Batch::Entry{"second/x", at::ones({5, 2})}});
+  CHECK(message_of<DataError>([&] { tensors.narrow(0, 1); }).find("'second/x' has 5 samples, but the batch 3") !=
+        std::string::npos);
+  const Batch texts({Batch::Entry{"x", at::ones({3})}, Batch::Entry{"name", std::vector<std::string>{"a"}}});
+  CHECK(message_of<DataError>([&] { texts.narrow(0, 1); }).find("'name' has 1 samples") != std::string::npos);
 }
 
 TEST_CASE("Batch narrows tensors and lists alike") {

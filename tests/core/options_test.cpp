@@ -128,6 +128,28 @@ TEST_CASE("F40 a value out of its range is refused and leaves the default") {
   CHECK(says(read("inner", ConfigNode::map({{"depth", ConfigNode::integer(0)}})), "inner.depth: must be at least 1"));
 }
 
+TEST_CASE("a float is read as the nearest one, and written as the shortest number that is read as it") {
+  struct Single {
+    float rate = 0.1F;
+    void fields(Fields& f) { f(rate, "rate", "A rate."); }
+  };
+  const auto read = [](Single& options, const std::string& text) {
+    Fields fields;
+    options.fields(fields);
+    Problems problems;
+    fields.read(ConfigNode::map({{"rate", ConfigNode::scalar(text)}}), problems, "o");
+    return problems.report();
+  };
+  Single options;
+  Fields fields;
+  options.fields(fields);
+  CHECK(fields.write().find("rate")->text() == "0.1");
+  CHECK(read(options, "0.7").empty());
+  CHECK(options.rate == 0.7F);
+  CHECK(read(options, "1e39").find("does not fit a float; got 1e39") != std::string::npos);
+  CHECK(options.rate == 0.7F);
+}
+
 TEST_CASE("F40 wrong kinds and null are refused") {
   CHECK(says(read("count", ConfigNode::null()), "expected int"));
   CHECK(says(read("name", ConfigNode::null()), "expected string"));

@@ -66,7 +66,10 @@ TEST_CASE("a component is made from its name and options") {
 TEST_CASE("F45 an unknown component names its kind and the nearest names") {
   CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
   CHECK(read_report(ConfigNode::scalar("Zebrafish")) ==
-        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake");
+        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake. If it is a class of yours, name its "
+        "plug-in "
+        "(--plugin FILE.so), or link the object that registers it into the program: of a static library, the linker "
+        "takes only what is referred to");
 }
 
 TEST_CASE("F45 a class of another kind is said to be one") {

@@ -111,6 +111,10 @@ Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
   return {};
 }
 
+void DifferentialNet::on_validation_epoch_end() {
+  log("rank_mean", static_cast<double>(global_rank()), {.sync_dist = true});
+}
+
 Outputs DifferentialNet::test_step(const Batch& batch, int64_t, int64_t) {
   log("test_loss", error(batch));
   return {};

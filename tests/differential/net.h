@@ -34,6 +34,7 @@ class DifferentialNet : public LightningModule {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end() override;
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  void on_validation_epoch_end() override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   std::optional<int64_t> num_tokens(const Batch& batch) const override;

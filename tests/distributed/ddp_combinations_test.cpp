@@ -112,7 +112,7 @@ TEST_CASE(
   REQUIRE(all_exit(fit(folder.path(), from, kBatch * from, options + Arguments{"--trainer.max_steps", stop_at}), 0));
   const auto runs = fit(folder.path(), to, kBatch * to, options + Arguments{"--resume"});
   REQUIRE(all_exit(runs, 0));
-  CHECK(says(runs[0].err, "1 epochs"));
+  CHECK(says(runs[0].err, "1 epoch,"));
   CHECK(says(runs[0].err, "a batch of all processes has " + std::to_string(kBatch * to) + " samples, where it had " +
                               std::to_string(kBatch * from)));
   // The epoch was validated at its end.

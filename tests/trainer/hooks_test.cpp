@@ -91,14 +91,15 @@ TEST_CASE("hooks of a fit without accumulation, over two epochs, and of a resume
   record(options, data(), {}, false, nullptr, &report);
   options.max_steps = -1;
   expected = beginning("fit");
-  append(expected, both({"on_load_checkpoint", "on_fit_start", "on_train_start"}));
+  expected.insert(expected.end() - 1, {"on_load_checkpoint", "c.on_load_checkpoint"});  // before configure_optimizers
+  append(expected, both({"on_fit_start", "on_train_start"}));
   epoch(expected, 1);  // no on_train_epoch_start: the epoch has begun in the first part
   append(expected, both({"on_train_end", "on_fit_end"}));
   append(expected, ending());
   check_same(record(options, data(), report.last_checkpoint->string()), expected);
 }
 
-TEST_CASE("hooks of an early stop in mid-epoch: no end of the epoch, but of training and fit") {
+TEST_CASE("hooks of an early stop in mid-epoch: a validation, no end of the epoch, but of training and fit") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   auto stop = std::make_shared<LambdaCallback>(LambdaCallback::Hooks{.on_train_batch_end = [](RunContext& run, const StepOutput&, const Batch&, int64_t i) {
@@ -111,6 +112,7 @@ TEST_CASE("hooks of an early stop in mid-epoch: no end of the epoch, but of trai
   append(expected, both({"on_fit_start", "on_train_start", "on_train_epoch_start"}));
   append(expected, train_batch(0, true));
   append(expected, train_batch(1, true));
+  append(expected, validation(1));
   append(expected, both({"on_train_end"}));
   append(expected, saved());
   append(expected, both({"on_fit_end"}));

@@ -59,7 +59,8 @@ class FULGUR_API Batch {
   /// asynchronously on the current stream.
   Batch to(const at::Device& device, bool non_blocking = false) const;
   Batch pin_memory() const;
-  /// Samples [start, start + length) as views.
+  /// Samples [start, start + length) as views. Throws a DataError if an entry has another number of samples than the
+  /// batch has; tensors without dimensions are shared.
   Batch narrow(int64_t start, int64_t length) const;
 
   auto begin() const { return entries_.begin(); }

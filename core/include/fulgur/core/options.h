@@ -168,6 +168,8 @@ namespace detail {
 FULGUR_API bool read_bool(const ConfigNode&, bool&, Problems&, const std::string& path);
 FULGUR_API bool read_int(const ConfigNode&, int64_t&, Problems&, const std::string& path);
 FULGUR_API bool read_double(const ConfigNode&, double&, Problems&, const std::string& path);
+FULGUR_API bool read_float(const ConfigNode&, float&, Problems&, const std::string& path);
+FULGUR_API ConfigNode write_float(float);
 FULGUR_API bool read_string(const ConfigNode&, std::string&, Problems&, const std::string& path);
 FULGUR_API bool read_batch_limit(const ConfigNode&, BatchLimit&, Problems&, const std::string& path);
 FULGUR_API bool read_interval(const ConfigNode&, Interval&, Problems&, const std::string& path);
@@ -205,6 +207,14 @@ struct FieldTraits<double> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::number, .name = "float"}; }
   static bool read(const ConfigNode& n, double& v, Problems& p, const std::string& path) { return detail::read_double(n, v, p, path); }
   static ConfigNode write(double v) { return ConfigNode::number(v); }
+};
+
+template <>
+struct FieldTraits<float> {
+  static TypeInfo type() { return FieldTraits<double>::type(); }
+  static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) { return detail::read_float(n, v, p, path); }
+  /// The shortest number that is read as the same value.
+  static ConfigNode write(float v) { return detail::write_float(v); }
 };
 
 template <>
@@ -387,6 +397,9 @@ struct FieldTraits<T> {
 
 template <class T>
 FieldRef Fields::operator()(T& member, std::string_view name, std::string_view doc) {
+  static_assert(requires { FieldTraits<T>::type(); },
+                "fulgur::Fields: an option of this type cannot be read from a config; take bool, an integer, float, double, std::string, a "
+                "std::vector, std::optional or map of them, or specialise fulgur::FieldTraits<T>");
   Field& field = append(name, doc, FieldTraits<T>::type());
   T* target = &member;
   field.read = [target](const ConfigNode& node, Problems& problems, const std::string& path) {
