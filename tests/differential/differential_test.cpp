@@ -1,4 +1,5 @@
 // Runs that a seed makes up, done in two ways that must come to the same. FULGUR_SEEDS=FIRST:COUNT says which seeds.
+// With FULGUR_SEED_FOLDER=FOLDER, what the last run of a seed has written stays there, and nothing is made simpler.
 #include <catch2/catch_test_macros.hpp>
 
 #include <chrono>
@@ -28,6 +29,11 @@ Seeds seeds() {
 }
 
 Verdict check(Verdict (*relation)(const Plan&, const std::filesystem::path&), const Plan& plan) {
+  if (const char* kept = std::getenv("FULGUR_SEED_FOLDER")) {
+    std::filesystem::remove_all(kept);
+    std::filesystem::create_directories(kept);
+    return relation(plan, kept);
+  }
   const TemporaryFolder folder;
   return relation(plan, folder.path());
 }
@@ -62,7 +68,8 @@ void for_all_seeds(Verdict (*relation)(const Plan&, const std::filesystem::path&
     if (!verdict.bad()) continue;
     std::cout << "seed " << seed << ": " << verdict.text << std::endl;
     // A config that is refused says itself why.
-    const Plan simple = verdict.kind == Verdict::Kind::refused ? plan : shrunk(relation, plan, verdict);
+    const bool as_it_is = verdict.kind == Verdict::Kind::refused || std::getenv("FULGUR_SEED_FOLDER") != nullptr;
+    const Plan simple = as_it_is ? plan : shrunk(relation, plan, verdict);
     FAIL_CHECK("seed " << seed << ", the simplest plan that fails so:\n"
                        << to_yaml(config_of(simple, "/tmp/differential")) << "\n"
                        << verdict.text);

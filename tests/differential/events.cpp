@@ -40,9 +40,13 @@ void DifferentialEvents::setup(RunContext&, Verb) {
 
 void DifferentialEvents::on_train_start(RunContext& run) {
   // A process that was ended before its first checkpoint has left notes under the same number.
+  constexpr int64_t kMostRanks = 8;
   std::error_code error;
   fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), error);
-  if (run.rank() == 0) std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
+  if (run.rank() != 0) return;
+  for (int64_t rank = run.world_size(); rank < kMostRanks; ++rank)
+    fs::remove(fs::path(options_.folder) / "seen" / cat(life_, ".", rank), error);
+  std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
 }
 
 void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch&, int64_t) { at(run, "batch_start"); }
