@@ -48,9 +48,9 @@ class Maker {
       if (one_in(3)) t["gradient_clip_algorithm"] = "value";
     }
     t["precision"] = one_of({"64-true", "64-true", "32-true", "32-true", "bf16-mixed", "bf16-true"});
-    if (one_in(4)) t["limit_train_batches"] = one_of({2, 3, 5, 0.5, 0.7});
+    if (one_in(4)) t["limit_train_batches"] = one_of({2, 3, 5, 7, 9, 0.5, 0.7});
     if (one_in(4)) t["limit_val_batches"] = one_of({1, 2, 0.5});
-    if (one_in(2)) t["val_check_interval"] = one_of({1, 2, 3, 0.3, 0.5, "2st", "5sa", "7tok", "1ep"});
+    if (one_in(2)) t["val_check_interval"] = one_of({1, 2, 3, 0.3, 0.5, "2st", "5sa", "23sa", "7tok", "41tok", "1ep"});
     if (one_in(4)) t["check_val_every_n_epoch"] = one_of({2, nullptr});
     if (t.contains("val_check_interval") && t["val_check_interval"].is_string()) t["check_val_every_n_epoch"] = nullptr;
     t["num_sanity_val_steps"] = number(0, 2);
@@ -92,7 +92,7 @@ class Maker {
     const int64_t batch = d["batch_size"].get<int64_t>();
     d["num_train"] = norm ? batch * number(2, 7) : number(3, 26);
     d["order"] = one_of({"sequential", "shuffled", "shuffled", "weighted"});
-    if (one_in(5)) d["kind"] = "stream";
+    if (one_in(4)) d["kind"] = "stream";
     if (one_in(5)) {
       d["second"] = norm ? batch * number(1, 4) : number(1, 14);
       d["mode"] = one_of({"max_size_cycle", "min_size", "max_size", "sequential"});
@@ -194,7 +194,7 @@ class Maker {
           options["every_n_train_steps"] = number(1, 4);
           break;
         case 1:
-          options["every"] = one_of({"2st", "7sa", "1ep", "11tok"});
+          options["every"] = one_of({"2st", "7sa", "29sa", "1ep", "11tok", "47tok"});
           break;
         case 2:
           options["every_n_epochs"] = number(1, 2);

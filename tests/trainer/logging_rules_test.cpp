@@ -298,3 +298,41 @@ TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") 
   // 1,000 graphs would hold 1,000 × 256 KB.
   CHECK((module->at_end - module->at_100) * getpagesize() < 8 * 1024 * 1024);
 }
+
+TEST_CASE("a metric of steps and epochs is the epoch's once that has ended, whatever log_every_n_steps is") {
+  // At the end of an epoch, what callbacks and schedules follow.
+  struct Watcher : Callback {
+    std::vector<double> ended, running;
+    Phase phase() const override { return Phase::decide; }
+    void on_train_epoch_end(RunContext& run) override {
+      ended.push_back(*run.metric("train_loss"));
+      CHECK(ended.back() == *run.metric("train_loss_epoch"));
+    }
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      running.push_back(*run.metric("train_loss"));
+      CHECK(running.back() == *run.metric("train_loss_step"));
+    }
+  };
+  struct Both : SelfPlanned {
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      const Tensor loss = at::mse_loss(forward(batch[0]), batch[1]);
+      log("train_loss", loss, {.on_step = true, .on_epoch = true});
+      return loss;
+    }
+  };
+  std::vector<double> of_each_step;
+  for (const int64_t every : {1, 3, 7}) {
+    const TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 3;
+    options.log_every_n_steps = every;
+    const auto watcher = std::make_shared<Watcher>();
+    Parts parts;
+    parts.callbacks = {watcher};
+    parts.seed = 7;
+    at::manual_seed(7);
+    Trainer(options, parts).fit(std::make_shared<Both>(), regression_data());
+    if (every == 1) of_each_step = watcher->ended;
+    CHECK(watcher->ended == of_each_step);
+  }
+}

@@ -345,6 +345,8 @@ std::optional<double> LogStore::newest(std::string_view final_name) {
   for (auto& s : slots_) {
     if (!s->on_step || s->step.count == 0) continue;
     if (s->name != final_name && !(s->on_epoch && s->name + "_step" == final_name)) continue;
+    // The epoch has ended since the last step: its value is the newest, though the window of steps is still open.
+    if (s->name == final_name && s->on_epoch && s->epoch.count == 0) continue;
     if (s->step.device_used) read_running(s->stage);
     return finish(s->step, s->options.reduce_fx);
   }
