@@ -272,6 +272,7 @@ StateTree Run::published_metrics() const {
 }
 
 StateTree Run::logger_states() const {
+  if (validation_start_) return validation_start_->loggers;
   StateTree::List states;
   for (const auto& logger : active_loggers) {
     StateTree state = nullptr;
@@ -334,7 +335,9 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
                                     {"window_losses", window_losses},
                                     {"validation_pending", validation_pending},
                                     {"validated_at", validated_at},
-                                    {"logged_step", logged_step_}});
+                                    {"logged_step", logged_step_},
+                                    {"evaluation_batches", validation_start_ ? validation_start_->evaluation_batches
+                                                                             : evaluation_batches_}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
     for (const auto& [name, value] : unique_parameters(*model))
