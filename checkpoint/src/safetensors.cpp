@@ -35,7 +35,8 @@ Tensor plain(const Tensor& tensor) {
 
 const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor) {
   if (const char* text = safetensors_dtype(dtype)) return text;
-  throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(tensor), "' has dtype ", c10::toString(dtype), ", which the format cannot hold."));
+  throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(tensor), "' has dtype ", c10::toString(dtype),
+                            ", which the format cannot hold."));
 }
 
 std::string make_safetensors_prefix(const SafetensorsHeader& header) {

@@ -157,13 +157,16 @@ TEST_CASE("combined loaders resume at any batch, and a batch can go back") {
 }
 
 TEST_CASE("the last batch of a combined epoch can go back, also once the loader has said that there is no other") {
-  const auto mode = GENERATE(CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential);
+  const auto mode =
+      GENERATE(CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential);
   const bool sized = GENERATE(true, false);
   const auto [a, b] = GENERATE(table<int64_t, int64_t>({{4, 6}, {6, 4}, {10, 2}, {2, 10}, {4, 4}}));
   CAPTURE(static_cast<int>(mode), sized, a, b);
   const auto make = [&, a = a, b = b] {
     return std::make_shared<CombinedLoader>(
-        std::vector<CombinedLoader::Named>{{"a", sized ? loader_of(a, true) : stream(a)}, {"b", sized ? loader_of(b, true) : stream(b)}}, mode);
+        std::vector<CombinedLoader::Named>{{"a", sized ? loader_of(a, true) : stream(a)},
+                                           {"b", sized ? loader_of(b, true) : stream(b)}},
+        mode);
   };
   const auto rest_from = [&](const StateTree& state) {
     const auto after = make();

@@ -76,7 +76,9 @@ TEST_CASE("F26: prediction files of several ranks are those of one process to th
   for (const int world : {1, 2, 3}) {
     const TemporaryFolder folder;
     // Batches of one sample: the bits of a kernel may depend on the number of rows.
-    REQUIRE(all_exit(start("predict", world, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "1"}), 0));
+    REQUIRE(all_exit(start("predict", world, folder,
+                           {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "1"}),
+                     0));
     const std::filesystem::path run = run_folder(folder.path());
     const std::string files = read_text(run / "predictions.safetensors") + read_text(run / "predictions.jsonl");
     if (world == 1) one = files;
@@ -90,7 +92,9 @@ TEST_CASE("F26: a rank that fails in predict, or rank 0 that cannot write, ends 
   const auto checkpoint = trained(weights);
   const TemporaryFolder folder;
   const auto predict = [&](const std::string& trouble, const std::string& rank) {
-    return start("predict", 3, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "4", "--model.trouble", trouble, "--model.trouble_rank", rank});
+    return start("predict", 3, folder,
+                 {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "4",
+                  "--model.trouble", trouble, "--model.trouble_rank", rank});
   };
   const std::string trouble = GENERATE("throw_in_predict", "predictions_in_the_way", "other_predictions");
   const std::string rank = trouble == "predictions_in_the_way" ? "0" : "2";

@@ -293,9 +293,9 @@ PredictReport predict(Run& run) {
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[Stage::predict].loaders.size());
-  report.samples = run_loaders(
-      run, Stage::predict, std::nullopt,
-      [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); });
+  report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
+    collected[loader].add(outputs, count);
+  });
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();

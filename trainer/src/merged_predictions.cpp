@@ -41,8 +41,8 @@ std::vector<Column> columns_of(const StateTree& looks) {
 std::string text_of(const std::vector<Column>& columns) {
   std::vector<std::string> texts;
   for (const Column& column : columns)
-    texts.push_back(cat("'", escape_controls(column.name), "' (", c10::toString(column.dtype), " ",
-                        shape_text(column.row), ")"));
+    texts.push_back(
+        cat("'", escape_controls(column.name), "' (", c10::toString(column.dtype), " ", shape_text(column.row), ")"));
   return texts.empty() ? "nothing" : join(texts);
 }
 
