@@ -59,6 +59,21 @@ void DurableFile::write(const void* data, size_t bytes) {
   started_ = written_;
 }
 
+void DurableFile::write_at(uint64_t place, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = system_calls().pwrite(fd_, next, bytes, static_cast<off_t>(place));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("writing");
+    }
+    if (written == 0) throw_errno("writing", path_, EIO);
+    next += written;
+    bytes -= static_cast<size_t>(written);
+    place += static_cast<uint64_t>(written);
+  }
+}
+
 void DurableFile::commit() {
   while (system_calls().fsync(fd_) != 0)
     if (errno != EINTR) fail("syncing");

@@ -33,6 +33,8 @@ class DurableFile {
   void reserve(uint64_t bytes);
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// The same at a place of the file; where `write` writes next does not change.
+  void write_at(uint64_t place, const void* data, size_t bytes);
   /// fsync and close.
   void commit();
 

@@ -17,11 +17,6 @@ constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kHalf, "F16"},       {at::kBFloat16, "BF16"}, {at::kInt, "I32"}, {at::kUInt32, "U32"}, {at::kFloat, "F32"},
     {at::kLong, "I64"},       {at::kUInt64, "U64"}, {at::kDouble, "F64"}, {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e4m3fn, "F8_E4M3"}};
 
-const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor) {
-  if (const char* text = safetensors_dtype(dtype)) return text;
-  throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(tensor), "' has dtype ", c10::toString(dtype), ", which the format cannot hold."));
-}
-
 void check_can_be_written(const std::string& name, const Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided)
     throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(name), "' is ", tensor.defined() ? "a sparse tensor" : "undefined",
@@ -37,6 +32,19 @@ Tensor plain(const Tensor& tensor) {
 }
 
 }  // namespace
+
+const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor) {
+  if (const char* text = safetensors_dtype(dtype)) return text;
+  throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(tensor), "' has dtype ", c10::toString(dtype),
+                            ", which the format cannot hold."));
+}
+
+std::string make_safetensors_prefix(const SafetensorsHeader& header) {
+  const std::string text = make_safetensors_header(header);
+  std::string prefix;
+  for (int i = 0; i < 8; ++i) prefix += static_cast<char>(static_cast<uint64_t>(text.size()) >> (8 * i));
+  return prefix + text;
+}
 
 uint64_t safetensors_bytes(const NamedTensors& tensors) {
   uint64_t bytes = 0;
@@ -57,13 +65,10 @@ FileRecord write_safetensors_file(const std::filesystem::path& path, const Named
     header.entries.push_back({name, name_of_dtype(tensor.scalar_type(), name), tensor.sizes().vec(), offset, offset + bytes});
     offset += bytes;
   }
-  const std::string text = make_safetensors_header(header);
-  unsigned char length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(static_cast<uint64_t>(text.size()) >> (8 * i));
-  HashedFile file(path, sizeof length + text.size() + offset);
+  const std::string prefix = make_safetensors_prefix(header);
+  HashedFile file(path, prefix.size() + offset);
   file.begin_part(kHeaderPart);
-  file.write(length, sizeof length);
-  file.write(text);
+  file.write(prefix);
   for (const auto& [name, tensor] : tensors) {
     file.begin_part(name);
     const Tensor on_host = plain(tensor);

@@ -16,6 +16,12 @@ FileRecord write_safetensors_file(const std::filesystem::path& path, const Named
 /// Bytes that write_safetensors_file will write, nearly: without the header.
 uint64_t safetensors_bytes(const NamedTensors& tensors);
 
+/// As safetensors_dtype; throws a CheckpointError that names `tensor` where the format cannot hold the dtype.
+const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor);
+
+/// All that a file has before its tensors.
+std::string make_safetensors_prefix(const SafetensorsHeader& header);
+
 /// The first 8 bytes of a file as the length of its header.
 uint64_t header_length(const unsigned char (&bytes)[8]);
 

@@ -12,6 +12,7 @@ struct SystemCalls {
   virtual ~SystemCalls() = default;
   virtual int open(const char* path, int flags, mode_t mode);
   virtual ssize_t write(int fd, const void* data, size_t bytes);
+  virtual ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at);
   virtual int fallocate(int fd, off_t bytes);
   virtual int start_writing_back(int fd, off_t begin, off_t bytes);
   virtual int fsync(int fd);

@@ -1,6 +1,7 @@
 #include "fulgur/data/combined_loader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
@@ -22,6 +23,7 @@ CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : 
         throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
     parts_.push_back({std::move(name), std::move(loader)});
   }
+  position_ = collect();
 }
 
 std::optional<int64_t> CombinedLoader::size() const {
@@ -70,61 +72,74 @@ bool CombinedLoader::keep_order() {
 
 void CombinedLoader::start_epoch(int64_t epoch) {
   epoch_ = epoch;
+  over_ = false;
+  stale_ = true;
+  before_last_.reset();
+  go_to(loaded_ && loaded_->at("epoch").as_int() == epoch ? &*loaded_ : nullptr);
+  loaded_.reset();
+  position_ = collect();
+}
+
+void CombinedLoader::go_to(const StateTree* state) {
+  stale_ = true;  // until all parts are there
   batches_ = 0;
   current_ = 0;
-  over_ = false;
-  for (Part& part : parts_) part.cycle = 0, part.ended = part.gave = false;
-  if (loaded_ && loaded_->at("epoch").as_int() == epoch) {
-    const auto& states = loaded_->at("loaders").as_list();
+  for (Part& part : parts_) part.cycle = 0, part.ended = false;
+  if (state) {
+    const auto& states = state->at("loaders").as_list();
     if (states.size() != parts_.size())
       throw DataError(cat("[data.CombinedLoader] the checkpoint must have as many loaders; it has ", states.size(),
                           ", this run ", parts_.size(), ". Resume with the loaders that it was made with."));
-    batches_ = loaded_->at("batches").as_int();
-    current_ = static_cast<size_t>(loaded_->at("current").as_int());
+    batches_ = state->at("batches").as_int();
+    current_ = static_cast<size_t>(state->at("current").as_int());
     for (size_t i = 0; i < parts_.size(); ++i) {
       parts_[i].cycle = states[i].at("cycle").as_int();
       parts_[i].ended = states[i].at("ended").as_bool();
       parts_[i].loader->load_state(states[i].at("state"));
     }
   }
-  for (Part& part : parts_) part.loader->start_epoch(epoch_of_cycle(epoch, part.cycle));
-  loaded_.reset();
+  for (Part& part : parts_) part.loader->start_epoch(epoch_of_cycle(epoch_, part.cycle));
+  stale_ = false;
 }
 
 bool CombinedLoader::next(Batch& out) {
-  for (Part& part : parts_) part.gave = false;
   if (over_) return false;
+  if (stale_) go_to(&position_);
   const auto known = size();
-  over_ =
-      (known && batches_ >= *known) || !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
+  over_ = known && batches_ >= *known;
   if (over_) return false;
+  // Some parts may have given a batch by the time that another one fails or ends the epoch.
+  stale_ = true;
+  over_ = !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
+  if (over_) return false;
+  stale_ = false;
   ++batches_;
+  before_last_ = std::exchange(position_, collect());
   return true;
 }
 
 bool CombinedLoader::next_sequential(Batch& out) {
   for (; current_ < parts_.size(); ++current_) {
-    if (!parts_[current_].loader->next(out)) continue;
-    parts_[current_].gave = true;
-    return true;
+    if (parts_[current_].loader->next(out)) return true;
   }
   return false;
 }
 
 bool CombinedLoader::next_together(Batch& out) {
   Batch all;
+  const auto all_ended = [this] {
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.ended; });
+  };
+  if (mode_ == CombinedMode::max_size && all_ended()) return false;
   for (Part& part : parts_) {
     if (mode_ == CombinedMode::max_size && part.ended) continue;
     Batch batch;
-    part.gave = part.loader->next(batch);
-    if (!part.gave) {
+    if (!part.loader->next(batch)) {
       part.ended = true;
-      if (mode_ == CombinedMode::min_size) return false;
-      if (std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.ended; })) return false;
+      if (mode_ == CombinedMode::min_size || all_ended()) return false;
       if (mode_ == CombinedMode::max_size) continue;
       part.loader->start_epoch(epoch_of_cycle(epoch_, ++part.cycle));
-      part.gave = part.loader->next(batch);
-      if (!part.gave)
+      if (!part.loader->next(batch))
         throw DataError(
             cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to begin again; it has none."));
     }
@@ -135,14 +150,11 @@ bool CombinedLoader::next_together(Batch& out) {
 }
 
 void CombinedLoader::unread() {
-  bool any = false;
-  for (Part& part : parts_) {
-    if (!part.gave) continue;
-    part.loader->unread();
-    part.gave = false;
-    any = true;
-  }
-  if (any) --batches_;
+  if (!before_last_) return;
+  position_ = std::move(*before_last_);
+  before_last_.reset();
+  over_ = false;
+  stale_ = true;  // not brought there now: that waits for the parts, and the run may be about to end
 }
 
 StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {
@@ -175,8 +187,7 @@ StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) co
   return result;
 }
 
-StateTree CombinedLoader::state() const {
-  if (loaded_) return *loaded_;
+StateTree CombinedLoader::collect() const {
   StateTree::List states;
   for (const Part& part : parts_)
     states.push_back(StateTree::map({{"cycle", part.cycle}, {"ended", part.ended}, {"state", part.loader->state()}}));
@@ -185,6 +196,8 @@ StateTree CombinedLoader::state() const {
                          {"current", static_cast<int64_t>(current_)},
                          {"loaders", std::move(states)}});
 }
+
+StateTree CombinedLoader::state() const { return loaded_ ? *loaded_ : position_; }
 
 void CombinedLoader::load_state(const StateTree& state) {
   const int64_t epoch = state.at("epoch").as_int(), batches = state.at("batches").as_int(),

@@ -29,6 +29,9 @@ class FaultCalls : public detail::SystemCalls {
   ssize_t write(int fd, const void* data, size_t bytes) override {
     return around_("write", [&] { return SystemCalls::write(fd, data, shorten ? shorten(bytes) : bytes); });
   }
+  ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) override {
+    return around_("pwrite", [&] { return SystemCalls::pwrite(fd, data, shorten ? shorten(bytes) : bytes, at); });
+  }
   int fallocate(int fd, off_t bytes) override {
     return as_int(around_("fallocate", [&] { return SystemCalls::fallocate(fd, bytes); }));
   }

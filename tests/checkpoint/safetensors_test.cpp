@@ -13,6 +13,8 @@
 #include <ctime>
 #include <fstream>
 
+#include "checkpoint/fault_calls.h"
+#include "fulgur/checkpoint/safetensors_writer.h"
 #include "fulgur/core/errors.h"
 #include "safetensors_header.h"
 #include "support/temporary_folder.h"
@@ -51,6 +53,44 @@ TEST_CASE("safetensors: every dtype, scalars, empty and strided tensors come bac
     CHECK(by_name[name].sizes() == tensor.sizes());
     CHECK(by_name[name].equal(tensor));
   }
+}
+
+TEST_CASE("safetensors: a file written in blocks is that of one written at once, also if writes stop short") {
+  const TemporaryFolder folder;
+  const NamedTensors tensors{
+      {"a", at::arange(60).reshape({10, 2, 3}).to(at::kFloat)}, {"none", at::empty({10, 0})}, {"b", at::arange(10)}};
+  write_safetensors(folder / "whole", tensors);
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const auto& [name, value] : tensors) entries.push_back({name, value.scalar_type(), value.sizes().vec()});
+  int calls = 0;
+  FaultCalls faults([&](std::string_view name, const auto& call) -> long {
+    if (name == "pwrite" && ++calls % 2 == 0) return errno = EINTR, -1;
+    return call();
+  });
+  faults.shorten = [](size_t bytes) { return std::min<size_t>(bytes, 7); };
+  SafetensorsWriter writer(folder / "blocks", entries);
+  for (const int64_t first : {6, 0, 3})
+    for (size_t i = 0; i < tensors.size(); ++i)
+      writer.write(i, first, tensors[i].second.narrow(0, first, first == 6 ? 4 : 3));
+  writer.commit();
+  CHECK(calls > 30);
+  CHECK(read_text(folder / "blocks") == read_text(folder / "whole"));
+}
+
+TEST_CASE("safetensors: a writer in blocks names the disk's error, and refuses what the format cannot hold") {
+  const TemporaryFolder folder;
+  {
+    const FaultCalls full([&](std::string_view name, const auto& call) -> long {
+      return name == "pwrite" ? (errno = ENOSPC, -1) : call();
+    });
+    SafetensorsWriter writer(folder / "full", {{"a", at::kLong, {4}}});
+    CHECK_THROWS_WITH(writer.write(0, 0, at::arange(4)),
+                      ContainsSubstring("full") && ContainsSubstring("No space left"));
+  }
+  CHECK_THROWS_WITH(SafetensorsWriter(folder / "full", {{"a", at::kLong, {4}}}), ContainsSubstring("File exists"));
+  CHECK_THROWS_WITH(SafetensorsWriter::check({{"a", at::kComplexFloat, {4}}}), ContainsSubstring("cannot hold"));
+  CHECK_THROWS_WITH(SafetensorsWriter::check({{"a", at::kLong, {4}}, {"a", at::kLong, {4}}}),
+                    ContainsSubstring("two tensors have the name"));
 }
 
 TEST_CASE("F9 a safetensors file cut at any length is refused") {

@@ -2,6 +2,7 @@
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <catch2/generators/catch_generators.hpp>
 #include <set>
 
 #include "data_support.h"
@@ -26,6 +27,23 @@ std::shared_ptr<Loader> loader_of(int64_t samples, bool shuffle = false, int64_t
 
 std::shared_ptr<CombinedLoader> both(CombinedMode mode, bool shuffle = false) {
   return std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"a", loader_of(10, shuffle, 1)}, {"b", loader_of(4, shuffle)}}, mode);
+}
+
+struct Stream : IterableDataset {
+  int64_t end, at = 0;
+  explicit Stream(int64_t e) : end(e) {}
+  void reset(const SampleContext&) override { at = 0; }
+  std::optional<Batch> next(int64_t count, const SampleContext&) override {
+    if (at >= end) return std::nullopt;
+    at += count;
+    return Batch({Batch::Entry{"x", at::arange(at - count, at)}});
+  }
+  StateTree state() const override { return StateTree::map({{"at", at}}); }
+  void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+};
+
+std::shared_ptr<Loader> stream(int64_t samples) {
+  return std::make_shared<IterableLoader>(std::make_shared<Stream>(samples), IterableLoaderOptions{.batch_size = 2});
 }
 
 /// Each batch as `a.x=0,1 b.x=2,3`.
@@ -69,19 +87,6 @@ TEST_CASE("combined loaders end as their mode says") {
 }
 
 TEST_CASE("combined streams end as their mode says, with no size known") {
-  struct Stream : IterableDataset {
-    int64_t end, at = 0;
-    explicit Stream(int64_t e) : end(e) {}
-    void reset(const SampleContext&) override { at = 0; }
-    std::optional<Batch> next(int64_t count, const SampleContext&) override {
-      if (at >= end) return std::nullopt;
-      at += count;
-      return Batch({Batch::Entry{"x", at::arange(at - count, at)}});
-    }
-    StateTree state() const override { return StateTree::map({{"at", at}}); }
-    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
-  };
-  const auto stream = [](int64_t samples) { return std::make_shared<IterableLoader>(std::make_shared<Stream>(samples), IterableLoaderOptions{.batch_size = 2}); };
   struct Case {
     CombinedMode mode;
     std::vector<std::string> expected;
@@ -149,6 +154,70 @@ TEST_CASE("combined loaders resume at any batch, and a batch can go back") {
       CHECK(texts(*before) == rest);
     }
   }
+}
+
+TEST_CASE("the last batch of a combined epoch can go back, also once the loader has said that there is no other") {
+  const auto mode =
+      GENERATE(CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential);
+  const bool sized = GENERATE(true, false);
+  const auto [a, b] = GENERATE(table<int64_t, int64_t>({{4, 6}, {6, 4}, {10, 2}, {2, 10}, {4, 4}}));
+  CAPTURE(static_cast<int>(mode), sized, a, b);
+  const auto make = [&, a = a, b = b] {
+    return std::make_shared<CombinedLoader>(
+        std::vector<CombinedLoader::Named>{{"a", sized ? loader_of(a, true) : stream(a)},
+                                           {"b", sized ? loader_of(b, true) : stream(b)}},
+        mode);
+  };
+  const auto rest_from = [&](const StateTree& state) {
+    const auto after = make();
+    after->load_state(state);
+    after->start_epoch(1);
+    return texts(*after);
+  };
+  const auto loader = make();
+  loader->start_epoch(1);
+  const std::vector<std::string> all = texts(*loader);
+  const auto batches = static_cast<int64_t>(all.size());
+  CHECK(loader->state().at("batches").as_int() == batches);
+  CHECK(rest_from(loader->state()).empty());
+  loader->unread();
+  loader->unread();  // there is only one to give back
+  CHECK(loader->state().at("batches").as_int() == batches - 1);
+  CHECK(rest_from(loader->state()) == std::vector<std::string>{all.back()});
+  CHECK(texts(*loader) == std::vector<std::string>{all.back()});
+  CHECK(loader->state().at("batches").as_int() == batches);
+  loader->start_epoch(1);
+  CHECK(texts(*loader) == all);
+}
+
+TEST_CASE("a combined batch of which one loader fails is read again whole") {
+  const bool resumed = GENERATE(false, true);
+  const auto make = [](int* failures) {
+    const auto dataset = std::make_shared<WatchedDataset>(8, [failures](int64_t index, const SampleContext&) {
+      if (index == 4 && failures && (*failures)-- > 0) throw DataError("damaged");
+    });
+    return std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{
+        {"a", loader_of(8)}, {"b", std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 2})}});
+  };
+  int failures = 1;
+  auto loader = make(&failures);
+  loader->start_epoch(0);
+  Batch batch;
+  for (int i = 0; i < 2; ++i) REQUIRE(loader->next(batch));
+  CHECK_THROWS_AS(loader->next(batch), DataError);
+  CHECK(loader->state().at("batches").as_int() == 2);
+  if (resumed) {
+    const StateTree state = loader->state();
+    loader = make(nullptr);
+    loader->load_state(state);
+    loader->start_epoch(0);
+  }
+  for (int64_t first = 4; first < 8; first += 2) {
+    REQUIRE(loader->next(batch));
+    CHECK(batch["a.x"].const_data_ptr<int64_t>()[0] == first);
+    CHECK(batch["b.x"].const_data_ptr<int64_t>()[0] == first);
+  }
+  CHECK_FALSE(loader->next(batch));
 }
 
 TEST_CASE("a shorter loader that begins again has a new order") {

@@ -69,6 +69,46 @@ TEST_CASE("F26: predictions come in the order of the data set, from any number o
   }
 }
 
+TEST_CASE("F26: prediction files of several ranks are those of one process to the byte") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  std::string one;
+  for (const int world : {1, 2, 3}) {
+    const TemporaryFolder folder;
+    // Batches of one sample: the bits of a kernel may depend on the number of rows.
+    REQUIRE(all_exit(start("predict", world, folder,
+                           {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "1"}),
+                     0));
+    const std::filesystem::path run = run_folder(folder.path());
+    const std::string files = read_text(run / "predictions.safetensors") + read_text(run / "predictions.jsonl");
+    if (world == 1) one = files;
+    CHECK(files == one);
+    for (const auto& file : std::filesystem::directory_iterator(run)) CHECK(file.path().extension() != ".tmp");
+  }
+}
+
+TEST_CASE("F26: a rank that fails in predict, or rank 0 that cannot write, ends the others and leaves no file") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const TemporaryFolder folder;
+  const auto predict = [&](const std::string& trouble, const std::string& rank) {
+    return start("predict", 3, folder,
+                 {"--ckpt_path", checkpoint.string(), "--data.num_eval", "13", "--data.batch_size", "4",
+                  "--model.trouble", trouble, "--model.trouble_rank", rank});
+  };
+  const std::string trouble = GENERATE("throw_in_predict", "predictions_in_the_way", "other_predictions");
+  const std::string rank = trouble == "predictions_in_the_way" ? "0" : "2";
+  const auto runs = predict(trouble, rank);
+  for (const Finished& run : runs) {
+    INFO(run.err);
+    CHECK(run.exit_code != 0);
+    if (trouble == "other_predictions") CHECK(says(run.err, "every rank must return the same outputs; rank 2 has"));
+  }
+  if (trouble == "predictions_in_the_way") CHECK(says(runs[0].err, "could not be written"));
+  for (const auto& file : std::filesystem::directory_iterator(run_folder(folder.path())))
+    CHECK((file.is_directory() || !says(file.path().filename().string(), "predictions")));
+}
+
 TEST_CASE("F26: training data that does not divide ends on all ranks at the same step") {
   const int world = GENERATE(2, 3);
   const int samples = GENERATE(67, 49, 2);

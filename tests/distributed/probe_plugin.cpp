@@ -31,6 +31,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <new>
@@ -77,6 +78,9 @@ class ProbeNet : public fulgur::LightningModule {
                    "unused_in_second_batch",
                    "throw_in_validation",
                    "kill_in_validation",
+                   "throw_in_predict",
+                   "predictions_in_the_way",
+                   "other_predictions",
                    "kill_before",
                    "kill_behind",
                    "device_assert",
@@ -174,8 +178,11 @@ class ProbeNet : public fulgur::LightningModule {
   }
   fulgur::Outputs test_step(const Batch& batch, int64_t, int64_t) override { return evaluate(batch, "test_loss"); }
   fulgur::Outputs predict_step(const Batch& batch, int64_t, int64_t) override {
+    if (here() && options_.trouble == "throw_in_predict") throw std::runtime_error("trouble in predict, as asked for");
+    if (here() && options_.trouble == "predictions_in_the_way")
+      std::filesystem::create_directories(run().log_dir() / "predictions.jsonl");
     fulgur::Outputs outputs;
-    outputs.add("out", forward(batch[0]));
+    outputs.add(here() && options_.trouble == "other_predictions" ? "other" : "out", forward(batch[0]));
     outputs.add("index", batch["index"]);
     return outputs;
   }

@@ -6,6 +6,7 @@
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/loggers/jsonl_logger.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
@@ -53,6 +54,15 @@ struct Result {
   FitReport report;
   std::map<std::string, Tensor> weights;
   std::vector<std::pair<int64_t, double>> validations;
+  std::string rows;  ///< of the metrics' file
+};
+
+struct Module : SelfPlanned {
+  Module() : SelfPlanned(0.3) {}
+  Outputs validation_step(const Batch& batch, int64_t index, int64_t loader) override {
+    log("val_index", static_cast<double>(index), {.on_step = true, .on_epoch = false});
+    return SelfPlanned::validation_step(batch, index, loader);
+  }
 };
 
 Result fit(const TemporaryFolder& folder, int place, const CheckpointChoice& from) {
@@ -61,6 +71,7 @@ Result fit(const TemporaryFolder& folder, int place, const CheckpointChoice& fro
   options.accumulate_grad_batches = 3;
   options.val_check_interval = 5;
   options.num_sanity_val_steps = 1;
+  options.log_every_n_steps = 2;
   Parts parts;
   parts.seed = 5;
   auto terminating = std::make_shared<Terminating>();
@@ -71,13 +82,14 @@ Result fit(const TemporaryFolder& folder, int place, const CheckpointChoice& fro
   saving.save_top_k = -1;
   parts.add(std::make_shared<ModelCheckpoint>(saving));
   auto logger = std::make_shared<MemoryLogger>();
-  parts.loggers = {logger};
+  parts.loggers = {logger, std::make_shared<JsonlLogger>()};
   at::manual_seed(3);
-  auto module = std::make_shared<SelfPlanned>(0.3);
+  auto module = std::make_shared<Module>();
   Result result;
   result.report = Trainer(options, parts).fit(module, regression_data(), from);
   result.weights = weights(*module);
   result.validations = logger->values("val_loss");
+  result.rows = read_text(result.report.run_dir / "metrics.jsonl");
   CHECK((place == nowhere || terminating->sent));
   return result;
 }
@@ -102,5 +114,6 @@ TEST_CASE("F32 SIGTERM at any place: exit code 75, or 143 where nothing was lear
     CHECK(same_weights(whole.weights, second.weights));
     REQUIRE_FALSE(second.validations.empty());
     CHECK(second.validations.back() == whole.validations.back());
+    CHECK(second.rows == whole.rows);
   }
 }

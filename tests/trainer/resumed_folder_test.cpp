@@ -27,6 +27,10 @@ struct Logging : SelfPlanned {
     if (logs_step) log("step", static_cast<double>(4 * run().progress().batches_total.ready));
     return SelfPlanned::training_step(batch, index);
   }
+  Outputs validation_step(const Batch& batch, int64_t index, int64_t loader) override {
+    log("val_index", static_cast<double>(index), {.on_step = true, .on_epoch = false});
+    return SelfPlanned::validation_step(batch, index, loader);
+  }
   void on_validation_epoch_end() override {
     if (logs_step) log("step", static_cast<double>(run().progress().epoch));
   }

@@ -30,6 +30,7 @@ set(TEST_SOURCES
   monitors_test.cpp
   nonfinite_test.cpp
   precision_test.cpp
+  predictions_test.cpp
   preemption_test.cpp
   resume_choice_test.cpp
   resume_test.cpp

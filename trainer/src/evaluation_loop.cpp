@@ -1,7 +1,6 @@
 #include "evaluation_loop.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
 
@@ -12,6 +11,7 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "predicted_share.h"
 #include "predictions.h"
 #include "signals.h"
 #include "step_parts.h"
@@ -292,39 +292,21 @@ PredictReport predict(Run& run) {
   const ModeGuard modes(run, hooks_of(Stage::predict));
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
-  std::vector<std::vector<std::pair<std::string, std::vector<Tensor>>>> collected(
-      run.stages[Stage::predict].loaders.size());
+  std::vector<PredictedBatches> collected(run.stages[Stage::predict].loaders.size());
   report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
-    auto& columns = collected[loader];
-    const bool first = columns.empty();
-    size_t index = 0;
-    for (const auto& [name, value] : outputs) {
-      if (value.dim() == 0 || value.size(0) != count)
-        throw Error(cat("[trainer.predict] output '", name, "' must have one row per sample (", count, "); got ",
-                        value.dim() == 0 ? "a scalar" : cat(value.size(0), " rows"), "."));
-      if (first) columns.emplace_back(name, std::vector<Tensor>{});
-      if (index >= columns.size() || columns[index].first != name)
-        throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name,
-                        "' where the first batch had '", index < columns.size() ? columns[index].first : "nothing",
-                        "'."));
-      columns[index++].second.push_back(value.to(at::kCPU));
-    }
-    if (index < columns.size())
-      throw Error(cat("[trainer.predict] every predict_step must return the same outputs; '", columns[index].first,
-                      "', which the first batch had, is missing."));
+    collected[loader].add(outputs, count);
   });
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
   // What is given out must be of use in autograd.
   const c10::InferenceMode normal(false);
+  std::vector<PredictedShare> shares;
   for (size_t l = 0; l < collected.size(); ++l) {
-    auto& columns = collected[l];
-    const bool in_turns = !run.collectives().any(!run.stages[Stage::predict].loaders[l]->shares_in_turns());
-    Outputs outputs;
-    for (auto& [name, parts] : columns) outputs.add(name, at::cat(parts));
-    report.loaders.push_back(in_dataset_order(run.collectives(), std::move(outputs), in_turns));
+    shares.push_back(collected[l].take(run.stages[Stage::predict].loaders[l]->shares_in_turns()));
+    report.loaders.push_back(shares.back().outputs);
   }
+  if (!run.run_dir.empty()) report.files = write_predictions(run.collectives(), run.run_dir, shares);
   report.samples = sum_over_ranks(run, report.samples);
   return report;
 }

@@ -14,7 +14,7 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit = std::nullopt
 
 void warn_no_validation_step();
 
-/// Runs the predict loaders; outputs of all batches are concatenated in dataset order.
+/// Runs the predict loaders. The report has this rank's outputs; those of all ranks go into files of the run folder.
 PredictReport predict(Run& run);
 
 }  // namespace fulgur::detail

@@ -187,11 +187,13 @@ class FitLoop {
   void validate() {
     run_.rows.settle();
     run_.validation_pending = true;
+    run_.validation_start_ = {run_.evaluation_batches_, run_.logger_states()};
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     // Not inside an accumulation window, whose gradients are wanted.
     if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);
     run_.validation_pending = false;
+    run_.validation_start_.reset();
     run_.validated_at = run_.progress_.batches_total.completed;
     ++run_.progress_.validations;
   }

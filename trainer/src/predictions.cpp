@@ -1,140 +1,123 @@
 #include "predictions.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-
-#include <cmath>
+#include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/checkpoint/safetensors_writer.h"
 #include "fulgur/core/errors.h"
-#include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
+#include "merged_predictions.h"
+#include "prediction_lines.h"
 
 namespace fulgur::detail {
 namespace {
 
-using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
 
-template <class T>
-Json numbers(const Tensor& row) {
-  Json list = Json::array();
-  const T* data = row.const_data_ptr<T>();
-  for (int64_t i = 0; i < row.numel(); ++i) {
-    if constexpr (std::is_floating_point_v<T>) {
-      if (std::isnan(data[i]))
-        list.push_back("NaN");
-      else if (std::isinf(data[i]))
-        list.push_back(data[i] > 0 ? "Infinity" : "-Infinity");
-      else
-        list.push_back(data[i]);
-    } else {
-      list.push_back(data[i]);
-    }
+// A file of the folder that has a hidden name until it is published; removed if it is not kept.
+class NewFile {
+ public:
+  NewFile(const fs::path& folder, const std::string& name)
+      : path_(folder / name), hidden_(folder / cat(".", name, ".tmp")) {
+    std::error_code ignored;
+    fs::remove(hidden_, ignored);  // of a process that was killed
   }
-  return list;
-}
-
-// Numbers of one dimension, as nested lists by the shape of the row.
-Json nested(Json& flat, c10::ArrayRef<int64_t> sizes, size_t& next) {
-  if (sizes.empty()) return std::move(flat[next++]);
-  Json list = Json::array();
-  for (int64_t i = 0; i < sizes.front(); ++i) list.push_back(nested(flat, sizes.slice(1), next));
-  return list;
-}
-
-Json row_of(const Tensor& row) {
-  Json flat;
-  switch (row.scalar_type()) {
-    case at::kFloat:
-      flat = numbers<float>(row);
-      break;
-    case at::kDouble:
-      flat = numbers<double>(row);
-      break;
-    case at::kLong:
-      flat = numbers<int64_t>(row);
-      break;
-    case at::kBool:
-      flat = numbers<bool>(row);
-      break;
-    default:
-      flat = row.is_floating_point() ? numbers<float>(row.to(at::kFloat)) : numbers<int64_t>(row.to(at::kLong));
+  ~NewFile() {
+    std::error_code ignored;
+    if (!kept_) fs::remove(published_ ? path_ : hidden_, ignored);
   }
-  size_t next = 0;
-  return nested(flat, row.sizes(), next);
-}
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  const fs::path& path() const { return path_; }
+  const fs::path& hidden() const { return hidden_; }
+  void publish() {
+    std::error_code error;
+    fs::rename(hidden_, path_, error);
+    if (error) throw CheckpointError(cat("[trainer.predict] ", path_, " could not be written: ", error.message(), "."));
+    published_ = true;
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  fs::path path_, hidden_;
+  bool published_ = false, kept_ = false;
+};
+
+// Both files, on rank 0.
+class PredictionFiles {
+ public:
+  PredictionFiles(const fs::path& folder, const std::vector<SafetensorsWriter::Entry>& entries)
+      : binary_(folder, "predictions.safetensors"),
+        lines_(folder, "predictions.jsonl"),
+        writer_(binary_.hidden(), entries),
+        text_(lines_.hidden(), std::ios::binary) {}
+
+  // `first_entry`: of the loader's first output.
+  void write(size_t first_entry, int64_t first_row, const std::vector<std::pair<std::string, Tensor>>& columns,
+             std::optional<size_t> loader_idx) {
+    for (size_t i = 0; i < columns.size(); ++i) writer_.write(first_entry + i, first_row, columns[i].second);
+    text_ << prediction_lines(columns, loader_idx);
+    if (!text_) fail();
+  }
+
+  std::vector<fs::path> publish() {
+    writer_.commit();
+    text_.close();
+    if (!text_) fail();
+    binary_.publish();
+    lines_.publish();
+    binary_.keep();
+    lines_.keep();
+    return {binary_.path(), lines_.path()};
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw CheckpointError(cat("[trainer.predict] ", lines_.path(), " could not be written. Is the disk full?"));
+  }
+
+  NewFile binary_, lines_;
+  SafetensorsWriter writer_;
+  std::ofstream text_;
+};
 
 }  // namespace
 
-Outputs in_dataset_order(Collectives& collectives, Outputs own, bool in_turns) {
-  const int64_t world_size = collectives.world_size();
-  if (world_size == 1) return own;
-  StateTree::List packed;
-  for (const auto& [name, value] : own) packed.push_back(StateTree::map({{"name", name}, {"value", value}}));
-  std::vector<StateTree> ranks;
-  for (const std::string& text : collectives.gather_text(pack_state(packed))) ranks.push_back(unpack_state(text));
-  Outputs all;
-  // A rank without a sample has no outputs.
-  const StateTree* first = nullptr;
-  for (const StateTree& rank : ranks)
-    if (!first && !rank.as_list().empty()) first = &rank;
-  for (size_t column = 0; first && column < first->as_list().size(); ++column) {
-    const std::string& name = first->as_list()[column].at("name").as_string();
-    std::vector<Tensor> parts;
-    int64_t rows = 0;
-    for (const StateTree& rank : ranks) {
-      if (rank.as_list().empty()) {
-        parts.push_back(first->as_list()[column].at("value").tensor().narrow(0, 0, 0));
-        continue;
-      }
-      if (column >= rank.as_list().size() || rank.as_list()[column].at("name").as_string() != name)
-        throw Error(
-            cat("[trainer.predict] every rank must return the same outputs; '", name, "' is not in its place on all."));
-      parts.push_back(rank.as_list()[column].at("value").tensor());
-      rows += parts.back().size(0);
-    }
-    std::vector<int64_t> sizes = parts.front().sizes().vec();
-    sizes[0] = rows;
-    Tensor whole = at::empty(sizes, parts.front().options());
-    bool shared_out = in_turns;
-    for (int64_t r = 0; r < world_size; ++r)
-      shared_out = shared_out && parts[static_cast<size_t>(r)].size(0) == (rows - r + world_size - 1) / world_size;
-    if (shared_out)
-      for (int64_t r = 0; r < world_size && r < rows; ++r)
-        whole.slice(0, r, rows, world_size).copy_(parts[static_cast<size_t>(r)]);
-    else
-      whole = at::cat(parts);  // rank by rank
-    all.add(name, std::move(whole));
-  }
-  return all;
-}
-
-std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder,
-                                                     const std::vector<Outputs>& loaders) {
+std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path& folder,
+                                        const std::vector<PredictedShare>& shares, int64_t block_bytes) {
+  const std::vector<MergedPredictions> loaders = MergedPredictions::of(collectives, shares);
   const bool several = loaders.size() > 1;
-  NamedTensors tensors;
+  std::vector<SafetensorsWriter::Entry> entries;
   for (size_t l = 0; l < loaders.size(); ++l)
-    for (const auto& [name, value] : loaders[l])
-      tensors.emplace_back(several ? cat("dataloader_idx_", l, "/", name) : name, value.contiguous());
-  const std::filesystem::path binary = folder / "predictions.safetensors", lines = folder / "predictions.jsonl";
-  write_safetensors(binary, tensors);
-  std::ofstream file(lines, std::ios::binary);
-  for (size_t l = 0; l < loaders.size(); ++l) {
-    if (loaders[l].empty()) continue;
-    std::vector<std::pair<std::string, Tensor>> columns;
-    for (const auto& [name, value] : loaders[l]) columns.emplace_back(name, value.contiguous());
-    for (int64_t i = 0; i < columns.front().second.size(0); ++i) {
-      Json line = Json::object();
-      if (several) line["dataloader_idx"] = l;
-      for (const auto& [name, value] : columns) line[name] = row_of(value[i]);
-      file << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    for (const auto& column : loaders[l].columns()) {
+      std::vector<int64_t> shape = column.row;
+      shape.insert(shape.begin(), loaders[l].rows());
+      entries.push_back({several ? cat("dataloader_idx_", l, "/", column.name) : column.name, column.dtype, shape});
     }
+  SafetensorsWriter::check(entries);  // on every rank, so that none waits for one that has thrown
+  std::optional<PredictionFiles> files;
+  if (collectives.rank() == 0) files.emplace(folder, entries);
+  size_t first_entry = 0;
+  for (size_t l = 0; l < loaders.size(); ++l) {
+    const MergedPredictions& merged = loaders[l];
+    const int64_t rows = merged.columns().empty() ? 0 : merged.rows(), step = merged.rows_in(block_bytes);
+    for (int64_t first = 0; first < rows; first += step) {
+      const int64_t count = std::min(step, rows - first);
+      std::vector<std::pair<std::string, Tensor>> block;
+      for (size_t c = 0; c < merged.columns().size(); ++c)
+        block.emplace_back(merged.columns()[c].name, merged.read(c, first, count));
+      if (files) files->write(first_entry, first, block, several ? std::optional(l) : std::nullopt);
+    }
+    first_entry += merged.columns().size();
   }
-  file.close();
-  if (!file) throw CheckpointError(cat("[trainer.predict] ", lines, " could not be written. Is the disk full?"));
-  return {binary, lines};
+  std::vector<fs::path> paths;
+  if (files) paths = files->publish();
+  collectives.barrier("rank 0 has written the predictions of all");
+  return paths;
 }
 
 }  // namespace fulgur::detail

@@ -4,19 +4,21 @@
 #include <vector>
 
 #include "fulgur/core/collectives.h"
-#include "fulgur/core/outputs.h"
+#include "predicted_share.h"
 
 namespace fulgur::detail {
 
-/// The outputs of all ranks; all ranks must call it. `in_turns`: each read every world_size-th sample, so that the rows
-/// are in the order of the data set; else they come rank by rank.
-Outputs in_dataset_order(Collectives& collectives, Outputs own, bool in_turns);
+/// Bytes of outputs that are read, sent and written at a time.
+inline constexpr int64_t kPredictionBlock = 4 << 20;
 
-/// Writes `predictions.safetensors` (all samples of an output in one tensor, in dataset order) and `predictions.jsonl`
-/// (one line per sample) into `folder`, and returns their paths. With several loaders, names of tensors start with
-/// `dataloader_idx_i/`, and each line says its `dataloader_idx`. Non-finite numbers are the texts NaN, Infinity and
-/// -Infinity in the second file, as JsonlLogger writes them. Throws a CheckpointError where a file cannot be written.
-std::vector<std::filesystem::path> write_predictions(const std::filesystem::path& folder,
-                                                     const std::vector<Outputs>& loaders);
+/// Writes `predictions.safetensors` (all samples of an output in one tensor) and `predictions.jsonl` (one line per
+/// sample) of all ranks into `folder` of rank 0, which gets their paths. All ranks must call it. Rows are in the order
+/// of the data set if each rank read its samples in turns, else rank by rank. With several loaders, names of tensors
+/// start with `dataloader_idx_i/`, and each line says its `dataloader_idx`. No rank holds more than its share and two
+/// blocks of about `block_bytes`. Both files appear complete, or none of them: throws a CheckpointError if one cannot
+/// be written.
+std::vector<std::filesystem::path> write_predictions(Collectives& collectives, const std::filesystem::path& folder,
+                                                     const std::vector<PredictedShare>& shares,
+                                                     int64_t block_bytes = kPredictionBlock);
 
 }  // namespace fulgur::detail

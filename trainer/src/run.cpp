@@ -272,6 +272,7 @@ StateTree Run::published_metrics() const {
 }
 
 StateTree Run::logger_states() const {
+  if (validation_start_) return validation_start_->loggers;
   StateTree::List states;
   for (const auto& logger : active_loggers) {
     StateTree state = nullptr;
@@ -327,14 +328,16 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["loggers"] = logger_states();
     state["logs"] = logs.state(/*late=*/world_size() == 1);
     state["nonfinite"] = finite.state();
-    state["loop"] = StateTree::map({{"accumulation", accumulation_},
-                                    {"accumulate_grad_batches", options.accumulate_grad_batches},
-                                    {"window_length", window_length},
-                                    {"window_done", window_done},
-                                    {"window_losses", window_losses},
-                                    {"validation_pending", validation_pending},
-                                    {"validated_at", validated_at},
-                                    {"logged_step", logged_step_}});
+    state["loop"] = StateTree::map(
+        {{"accumulation", accumulation_},
+         {"accumulate_grad_batches", options.accumulate_grad_batches},
+         {"window_length", window_length},
+         {"window_done", window_done},
+         {"window_losses", window_losses},
+         {"validation_pending", validation_pending},
+         {"validated_at", validated_at},
+         {"logged_step", logged_step_},
+         {"evaluation_batches", validation_start_ ? validation_start_->evaluation_batches : evaluation_batches_}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
     for (const auto& [name, value] : unique_parameters(*model))

@@ -173,7 +173,7 @@ class Run final : public RunContext {
   ReplicaContext& replica_context(const LightningModule& replica);
   /// State of the whole run, for a checkpoint; all ranks must call it.
   CheckpointContent collect_checkpoint(bool weights_only);
-  /// How much loggers have written, for a checkpoint.
+  /// How much loggers have written, for a checkpoint; in a validation of a fit, what they had written before it.
   StateTree logger_states() const;
   /// What a checkpoint has as `metrics`.
   StateTree published_metrics() const;
@@ -255,7 +255,13 @@ class Run final : public RunContext {
   int64_t logged_step_ = 0;                 ///< global step of the last step row
   int64_t captured_batches = 0;             ///< launched as graphs
   std::optional<std::string> not_captured;  ///< why others were not
-  int64_t evaluation_batches_ = 0;
+  int64_t evaluation_batches_ = 0;          ///< that ended, over the run
+  /// Where the validation of a fit that runs, or was cut off, began. A resume repeats it from there.
+  struct ValidationStart {
+    int64_t evaluation_batches = 0;
+    StateTree loggers;
+  };
+  std::optional<ValidationStart> validation_start_;
   std::string device_text;  ///< `1 × cpu`, for checkpoints
   int64_t threads = 1;
 

@@ -637,6 +637,7 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
   run.validation_pending = loop.at("validation_pending").as_bool();
   if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
   run.logged_step_ = loop.at("logged_step").as_int();
+  if (loop.contains("evaluation_batches")) run.evaluation_batches_ = loop.at("evaluation_batches").as_int();
   restore_positions(content.origin.world_size, state.at("loaders").as_list());
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;

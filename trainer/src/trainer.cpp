@@ -10,7 +10,6 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "peak_memory.h"
-#include "predictions.h"
 #include "resume.h"
 #include "session.h"
 #include "signals.h"
@@ -283,8 +282,6 @@ PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSour
                                  report.rank = run.rank();
                                  report.run_dir = run.run_dir;
                                  report.checkpoint = path;
-                                 if (!run.run_dir.empty() && run.is_global_zero())
-                                   report.files = detail::write_predictions(run.run_dir, report.loaders);
                                });
   report.exit_code = exit_code_of(signal, false);
   return report;

@@ -48,17 +48,22 @@ class FULGUR_API CombinedLoader : public Loader {
     std::shared_ptr<Loader> loader;
     int64_t cycle = 0;   ///< how often it has begun again
     bool ended = false;  ///< once at least in this epoch
-    bool gave = false;   ///< a batch in the last `next`
   };
   bool next_sequential(Batch& out);
   bool next_together(Batch& out);
+  /// Where the parts are.
+  StateTree collect() const;
+  /// Brings the parts to the place `state` of the epoch, or to its begin.
+  void go_to(const StateTree* state);
 
   std::vector<Part> parts_;
   CombinedMode mode_;
   int64_t epoch_ = 0, batches_ = 0;
   size_t current_ = 0;  ///< of `sequential`
   bool over_ = false;
-  std::optional<StateTree> loaded_;
+  bool stale_ = false;  ///< the parts are not at `position_`
+  StateTree position_;  ///< behind the batch that was given out last
+  std::optional<StateTree> before_last_, loaded_;
 };
 
 }  // namespace fulgur

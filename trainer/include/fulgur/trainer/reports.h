@@ -53,13 +53,16 @@ struct FULGUR_API EvalReport {
   std::optional<std::filesystem::path> checkpoint;
 };
 
+/// What a prediction gave. With several ranks each process has its own share of the outputs, as in Lightning; those of
+/// all ranks are in the files.
 struct FULGUR_API PredictReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;  ///< of this process; what a report says is the same on all
-  /// Per loader: named outputs of all samples, in dataset order.
+  int64_t rank = 0;  ///< of this process
+  /// Per loader: named outputs of the samples that this process read, in the order in which it read them.
   std::vector<Outputs> loaders;
+  /// `predictions.safetensors` and `predictions.jsonl`, on rank 0: all samples of all ranks.
   std::vector<std::filesystem::path> files;
-  int64_t samples = 0;
+  int64_t samples = 0;  ///< of all ranks
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 };

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/tensor.h"
+
+namespace fulgur::detail {
+
+/// Lines of `predictions.jsonl`, one per row of `columns` (on the CPU, contiguous, with as many rows each). Non-finite
+/// numbers are the texts NaN, Infinity and -Infinity, as JsonlLogger writes them.
+std::string prediction_lines(const std::vector<std::pair<std::string, Tensor>>& columns,
+                             std::optional<size_t> loader_idx);
+
+}  // namespace fulgur::detail
