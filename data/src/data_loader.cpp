@@ -373,8 +373,8 @@ int64_t DataLoader::num_workers() const { return impl_->workers; }
 
 bool DataLoader::shares_in_turns() const {
   const SamplerContext& here = impl_->context;
-  if (impl_->options.batch_sampler) return false;
-  if (here.world_size == 1) return true;
+  // A loader that was not given a rank has all samples, or a share that only its maker knows.
+  if (impl_->options.batch_sampler || here.world_size == 1) return false;
   const std::vector<int64_t> own = impl_->sampler->order(here);
   const std::vector<int64_t> all = impl_->sampler->order({.seed = here.seed, .epoch = here.epoch});
   for (size_t i = 0; i < own.size(); ++i) {

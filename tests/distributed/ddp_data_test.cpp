@@ -109,6 +109,19 @@ TEST_CASE("F26: a rank that fails in predict, or rank 0 that cannot write, ends 
     CHECK((file.is_directory() || !says(file.path().filename().string(), "predictions")));
 }
 
+TEST_CASE("F26: predictions of ranks that each read all samples come rank by rank, whatever their numbers say") {
+  const TemporaryFolder weights, folder;
+  const auto checkpoint = trained(weights);
+  REQUIRE(all_exit(start("predict", 2, folder,
+                         {"--ckpt_path", checkpoint.string(), "--data.num_eval", "6", "--data.batch_size", "4",
+                          "--data.selfish", "true", "--trainer.use_distributed_sampler", "false"}),
+                   0));
+  std::istringstream lines(read_text(run_folder(folder.path()) / "predictions.jsonl"));
+  std::vector<int64_t> indices;
+  for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line)["index"]);
+  CHECK(indices == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+}
+
 TEST_CASE("F26: training data that does not divide ends on all ranks at the same step") {
   const int world = GENERATE(2, 3);
   const int samples = GENERATE(67, 49, 2);

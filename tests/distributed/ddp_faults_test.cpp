@@ -1,9 +1,12 @@
 #include "ranks.h"
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
 #include <csignal>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
 
 using namespace fulgur::test;
 
@@ -135,6 +138,34 @@ TEST_CASE("ddp: a loss that is NaN on one rank, by each policy") {
   const auto stops =
       run_ranks({.count = 2, .folder = stopped.path()}, troubled(2, "nan", {"--trainer.on_nonfinite", "stop"}));
   CHECK(all_exit(stops, 6));
+}
+
+TEST_CASE("ddp: a step that is skipped leaves no NaN in buffers, and checkpoints are written again") {
+  const char* rank = GENERATE("0", "1");
+  const TemporaryFolder folder;
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()},
+                troubled(2, "nan_input",
+                         {"--trainer.on_nonfinite", "skip", "--model.norm", "true", "--model.trouble_rank", rank,
+                          "--trainer.strategy.broadcast_buffers", GENERATE("true", "false")}));
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(read_text(run_folder(folder.path()) / "metrics.jsonl"), "\"skipped_steps\":1.0"));
+  const auto last = fulgur::read_checkpoint(last_checkpoint(folder.path()));
+  for (const auto& [name, value] : last.module) CHECK(value.isfinite().all().item<bool>());
+  for (const auto& run : runs) CHECK_FALSE(says(run.err, "is not written"));
+}
+
+TEST_CASE("ddp: whether weights are finite is decided for all ranks by rank 0's, which are written") {
+  // The next forward takes rank 0's buffers. Rank 1 refused the save alone, and rank 0 waited for it.
+  const TemporaryFolder folder;
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              troubled(2, "nan_buffer",
+                                       {"--model.norm", "true", "--trainer.callbacks+=ModelCheckpoint",
+                                        "--trainer.callbacks.every_n_train_steps", "1",
+                                        "--trainer.callbacks.save_top_k", "-1", "--trainer.strategy.timeout_s", "20"}));
+  REQUIRE(all_exit(runs, 0));
+  const auto saved = fulgur::list_checkpoints(run_folder(folder.path()) / "checkpoints");
+  CHECK(std::any_of(saved.begin(), saved.end(), [](const auto& summary) { return summary.global_step == 4; }));
 }
 
 TEST_CASE("F4: killed again and again, ranks go on from what was saved and end with the weights of a quiet run") {

@@ -72,6 +72,8 @@ class ProbeNet : public fulgur::LightningModule {
                    "exit",
                    "flip",
                    "nan",
+                   "nan_input",
+                   "nan_buffer",
                    "shape",
                    "no_loss",
                    "unused",
@@ -143,13 +145,18 @@ class ProbeNet : public fulgur::LightningModule {
   }
 
   fulgur::StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
-    const Tensor &x = batch[0], &y = batch[1];
+    const Tensor& y = batch[1];
+    const bool now = here() && global_step() == options_.trouble_step;
+    Tensor x = batch[0];
+    if (options_.trouble == "nan_input" && now) x = x * std::numeric_limits<double>::quiet_NaN();
     trained_here_ = here();
     if (here() && global_step() == options_.trouble_step) {
       if (options_.trouble == "no_loss") return Tensor();
       make_trouble();
     }
     Tensor out = forward(x), target = y;
+    if (options_.trouble == "nan_buffer" && now)
+      norm_->running_mean.variable_data().fill_(std::numeric_limits<double>::quiet_NaN());
     if (options_.gathers) {
       out = at::cat(all_gather(out, /*with_gradients=*/true));
       target = run().collectives().all_gather_same(y).flatten(0, 1);

@@ -148,6 +148,29 @@ TEST_CASE("a step trigger with a monitored validation metric waits for its fresh
   CHECK(run.files == std::set<std::string>{"step=2-score=5.ckpt", "step=4-score=7.ckpt", "best.ckpt", "last.ckpt"});
 }
 
+TEST_CASE("a save that waits for a validation is not lost by a resume before it") {
+  // Four steps an epoch: due at the third, ranked by the validation after the fourth.
+  const auto run = [](const TemporaryFolder& folder, int64_t max_steps, const CheckpointChoice& from) {
+    ModelCheckpoint::Options options;
+    options.monitor = "score";
+    options.every_n_train_steps = 3;
+    options.save_top_k = -1;
+    options.filename = "ranked-{step}";
+    TrainerOptions trainer_options = quiet(folder);
+    trainer_options.max_steps = max_steps;
+    Parts parts;
+    parts.add(std::make_shared<ModelCheckpoint>(options));
+    return Trainer(trainer_options, parts)
+        .fit(std::make_shared<Scored>(std::vector<double>{5, 7}), regression_data(16, 4), from);
+  };
+  TemporaryFolder whole, cut;
+  CHECK(listing(run(whole, -1, {}).run_dir / "checkpoints").contains("ranked-step=4.ckpt"));
+  const FitReport first = run(cut, 3, {});
+  REQUIRE(first.last_checkpoint);
+  REQUIRE_FALSE(listing(first.run_dir / "checkpoints").contains("ranked-step=4.ckpt"));
+  CHECK(listing(run(cut, -1, first.last_checkpoint->string()).run_dir / "checkpoints").contains("ranked-step=4.ckpt"));
+}
+
 TEST_CASE("train_time_interval saves when the time has passed") {
   TemporaryFolder folder;
   ModelCheckpoint::Options options;

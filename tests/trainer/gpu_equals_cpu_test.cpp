@@ -14,6 +14,7 @@
 #include "boring.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/log.h"
 #include "fulgur/strategies/mixed_precision.h"
 #include "step_rows.h"
 #include "support/gpu.h"
@@ -363,6 +364,35 @@ TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds t
     ++looked_at;
   }
   CHECK(looked_at >= 15);
+}
+
+TEST_CASE("on a GPU, memory that ends in a validation is reported with advice for an evaluation", "[gpu]") {
+  require_gpus(1);
+  struct TooLarge : Planned {
+    Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+      (void)at::empty({int64_t{1} << 50}, batch[0].options());
+      return {};
+    }
+  };
+  const auto said_in = [](const std::function<void(Trainer&)>& run) {
+    const TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.accelerator = "cuda";
+    std::string said;
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &said);
+    Trainer trainer(options);
+    CHECK_THROWS_WITH(run(trainer), Catch::Matchers::ContainsSubstring("out of memory"));
+    log::set_sink({}, nullptr);
+    return said;
+  };
+  for (const std::string& said :
+       {said_in([](Trainer& trainer) { trainer.fit(std::make_shared<TooLarge>(), regression_data()); }),
+        said_in([](Trainer& trainer) { trainer.validate(std::make_shared<TooLarge>(), regression_data()); })}) {
+    CHECK_THAT(said, Catch::Matchers::ContainsSubstring("data.eval_batch_size"));
+    CHECK_THAT(said, !Catch::Matchers::ContainsSubstring("accumulate_grad_batches"));
+  }
 }
 
 TEST_CASE("on a GPU, a step that needs more memory than there is ends the run with the reason, and the next run trains",

@@ -6,7 +6,9 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <fstream>
+#include <limits>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
 using namespace fulgur;
@@ -256,6 +258,32 @@ TEST_CASE("log: a metric named step is the row's step") {
   REQUIRE(logger->rows.size() >= 2);
   CHECK(logger->rows[0].step == 100);
   CHECK(logger->rows[1].step == 200);
+}
+
+TEST_CASE("log: a metric named step that is no step leaves the row at the global step, with one warning") {
+  struct OddAxis : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      const double odd[] = {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity(), 1e300,
+                            9007199254740992.0};
+      log("step", odd[i]);
+      return SelfPlanned::training_step(b, i);
+    }
+  };
+  TemporaryFolder folder;
+  auto logger = std::make_shared<MemoryLogger>();
+  Parts parts;
+  parts.loggers = {logger};
+  std::string said;
+  log::reset_warnings();
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &said);
+  Trainer(quiet(folder), parts).fit(std::make_shared<OddAxis>(), regression_data(16, 0));
+  log::set_sink({}, nullptr);
+  REQUIRE(logger->rows.size() >= 4);
+  for (size_t i = 0; i < 3; ++i) CHECK(logger->rows[i].step == static_cast<int64_t>(i) + 1);
+  CHECK(logger->rows[3].step == 9007199254740992);
+  CHECK_THAT(said, ContainsSubstring("the row gets the global step"));
+  CHECK(said.find("logger.bad_step") == said.rfind("logger.bad_step"));
 }
 
 TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") {

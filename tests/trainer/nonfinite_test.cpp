@@ -4,7 +4,9 @@
 
 #include "boring.h"
 
+#include <torch/nn/modules/batchnorm.h>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <limits>
@@ -91,6 +93,64 @@ Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy
   return result;
 }
 
+// Batch norm of its input, which is NaN in the batch `at`. What a forward makes of the running statistics is there
+// before anybody knows that the step is left out.
+struct Normed : SelfPlanned {
+  torch::nn::BatchNorm1d norm{nullptr};
+  int64_t at = 13, window = 1, batches = 0;
+  std::map<std::string, Tensor> before, after;  // the window of `at`
+  Normed() { norm = register_module("norm", torch::nn::BatchNorm1d(4)); }
+  StepOutput training_step(const Batch& b, int64_t) override { return at::mse_loss(forward(norm(b[0])), b[1]); }
+  // Not in training_step, which captured steps do not run.
+  Batch on_before_batch_transfer(Batch b, int64_t) override {
+    if (++batches == at) b.set(0, b[0] * kNan);
+    return b;
+  }
+  int on_train_batch_start(const Batch&, int64_t) override {
+    if (batches == first_of_window()) before = statistics();
+    return 0;
+  }
+  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+    if (batches == first_of_window() + window - 1) after = statistics();
+  }
+  int64_t first_of_window() const { return (at - 1) / window * window + 1; }
+  std::map<std::string, Tensor> statistics() const {
+    std::map<std::string, Tensor> all;
+    for (const auto& item : named_buffers()) all[item.key()] = item.value().cpu().clone();
+    return all;
+  }
+};
+
+// The same with manual optimization: a step every `window` batches.
+struct NormedManual : Normed {
+  bool automatic_optimization() const override { return false; }
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    const StepOutput output = Normed::training_step(b, i);
+    manual_backward(output.loss);
+    if ((i + 1) % window == 0) optimizers(0).step(), optimizers(0).zero_grad();
+    return output;
+  }
+};
+
+// Asks for a checkpoint after batch `at`.
+struct AskingAt : Callback {
+  int64_t at = 0;
+  fs::path path;
+  void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+    if (run.progress().batches_total.processed == at)
+      run.request_checkpoint({.name = "middle",
+                              .reason = "test",
+                              .best = false,
+                              .keep = true,
+                              .weights_only = false,
+                              .owner = "AskingAt",
+                              .score = {}});
+  }
+  void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override {
+    if (info.request.owner == "AskingAt") path = info.path;
+  }
+};
+
 void check_all_finite(const fs::path& checkpoints, int64_t most_steps) {
   const auto all = list_checkpoints(checkpoints);
   REQUIRE_FALSE(all.empty());
@@ -170,6 +230,75 @@ TEST_CASE("F30 skip leaves the weights of that step as they were") {
   parts.add(watching);
   Trainer(options, parts).fit(module, regression_data(40, 0));
   CHECK(same_weights(module->before, watching->after));
+}
+
+TEST_CASE("F30 skip puts the buffers back too: running statistics are those of before the window") {
+  const int64_t window = GENERATE(1, 2);
+  const bool manual = GENERATE(false, true);
+  CAPTURE(window, manual);
+  TemporaryFolder folder;
+  const std::shared_ptr<Normed> module = manual ? std::make_shared<NormedManual>() : std::make_shared<Normed>();
+  module->window = window;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.on_nonfinite = "skip";
+  if (!manual) options.accumulate_grad_batches = window;
+  const FitReport report = Trainer(options).fit(std::shared_ptr<LightningModule>(module), regression_data(40, 0));
+  REQUIRE(module->before.size() == 3);
+  CHECK(same_weights(module->before, module->after));
+  for (const auto& [name, value] : weights(*module)) CHECK(value.isfinite().all().item<bool>());
+  REQUIRE(report.last_checkpoint);
+  CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 20 / window);
+}
+
+TEST_CASE("F30 skip: a run that resumes inside a window puts back the buffers of before it") {
+  TemporaryFolder folder;
+  const auto run = [&](const std::shared_ptr<Normed>& module, const std::shared_ptr<AskingAt>& asking,
+                       const CheckpointChoice& from) {
+    module->at = 14;
+    module->window = 2;
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = 2;
+    options.on_nonfinite = "skip";
+    options.accumulate_grad_batches = 2;
+    Parts parts;
+    parts.seed = 5;
+    if (asking) parts.add(asking);
+    Trainer(options, parts).fit(module, regression_data(40, 0), from);
+  };
+  const auto asking = std::make_shared<AskingAt>();
+  asking->at = 13;
+  const auto whole = std::make_shared<Normed>(), resumed = std::make_shared<Normed>();
+  run(whole, asking, {});
+  REQUIRE(same_weights(whole->before, whole->after));
+  REQUIRE(fs::exists(asking->path));
+  resumed->batches = 13;
+  run(resumed, nullptr, asking->path.string());
+  CHECK(same_weights(whole->before, resumed->after));
+}
+
+TEST_CASE("on a GPU, F30 skip puts the buffers back, in steps as they are and in captured ones", "[gpu]") {
+  require_gpus(1);
+  const int64_t window = GENERATE(1, 2);
+  const bool captures = GENERATE(false, true);
+  CAPTURE(window, captures);
+  TemporaryFolder folder;
+  const auto module = std::make_shared<Normed>();
+  module->window = window;
+  module->at = 33;
+  TrainerOptions options = quiet(folder);
+  options.accelerator = "cuda";
+  options.max_epochs = 2;
+  options.on_nonfinite = "skip";
+  options.accumulate_grad_batches = window;
+  options.cuda_graph = captures;
+  const FitReport report = Trainer(options).fit(module, regression_data(80, 0));
+  CHECK((report.captured_batches > 0) == captures);
+  REQUIRE(module->before.size() == 3);
+  CHECK(same_weights(module->before, module->after));
+  for (const auto& [name, value] : weights(*module)) CHECK(value.isfinite().all().item<bool>());
+  REQUIRE(report.last_checkpoint);
+  CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 40 / window);
 }
 
 TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further checkpoint") {

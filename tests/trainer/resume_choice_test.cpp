@@ -15,6 +15,7 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/log.h"
+#include "fulgur/data/iterable_loader.h"
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"
 
@@ -176,6 +177,49 @@ TEST_CASE(
   const Result second = fit(folder, "auto", 30);
   CHECK(second.report.global_step == 30);
   CHECK(second.report.run_dir == run_folder(folder));
+}
+
+TEST_CASE(
+    "data without a length: a run that is cut off inside an epoch's last validation validates it once more, not "
+    "twice") {
+  struct Numbers : IterableDataset {
+    int64_t at = 0;
+    void set_share(int64_t, int64_t) override {}
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      count = std::min<int64_t>(count, 12 - at);
+      if (count <= 0) return std::nullopt;
+      at += count;
+      return regression(count, static_cast<uint64_t>(at));
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  struct Counting : SelfPlanned {
+    std::vector<int64_t> validated;
+    bool cuts = false;
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      if (cuts && run().progress().epoch == 1) std::raise(SIGTERM);
+      return SelfPlanned::validation_step(b, i, l);
+    }
+    void on_validation_end() override { validated.push_back(run().progress().epoch); }
+  };
+  const auto data = [] {
+    return DataSource(
+        std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
+        {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
+                                      DataLoaderOptions{.batch_size = 4})});
+  };
+  TemporaryFolder folder;
+  const auto cut = std::make_shared<Counting>(), resumed = std::make_shared<Counting>();
+  cut->cuts = true;
+  const Result first = fit(folder, {}, -1, {}, cut, data());
+  REQUIRE(first.report.exit_code != ExitCode::ok);
+  REQUIRE(cut->validated == std::vector<int64_t>{0});
+  REQUIRE(first.report.last_checkpoint);
+  const Result second = fit(folder, first.report.last_checkpoint->string(), -1, {}, resumed, data());
+  CHECK(second.report.epochs == 3);
+  CHECK(resumed->validated == std::vector<int64_t>{1, 2});
 }
 
 TEST_CASE("a resume that finds its epoch over steps the open window and validates, and leaves no gradient behind") {

@@ -47,6 +47,10 @@ void NonFiniteGuard::configure() {
   if (run_.options.barebones) policy_ = Policy::off;
 }
 
+void NonFiniteGuard::begin_window() {
+  if (policy_ == Policy::skip) buffers_.save(*run_.model);
+}
+
 bool NonFiniteGuard::saw_loss(const Tensor& loss) {
   if (policy_ == Policy::off) return true;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
@@ -82,12 +86,16 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
   } else if (norm.defined() && policy_ == Policy::skip) {
     found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
     count_skips(*found_inf_);
+    put_back_if(*found_inf_);
   } else if (norm.defined()) {
     // The run will not continue with these weights, so the step need not be left out.
     run_.logs.watch(norm);
   }
   if (policy_ != Policy::skip) return steps;
-  if (!steps) ++skipped_;
+  if (!steps) {
+    ++skipped_;
+    buffers_.restore();
+  }
   skip_step_ = false;
   counts_ = true;
   return steps;
@@ -105,8 +113,16 @@ bool NonFiniteGuard::saw_scaled_gradients() {
     skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
   else
     count_skips(*found_inf_);
+  put_back_if(*found_inf_);
   counts_ = true;
   return true;
+}
+
+// What the step's forwards made of the buffers goes with the step.
+void NonFiniteGuard::put_back_if(const Tensor& found_inf) {
+  if (policy_ != Policy::skip) return;
+  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf);
+  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore();
 }
 
 void NonFiniteGuard::count_skips(const Tensor& found_inf) {
@@ -317,13 +333,18 @@ std::string NonFiniteGuard::batches() const {
 StateTree NonFiniteGuard::state() const {
   StateTree skipped = skipped_;
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
-  return StateTree::map({{"skipped_steps", std::move(skipped)}, {"rollbacks", rollbacks_}});
+  StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)}, {"rollbacks", rollbacks_}});
+  if (policy_ == Policy::skip && run_.window_done > 0) tree["window_buffers"] = buffers_.state();
+  return tree;
 }
 
 void NonFiniteGuard::load_state(const StateTree& state) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
+  if (policy_ == Policy::skip)
+    buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
+                        *run_.model);
 }
 
 }  // namespace fulgur::detail

@@ -9,6 +9,7 @@
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/state_tree.h"
+#include "window_buffers.h"
 
 namespace fulgur::detail {
 
@@ -22,6 +23,8 @@ class NonFiniteGuard {
   explicit NonFiniteGuard(Run& run) : run_(run) {}
   void configure();
 
+  /// Before the first forward of an accumulation window: under `skip` its buffers can be put back.
+  void begin_window();
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
   bool saw_loss(const Tensor& loss);
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
@@ -56,6 +59,7 @@ class NonFiniteGuard {
  private:
   bool saw_scaled_gradients();
   void count_skips(const Tensor& found_inf);
+  void put_back_if(const Tensor& found_inf);
   enum class Policy { off, raise, skip, stop, rollback };
   /// By the policy. Returns false where the step is left out; throws for `raise`.
   bool act(const std::string& what);
@@ -73,6 +77,7 @@ class NonFiniteGuard {
   int64_t first_batch_ = -1;  // of those that a finding may come from
   int64_t last_batch_ = -1;   // of a closed window that is judged; else the batch is the current one
   std::optional<Tensor> found_inf_;
+  WindowBuffers buffers_;  // under skip
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;

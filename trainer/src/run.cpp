@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 #include "debug_checks.h"
@@ -376,11 +377,26 @@ RowPlace Run::row_place() const {
   return {.step = progress_.global_step, .epoch = progress_.epoch - (between_epochs ? 1 : 0)};
 }
 
+namespace {
+
+// A double counts in ones up to here.
+constexpr double kMostStep = 9007199254740992;
+
+// The step that a metric gives to its row.
+int64_t row_step(double metric, int64_t global_step) {
+  if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
+  log::warn("logger.bad_step", cat("the metric 'step' gives its row's step, and ", metric,
+                                   " is none: the row gets the global step. Log a finite number of at most 2^53"));
+  return global_step;
+}
+
+}  // namespace
+
 void Run::send_metrics(Metrics metrics, RowPlace place) {
   if (metrics.empty() || sanity_checking_) return;
   // As in Lightning, a metric named "step" is the row's step, and "epoch" is always there.
   std::erase_if(metrics, [&](const auto& metric) {
-    if (metric.first == "step") place.step = static_cast<int64_t>(metric.second);
+    if (metric.first == "step") place.step = row_step(metric.second, place.step);
     return metric.first == "step" || metric.first == "epoch";
   });
   metrics.emplace_back("epoch", static_cast<double>(place.epoch));

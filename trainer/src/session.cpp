@@ -758,6 +758,11 @@ void explain_out_of_memory(const Run& run) {
     if (const auto memory = device_memory(device))
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
+  // An evaluation has no gradients, and its batches are other ones.
+  if (run.verb() != Verb::fit || !run.failed_in_.empty())
+    return log::error(
+        "what takes less memory: a smaller batch of the evaluation, such as data.eval_batch_size; precision: "
+        "bf16-mixed or 16-mixed; outputs that are not kept on the device");
   log::error(
       "what takes less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; "
       "activation checkpointing (docs/memory.md)");

@@ -194,11 +194,13 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   {
     run.in_training_step = true;
     run.doing_ = "training_step";
+    if (manual_window_ends_) run.finite.begin_window();
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
     run.in_training_step = false;
   }
+  manual_window_ends_ = run.stepped;
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
@@ -213,6 +215,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   Precision& precision = run.strategy->precision();
   StepOutput output;
   run.doing_ = "training_step";
+  if (run.window_done == 0) run.finite.begin_window();
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
   if (const std::vector<StepPart> parts = run.strategy->split(module, batch, Stage::train); !parts.empty()) {
     output = training_step_of_parts(run, parts, batch_idx);
