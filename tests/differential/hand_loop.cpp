@@ -149,11 +149,8 @@ bool can_train_by_hand(const Plan& config) {
   if (precision != "" && precision != "32-true" && precision != "64-true") return false;
   if (policy == "rollback") return false;
   if (text("/lr_scheduler/class_path") == "ReduceLROnPlateau") return false;
-  // A length in steps or samples is converted by the length of an epoch.
-  const Plan step_size = value_at<Plan>(config, "/lr_scheduler/init_args/step_size", 1);
-  const bool sized =
-      text("/data/init_args/kind") != "stream" && value_at<int64_t>(config, "/data/init_args/second", 0) == 0;
-  if (step_size.is_string() && !sized) return false;
+  // A length in steps or samples is converted by what the Trainer knows of the run.
+  if (value_at<Plan>(config, "/lr_scheduler/init_args/step_size", 1).is_string()) return false;
   for (const Plan& callback : config.at("trainer").at("callbacks")) {
     const std::string name = callback.at("class_path");
     if (name == "EarlyStopping") return false;

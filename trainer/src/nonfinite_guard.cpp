@@ -333,7 +333,10 @@ std::string NonFiniteGuard::batches() const {
 StateTree NonFiniteGuard::state() const {
   StateTree skipped = skipped_;
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
-  StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)}, {"rollbacks", rollbacks_}});
+  StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
+                                   {"rollbacks", rollbacks_},
+                                   {"counts", counts_},
+                                   {"counters_logged_at", counters_logged_at_}});
   if (policy_ == Policy::skip && run_.window_done > 0) tree["window_buffers"] = buffers_.state();
   return tree;
 }
@@ -342,6 +345,9 @@ void NonFiniteGuard::load_state(const StateTree& state) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
+  // Checkpoints of earlier versions do not have these.
+  counts_ = state.contains("counts") && state.at("counts").as_bool();
+  counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
   if (policy_ == Policy::skip)
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
                         *run_.model);
