@@ -105,8 +105,12 @@ TEST_CASE("ModelCheckpoint every: a monitored validation metric is fresh") {
   CHECK(train(options, std::make_shared<Scored>(scores)).names ==
         Names{"step=5-score=5.ckpt", "step=10-score=6.ckpt", "step=15-score=7.ckpt", "step=20-score=8.ckpt"});
   options.every = Interval{.value = 6, .unit = Interval::Unit::steps};
+  const LogLines log;
   CHECK(train(options, std::make_shared<Scored>(scores)).names ==
         Names{"step=10-score=6.ckpt", "step=15-score=7.ckpt", "step=20-score=8.ckpt"});
+  // It is said once why nothing is saved at step 6.
+  CHECK(log.count("a save is due at step 6; it waits for the next validation, which logs its monitor 'score'") == 1);
+  CHECK(log.count("waits for the next validation") == 1);
 }
 
 TEST_CASE("ModelCheckpoint: triggers exclude each other, and the error names those that are set") {
