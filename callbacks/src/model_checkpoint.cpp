@@ -176,8 +176,9 @@ void ModelCheckpoint::interval_passed(RunContext& run) {
   if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != Stage::train) {
     waits_for_validation_ = true;
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
-      log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step, "; it waits for the next validation, which logs its monitor '",
-                    *options_.monitor, "'. So do later ones"));
+      log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step,
+                    "; it waits for the next validation, which logs its monitor '", *options_.monitor,
+                    "'. So do later ones"));
     return;
   }
   save(run);

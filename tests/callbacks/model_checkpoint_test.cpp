@@ -40,7 +40,8 @@ struct Trained {
 };
 
 // Four epochs of five steps of four samples.
-Trained train(const ModelCheckpoint::Options& options, std::shared_ptr<LightningModule> module = std::make_shared<SelfPlanned>(), int64_t max_steps = -1,
+Trained train(const ModelCheckpoint::Options& options,
+              std::shared_ptr<LightningModule> module = std::make_shared<SelfPlanned>(), int64_t max_steps = -1,
               const CheckpointChoice& from = {}) {
   static TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
@@ -77,10 +78,12 @@ struct Counting : SelfPlanned {
 
 TEST_CASE("ModelCheckpoint every: any unit") {
   using Unit = Interval::Unit;
-  CHECK(train(every(8, Unit::steps)).names == Names{"step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});  // 20: the end of the fit
+  CHECK(train(every(8, Unit::steps)).names ==
+        Names{"step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});  // 20: the end of the fit
   CHECK(train(every(2, Unit::epochs)).names == Names{"step=10.ckpt", "step=20.ckpt"});
   CHECK(train(every(28, Unit::samples)).names == Names{"step=7.ckpt", "step=14.ckpt", "step=20.ckpt"});
-  CHECK(train(every(280, Unit::tokens), std::make_shared<Counting>()).names == Names{"step=7.ckpt", "step=14.ckpt", "step=20.ckpt"});
+  CHECK(train(every(280, Unit::tokens), std::make_shared<Counting>()).names ==
+        Names{"step=7.ckpt", "step=14.ckpt", "step=20.ckpt"});
   CHECK(train(every(0.5, Unit::run)).names == Names{"step=10.ckpt", "step=20.ckpt"});
   CHECK(train(every(1e-9, Unit::seconds)).names.size() == 20);
   CHECK(train(every(3600, Unit::seconds)).names == Names{"step=20.ckpt"});
@@ -94,7 +97,8 @@ TEST_CASE("ModelCheckpoint every: multiples count over a resumed run") {
   const Trained first = train(options, std::make_shared<SelfPlanned>(), 6);
   CHECK(first.names == Names{"step=6.ckpt"});
   const Trained second = train(options, std::make_shared<SelfPlanned>(), -1, first.report.last_checkpoint->string());
-  CHECK(second.names == Names{"step=6.ckpt", "step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});  // in the folder of the first
+  CHECK(second.names ==
+        Names{"step=6.ckpt", "step=8.ckpt", "step=16.ckpt", "step=20.ckpt"});  // in the folder of the first
 }
 
 TEST_CASE("ModelCheckpoint every: a monitored validation metric is fresh") {
@@ -144,7 +148,8 @@ TEST_CASE("ModelCheckpoint save_on_exception keeps what a failed fit had, once, 
   CHECK_THAT(failed.report.stop_reason, ContainsSubstring("on purpose"));
   CHECK(failed.names == Names{"epoch=0-step=5.ckpt", "epoch=1-step=7.ckpt"});
   // The Trainer's own checkpoint at a signal is enough.
-  CHECK(train(options, std::make_shared<Failing>(SIGTERM)).names == Names{"epoch=0-step=5.ckpt", "epoch=1-step=8.ckpt"});
+  CHECK(train(options, std::make_shared<Failing>(SIGTERM)).names ==
+        Names{"epoch=0-step=5.ckpt", "epoch=1-step=8.ckpt"});
   // It is saved already.
   options.monitor.reset();
   options.every_n_train_steps = 7;
