@@ -38,10 +38,12 @@ TEST_CASE("Batch refuses two entries of one name") {
 
 TEST_CASE("a Batch whose entries have different numbers of samples cannot be cut") {
   const Batch tensors({Batch::Entry{"x", at::ones({3, 2})}, Batch::Entry{"second/x", at::ones({5, 2})}});
-  CHECK(message_of<DataError>([&] { tensors.narrow(0, 1); }).find("'second/x' has 5 samples, but the batch 3") !=
-        std::string::npos);
+  CHECK(fulgur::test::message_of<DataError>([&] {
+          tensors.narrow(0, 1);
+        }).find("'second/x' has 5 samples, but the batch 3") != std::string::npos);
   const Batch texts({Batch::Entry{"x", at::ones({3})}, Batch::Entry{"name", std::vector<std::string>{"a"}}});
-  CHECK(message_of<DataError>([&] { texts.narrow(0, 1); }).find("'name' has 1 samples") != std::string::npos);
+  CHECK(fulgur::test::message_of<DataError>([&] { texts.narrow(0, 1); }).find("'name' has 1 samples") !=
+        std::string::npos);
 }
 
 TEST_CASE("Batch narrows tensors and lists alike") {
