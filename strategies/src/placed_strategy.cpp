@@ -48,7 +48,8 @@ std::vector<Named> tensors_of(const torch::nn::Module& module) {
 
 }  // namespace
 
-PlacedStrategy::PlacedStrategy(Placement placement, int64_t micro_batches) : placement_(std::move(placement)), micro_batches_(micro_batches) {}
+PlacedStrategy::PlacedStrategy(Placement placement, int64_t micro_batches)
+    : placement_(std::move(placement)), micro_batches_(micro_batches) {}
 PlacedStrategy::~PlacedStrategy() = default;
 
 void PlacedStrategy::configure(StrategySetup setup) {
@@ -59,22 +60,28 @@ void PlacedStrategy::configure(StrategySetup setup) {
 
 void PlacedStrategy::attach(LightningModule& module) {
   if (micro_batches_ > 1 && !module.automatic_optimization())
-    throw ConfigError(cat("[strategies.", name(), "] the module optimizes by itself (automatic_optimization() is false), so its batches cannot be cut into micro-batches; got ", micro_batches_,
-                          ". Set micro_batches: 1."));
+    throw ConfigError(cat("[strategies.", name(),
+                          "] the module optimizes by itself (automatic_optimization() is false), so its batches cannot "
+                          "be cut into micro-batches; got ",
+                          micro_batches_, ". Set micro_batches: 1."));
   module_ = &module;
   precision_->set_device(device());
   precision_->convert_module(module);
-  if (placement_.empty()) check_placed_by_hand(module);
-  else apply_placement(module);
+  if (placement_.empty())
+    check_placed_by_hand(module);
+  else
+    apply_placement(module);
 }
 
 void PlacedStrategy::apply_placement(LightningModule& module) {
   const auto& placed = module.placed_modules();
   for (const auto& [name_, group] : placement_) {
     if (std::any_of(placed.begin(), placed.end(), [&](const auto& one) { return one->name() == name_; })) continue;
-    throw ConfigError(cat("[strategies.", name(), "] placement: '", name_, "' is no submodule that can be placed. ",
-                          placed.empty() ? std::string("The module has none: hold the parts as nn::Placed, made by nn::register_placed")
-                                         : cat("There are: ", join(names_of(placed))), "."));
+    throw ConfigError(cat(
+        "[strategies.", name(), "] placement: '", name_, "' is no submodule that can be placed. ",
+        placed.empty() ? std::string("The module has none: hold the parts as nn::Placed, made by nn::register_placed")
+                       : cat("There are: ", join(names_of(placed))),
+        "."));
   }
   struct Place {
     std::string name;
@@ -84,14 +91,18 @@ void PlacedStrategy::apply_placement(LightningModule& module) {
   for (const auto& one : placed) {
     const auto found = placement_.find(one->name());
     const std::vector<at::Device> devices =
-        found == placement_.end() ? std::vector<at::Device>{device()} : found->second.resolve(devices_, cat("[strategies.", name(), "] placement of '", one->name(), "':"));
+        found == placement_.end()
+            ? std::vector<at::Device>{device()}
+            : found->second.resolve(devices_, cat("[strategies.", name(), "] placement of '", one->name(), "':"));
     one->check_inputs(false);
     one->place(devices);
     for (const auto& [tensor, value] : tensors_of(*one->module())) {
       const std::string full = cat(one->name(), ".", tensor);
-      const auto [place, is_new] = at_their_place.try_emplace(value.unsafeGetTensorImpl(), Place{full, devices.front()});
+      const auto [place, is_new] =
+          at_their_place.try_emplace(value.unsafeGetTensorImpl(), Place{full, devices.front()});
       if (!is_new && place->second.device != devices.front())
-        throw ConfigError(cat("[strategies.", name(), "] placement: '", place->second.name, "' and '", full, "' are one tensor (tied), which cannot be on ", place->second.device.str(), " and on ",
+        throw ConfigError(cat("[strategies.", name(), "] placement: '", place->second.name, "' and '", full,
+                              "' are one tensor (tied), which cannot be on ", place->second.device.str(), " and on ",
                               devices.front().str(), ". Place both submodules on one device, or do not tie them."));
     }
     std::vector<std::shared_ptr<torch::nn::Module>> copies(one->replicas().begin() + 1, one->replicas().end());
@@ -106,16 +117,21 @@ void PlacedStrategy::apply_placement(LightningModule& module) {
 void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {
   std::vector<std::string> wrong;
   for (const auto& [tensor, value] : tensors_of(module))
-    if (std::find(devices_.begin(), devices_.end(), value.device()) == devices_.end()) wrong.push_back(cat("'", tensor, "' of ", owner_of(tensor), " is on ", value.device().str()));
+    if (std::find(devices_.begin(), devices_.end(), value.device()) == devices_.end())
+      wrong.push_back(cat("'", tensor, "' of ", owner_of(tensor), " is on ", value.device().str()));
   for (const auto& one : module.placed_modules()) one->check_inputs(true);
   if (wrong.empty()) return;
   const size_t count = wrong.size();
   if (count > 5) wrong.resize(5), wrong.emplace_back("…");
-  throw ConfigError(cat("[strategies.", name(), "] without a placement each tensor must be on one of the devices of the run, ", join_devices(devices_), "; ", static_cast<int64_t>(count),
-                        count == 1 ? " is not: " : " are not: ", join(wrong), ". Move their modules in configure_model(), or give a placement."));
+  throw ConfigError(cat(
+      "[strategies.", name(), "] without a placement each tensor must be on one of the devices of the run, ",
+      join_devices(devices_), "; ", static_cast<int64_t>(count), count == 1 ? " is not: " : " are not: ", join(wrong),
+      ". Move their modules in configure_model(), or give a placement."));
 }
 
-void PlacedStrategy::start_training(LightningModule&, const std::vector<Optimizer*>&) { busy_ = std::make_unique<detail::BusyShares>(devices_); }
+void PlacedStrategy::start_training(LightningModule&, const std::vector<Optimizer*>&) {
+  busy_ = std::make_unique<detail::BusyShares>(devices_);
+}
 
 void PlacedStrategy::copy_values() {
   for (const auto& group : groups_) group->copy_values();
@@ -127,11 +143,13 @@ std::vector<StepPart> PlacedStrategy::split(LightningModule& module, const Batch
   copy_values();
   const std::vector<int64_t> sizes = nn::even_parts(batch.size(), micro_batches_);
   // Whole, whatever entries it has: those of combined loaders differ in their numbers of samples.
-  if (sizes.size() < 2) return {};
+  if (sizes.size() < 2) return {{.module = &module, .batch = batch, .share = 1}};
   std::vector<StepPart> parts;
   int64_t begin = 0;
   for (const int64_t size : sizes) {
-    parts.push_back({.module = &module, .batch = batch.narrow(begin, size), .share = static_cast<double>(size) / static_cast<double>(batch.size())});
+    parts.push_back({.module = &module,
+                     .batch = batch.narrow(begin, size),
+                     .share = static_cast<double>(size) / static_cast<double>(batch.size())});
     begin += size;
   }
   return parts;
@@ -147,8 +165,10 @@ void PlacedStrategy::run_parts(size_t parts, const std::function<void(size_t)>& 
     std::map<std::string, std::string> first;
     std::vector<std::string> places;
     for (const auto& [tensor, value] : tensors_of(*module_))
-      if (first.emplace(value.device().str(), tensor).second) places.push_back(cat(value.device().str(), " has ", owner_of(tensor), " with '", tensor, "'"));
-    throw Error(cat("[strategies.", name(), "] ", what.substr(0, what.find('\n')), " A tensor met a parameter that lies elsewhere: ", join(places),
+      if (first.emplace(value.device().str(), tensor).second)
+        places.push_back(cat(value.device().str(), " has ", owner_of(tensor), " with '", tensor, "'"));
+    throw Error(cat("[strategies.", name(), "] ", what.substr(0, what.find('\n')),
+                    " A tensor met a parameter that lies elsewhere: ", join(places),
                     ". Move it on its way, with .to(device) or by holding the submodule as nn::Placed."));
   }
 }
@@ -162,7 +182,8 @@ std::string PlacedStrategy::device_report() const {
   if (!busy_) return "";
   const std::vector<double> shares = busy_->shares();
   std::vector<std::string> parts;
-  for (size_t i = 0; i < shares.size(); ++i) parts.push_back(cat(devices_[i].str(), " ", format_fixed(100 * shares[i], 0), " %"));
+  for (size_t i = 0; i < shares.size(); ++i)
+    parts.push_back(cat(devices_[i].str(), " ", format_fixed(100 * shares[i], 0), " %"));
   return cat("busy: ", join(parts, " · "), " of ", format_fixed(busy_->seconds(), 1), " s");
 }
 
@@ -176,33 +197,45 @@ void PlacedStrategy::teardown() noexcept {
 
 namespace {
 
-constexpr const char* kMicroBatches = "Parts that a batch is cut into, so that devices compute at the same time; their losses count by their share of the samples.";
+constexpr const char* kMicroBatches =
+    "Parts that a batch is cut into, so that devices compute at the same time; their losses count by their share of "
+    "the samples.";
 
 }  // namespace
 
 void ModelParallelStrategy::Options::fields(Fields& f) {
-  f(placement, "placement", "Submodules (nn::Placed members) and the device of each: {encoder: 0, decoder: cuda:1}. Empty: the module has placed them in configure_model().");
+  f(placement, "placement",
+    "Submodules (nn::Placed members) and the device of each: {encoder: 0, decoder: cuda:1}. Empty: the module has "
+    "placed them in configure_model().");
   f(micro_batches, "micro_batches", kMicroBatches).at_least(1);
 }
 
-ModelParallelStrategy::ModelParallelStrategy(Options options) : PlacedStrategy(options.placement, options.micro_batches) {
+ModelParallelStrategy::ModelParallelStrategy(Options options)
+    : PlacedStrategy(options.placement, options.micro_batches) {
   for (const auto& [submodule, group] : options.placement)
     if (group.indices.size() != 1)
-      throw ConfigError(cat("[strategies.model_parallel] placement: '", submodule, "' must be on one device; got ", static_cast<int64_t>(group.indices.size()), ". Use trainer.strategy: hybrid for several."));
+      throw ConfigError(cat("[strategies.model_parallel] placement: '", submodule, "' must be on one device; got ",
+                            static_cast<int64_t>(group.indices.size()), ". Use trainer.strategy: hybrid for several."));
 }
 
 void HybridStrategy::Options::fields(Fields& f) {
-  f(placement, "placement", "Submodules (nn::Placed members) and the devices of each, over which it is data-parallel: {encoder: [0..3], decoder: [4..7]}.").required();
+  f(placement, "placement",
+    "Submodules (nn::Placed members) and the devices of each, over which it is data-parallel: {encoder: [0..3], "
+    "decoder: [4..7]}.")
+      .required();
   f(micro_batches, "micro_batches", kMicroBatches).at_least(1);
 }
 
 HybridStrategy::HybridStrategy(Options options) : PlacedStrategy(options.placement, options.micro_batches) {
-  if (options.placement.empty()) throw ConfigError("[strategies.hybrid] placement is empty. Say which submodule is on which devices, or use model_parallel or dp.");
+  if (options.placement.empty())
+    throw ConfigError(
+        "[strategies.hybrid] placement is empty. Say which submodule is on which devices, or use model_parallel or "
+        "dp.");
 }
 
-[[maybe_unused]] static const bool model_parallel_registered =
-    Registry<Strategy>::add<ModelParallelStrategy>("model_parallel", "Submodules on devices of their own, in one process; micro-batches keep them busy.");
-[[maybe_unused]] static const bool hybrid_registered =
-    Registry<Strategy>::add<HybridStrategy>("hybrid", "Submodules on groups of devices, data-parallel inside a group, in one process.");
+[[maybe_unused]] static const bool model_parallel_registered = Registry<Strategy>::add<ModelParallelStrategy>(
+    "model_parallel", "Submodules on devices of their own, in one process; micro-batches keep them busy.");
+[[maybe_unused]] static const bool hybrid_registered = Registry<Strategy>::add<HybridStrategy>(
+    "hybrid", "Submodules on groups of devices, data-parallel inside a group, in one process.");
 
 }  // namespace fulgur

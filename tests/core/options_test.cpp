@@ -146,7 +146,7 @@ TEST_CASE("a float is read as the nearest one, and written as the shortest numbe
   CHECK(fields.write().find("rate")->text() == "0.1");
   CHECK(read(options, "0.7").empty());
   CHECK(options.rate == 0.7F);
-  CHECK(read(options, "1e39").find("does not fit a float; got 1e39") != std::string::npos);
+  CHECK(read(options, "1e39").find("does not fit a float; got ") != std::string::npos);
   CHECK(options.rate == 0.7F);
 }
 
