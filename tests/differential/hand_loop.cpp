@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "data.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -28,6 +30,8 @@ struct ByHand {
   Loaders loaders;
   std::map<int64_t, int64_t> accumulation;  // from an epoch on
   int64_t epoch = 0, steps = 0, batches = 0, window = 1, done = 0, losses = 0;
+  bool begun = false;  // the window
+  std::vector<Tensor> buffers_before;
 
   TrainerOptions& options() { return config.trainer; }
   bool steps_over() { return options().max_steps >= 0 && steps >= options().max_steps; }
@@ -52,15 +56,34 @@ struct ByHand {
       else
         clip_grad_norm(optimizer->gradients(), *options().gradient_clip_val);
     }
-    if (options().on_nonfinite != "skip" || finite()) optimizer->step();
+    step_or_skip();
     optimizer->zero_grad();
     ++steps;
     step_schedule(ScheduleInterval::step, steps);
   }
 
+  // A step that is skipped leaves the buffers as they were before its first batch.
+  void step_or_skip() {
+    begun = false;
+    if (options().on_nonfinite != "skip" || finite()) {
+      optimizer->step();
+      return;
+    }
+    const at::NoGradGuard no_grad;
+    const std::vector<Tensor> buffers = net->buffers();
+    for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(buffers_before[i]);
+  }
+
+  void begin_window() {
+    if (std::exchange(begun, true)) return;
+    buffers_before.clear();
+    for (const Tensor& buffer : net->buffers()) buffers_before.push_back(buffer.detach().clone());
+  }
+
   void end_window() {
     const int64_t length = window, with_loss = losses;
     done = losses = 0;
+    begun = begun && with_loss > 0;
     if (with_loss == 0) return;
     if (with_loss != length) {
       const at::NoGradGuard no_grad;
@@ -94,13 +117,14 @@ struct ByHand {
   void manual_batch(const Tensor& loss, int64_t batch_idx) {
     if (loss.defined()) loss.backward();
     if ((batch_idx + 1) % net->options().manual_steps != 0) return;
-    optimizer->step();
+    step_or_skip();
     optimizer->zero_grad();
     ++steps;
   }
 
   void batch(const Batch& batch, int64_t batch_idx, const std::optional<int64_t>& length) {
     if (optimizer->needs_closure()) return closed_batch(batch, batch_idx);
+    begin_window();
     const Tensor loss = net->loss(batch, epoch, batch_idx);
     if (net->options().manual) return manual_batch(loss, batch_idx);
     if (done == 0) {

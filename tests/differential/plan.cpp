@@ -167,6 +167,11 @@ class Maker {
         Plan{{"class_path", "CosineAnnealingLR"}, {"init_args", {{"t_max", 7}}}},
         Plan{{"class_path", "ReduceLROnPlateau"}, {"init_args", {{"patience", 0}, {"factor", 0.5}}}},
     });
+    // Steps and samples are converted by the length of an epoch.
+    Plan& of_schedule = plan_["lr_scheduler"]["init_args"];
+    const bool sized = !plan_["data"].contains("kind") && !plan_["data"].contains("second");
+    if (!sized && of_schedule.contains("step_size") && of_schedule["step_size"].is_string())
+      of_schedule["step_size"] = 2;
     if (plan_["lr_scheduler"]["class_path"] == "ReduceLROnPlateau") {
       plan_["lr_scheduler_monitor"] = "train_loss";
       plan_["lr_scheduler_strict"] = false;
