@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "fulgur/core/text.h"
@@ -29,8 +28,10 @@ double now_s(clockid_t clock) {
 // When the process began that started this one, and has been there since the first start: launcher or torchrun's agent.
 double launched_s() {
   std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // "pid (name) state …": the start is the 20th value behind the name, in ticks since the machine's.
+  // getline, as the process may be gone before it is read, which makes an iterator over the stream throw.
+  std::string text;
+  std::getline(file, text, '\0');
+  // "pid (name) state …": the start is the 20th value after the name, in ticks since the machine's.
   std::istringstream values(text.substr(std::min(text.rfind(')') + 1, text.size())));
   std::string value;
   for (int i = 0; i < 20; ++i) values >> value;

@@ -18,7 +18,8 @@ constexpr uint64_t kWriteBackBytes = 8u << 20;
 }  // namespace
 
 void throw_errno(const std::string& what, const std::filesystem::path& path, int error) {
-  throw FileError(cat("[checkpoint] ", what, " failed; ", escape_controls(path.string()), ": ", std::strerror(error), "."), error);
+  throw FileError(
+      cat("[checkpoint] ", what, " failed; ", escape_controls(path.string()), ": ", std::strerror(error), "."), error);
 }
 
 DurableFile::DurableFile(const std::filesystem::path& path) : path_(path) {
@@ -40,10 +41,12 @@ void DurableFile::reserve(uint64_t bytes) {
   }
 }
 
-void DurableFile::write(const void* data, size_t bytes) {
+// Calls `write_some(next, left)` until all is written.
+template <class WriteSome>
+void DurableFile::write_all(const void* data, size_t bytes, WriteSome write_some) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t written = system_calls().write(fd_, next, bytes);
+    const ssize_t written = write_some(next, bytes);
     if (written < 0) {
       if (errno == EINTR) continue;
       fail("writing");
@@ -51,8 +54,15 @@ void DurableFile::write(const void* data, size_t bytes) {
     if (written == 0) throw_errno("writing", path_, EIO);
     next += written;
     bytes -= static_cast<size_t>(written);
-    written_ += static_cast<uint64_t>(written);
   }
+}
+
+void DurableFile::write(const void* data, size_t bytes) {
+  write_all(data, bytes, [&](const char* next, size_t left) {
+    const ssize_t written = system_calls().write(fd_, next, left);
+    if (written > 0) written_ += static_cast<uint64_t>(written);
+    return written;
+  });
   if (written_ - started_ < kWriteBackBytes) return;
   // Advice only: fsync tells what went wrong.
   system_calls().start_writing_back(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_));
@@ -60,18 +70,11 @@ void DurableFile::write(const void* data, size_t bytes) {
 }
 
 void DurableFile::write_at(uint64_t place, const void* data, size_t bytes) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = system_calls().pwrite(fd_, next, bytes, static_cast<off_t>(place));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail("writing");
-    }
-    if (written == 0) throw_errno("writing", path_, EIO);
-    next += written;
-    bytes -= static_cast<size_t>(written);
-    place += static_cast<uint64_t>(written);
-  }
+  write_all(data, bytes, [&](const char* next, size_t left) {
+    const ssize_t written = system_calls().pwrite(fd_, next, left, static_cast<off_t>(place));
+    if (written > 0) place += static_cast<uint64_t>(written);
+    return written;
+  });
 }
 
 void DurableFile::commit() {

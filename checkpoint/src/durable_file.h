@@ -40,6 +40,8 @@ class DurableFile {
 
  private:
   [[noreturn]] void fail(const char* what) const;
+  template <class WriteSome>
+  void write_all(const void* data, size_t bytes, WriteSome write_some);
   std::filesystem::path path_;
   int fd_ = -1;
   uint64_t written_ = 0, started_ = 0;  // bytes; those that are on their way to the disk already

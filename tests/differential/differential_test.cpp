@@ -73,7 +73,7 @@ void for_all_seeds(Verdict (*relation)(const Plan&, const std::filesystem::path&
     const bool as_it_is = verdict.kind == Verdict::Kind::refused || std::getenv("FULGUR_SEED_FOLDER") != nullptr;
     const Plan simple = as_it_is ? plan : shrunk(relation, plan, verdict);
     FAIL_CHECK("seed " << seed << ", the simplest plan that fails so:\n"
-                       << to_yaml(config_of(simple, "/tmp/differential")) << "\n"
+                       << to_yaml(config_of(simple, "differential")) << "\n"
                        << verdict.text);
     if (++failures == 3) break;
   }

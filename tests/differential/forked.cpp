@@ -1,11 +1,9 @@
 #include "forked.h"
 
 #include <ATen/ops/arange.h>
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,25 +21,13 @@
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
+#include "support/free_port.h"
 #include "support/temporary_folder.h"
 
 namespace fulgur::test {
 namespace fs = std::filesystem;
 
 namespace {
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw std::runtime_error("no free port");
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 [[noreturn]] void be_child(int64_t rank, const fs::path& log, const std::function<int(int64_t)>& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -102,7 +88,7 @@ Ended in_processes(int64_t count, const fs::path& log, const std::function<int(i
 
 namespace {
 
-// A config read in a process of a run, which is told its place.
+// A config read in a process of a run, which knows its place by its environment.
 struct Parts {
   Parts(const std::string& text, int64_t rank, int64_t ranks, int port) {
     if (ranks > 1) {

@@ -110,7 +110,7 @@ Plan shared_out(Plan plan, int64_t ranks, bool even) {
   Plan& data = plan["data"];
   const int64_t batch = value_at<int64_t>(plan, "/data/batch_size", 2);
   const bool norm = value_at(plan, "/model/norm", false);
-  // Batch norm is told the samples of all ranks, but each rank wants two.
+  // Batch norm normalizes over the samples of all ranks, but each rank wants two.
   const int64_t whole = norm ? ranks * std::max<int64_t>(batch, 2) : ranks;
   if (norm) data["batch_size"] = std::max<int64_t>(batch, 2);
   // Each rank must return a loss, must have a whole batch, and hears of a stop a step later.

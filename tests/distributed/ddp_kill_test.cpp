@@ -14,6 +14,7 @@
 #include <set>
 
 #include "ranks.h"
+#include "support/process_stat.h"
 
 using namespace fulgur::test;
 namespace fs = std::filesystem;
@@ -31,7 +32,7 @@ std::vector<pid_t> children_of(pid_t parent) {
     const std::string name = entry.path().filename().string();
     if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
     // "pid (name) state parent …", where the name may hold anything.
-    const std::string stat = read_text(entry.path() / "stat");
+    const std::string stat = process_stat(name);
     const size_t mark = stat.rfind(')');
     if (mark != std::string::npos && mark + 4 < stat.size() && stat[mark + 2] != 'Z' && std::atoi(stat.c_str() + mark + 4) == parent) children.push_back(std::atoi(name.c_str()));
   }
@@ -44,7 +45,7 @@ int64_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// The newest: a run that is killed before its first checkpoint begins anew in the next folder.
+// The newest: a run that is killed before its first checkpoint starts again in the next folder.
 fs::path newest_run(const fs::path& root) {
   const fs::path runs = root / "fulgur_logs";
   int version = 0;

@@ -1,8 +1,6 @@
 #include "ranks.h"
 
 #include <ATen/core/Tensor.h>
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,19 +13,6 @@
 
 namespace fulgur::test {
 namespace fs = std::filesystem;
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw std::runtime_error("no free port");
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments) {
   const std::string port = std::to_string(ranks.port > 0 ? ranks.port : free_port()),

@@ -5,11 +5,9 @@
 
 #include "cli/process.h"
 #include "fulgur/core/tensor.h"
+#include "support/free_port.h"
 
 namespace fulgur::test {
-
-/// A port that nobody listens on now.
-int free_port();
 
 /// How ranks are started.
 struct Ranks {

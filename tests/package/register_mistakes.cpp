@@ -1,4 +1,4 @@
-// Classes that cannot be registered: FULGUR_REGISTER says why. MISTAKE chooses one; 0: there is none.
+// Classes that cannot be registered: FULGUR_REGISTER says why. MISTAKE chooses one; 0: no mistake.
 #include <fulgur/core/registry.h>
 
 namespace {

@@ -16,6 +16,7 @@
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/cluster_environment.h"
 #include "fulgur/strategies/launcher.h"
+#include "support/process_stat.h"
 #include "support/temporary_folder.h"
 
 namespace fulgur::test {
@@ -31,9 +32,9 @@ bool comes_true(Condition&& condition, double seconds = 20) {
   return true;
 }
 
-/// True where the process is gone, or a zombie that only its parent can see.
+/// True if the process is gone, or a zombie that only its parent can see.
 inline bool is_gone(pid_t pid) {
-  const std::string stat = read_text(cat("/proc/", pid, "/stat"));
+  const std::string stat = process_stat(std::to_string(pid));
   const size_t name_end = stat.rfind(") ");
   return name_end == std::string::npos || stat[name_end + 2] == 'Z';
 }

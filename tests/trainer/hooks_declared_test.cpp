@@ -1,7 +1,6 @@
 // hooks.txt against the headers and the docs.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <fstream>
 #include <map>
 #include <regex>
 #include <set>
@@ -9,17 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "support/source_text.h"
+
+using fulgur::test::text_of;
+
 namespace {
-
-const std::string kSource = FULGUR_SOURCE_DIR;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(kSource + "/" + path);
-  REQUIRE(file.good());
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Names of the virtual functions that a class of the header declares or overrides.
 std::set<std::string> declared_in(const std::string& header, const std::string& class_name) {
@@ -62,9 +55,12 @@ TEST_CASE("hooks.txt lists what the headers declare, name by name") {
   for (const Hook& hook : listed()) {
     CAPTURE(hook.kind, hook.name);
     REQUIRE(declared.contains(hook.kind));
-    REQUIRE((hook.relation.empty() || hook.relation == "as" || hook.relation == "added" || hook.relation == "left_out"));
-    if (hook.relation == "left_out") CHECK_FALSE(declared.at(hook.kind).contains(hook.name));
-    else expected[hook.kind].insert(hook.relation == "as" ? hook.other : hook.name);
+    REQUIRE(
+        (hook.relation.empty() || hook.relation == "as" || hook.relation == "added" || hook.relation == "left_out"));
+    if (hook.relation == "left_out")
+      CHECK_FALSE(declared.at(hook.kind).contains(hook.name));
+    else
+      expected[hook.kind].insert(hook.relation == "as" ? hook.other : hook.name);
   }
   for (const auto& [kind, names] : declared) {
     CAPTURE(kind);

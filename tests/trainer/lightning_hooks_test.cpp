@@ -5,29 +5,19 @@
 
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/trainer/yaml.h"
+#include "support/source_text.h"
 
 using namespace fulgur;
 using namespace fulgur::test;
 using Json = nlohmann::json;
 
 namespace {
-
-const std::string kSource = FULGUR_SOURCE_DIR;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(kSource + "/" + path);
-  REQUIRE(file.good());
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // ---- the runs ----
 

@@ -386,7 +386,7 @@ constexpr double kMostStep = 9007199254740992;
 int64_t row_step(double metric, int64_t global_step) {
   if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
   log::warn("logger.bad_step", cat("the metric 'step' gives its row's step, and ", metric,
-                                   " is none: the row gets the global step. Log a finite number of at most 2^53"));
+                                   " is not a step: the row gets the global step. Log a finite number of at most 2^53"));
   return global_step;
 }
 
