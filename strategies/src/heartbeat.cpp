@@ -5,6 +5,7 @@
 
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
+#include "no_name_lookups.h"
 
 namespace fulgur::detail {
 namespace {
@@ -16,7 +17,12 @@ double now_s() { return std::chrono::duration<double>(std::chrono::system_clock:
 }  // namespace
 
 Heartbeat::Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size)
-    : store_(store->clone()), report_store_(store->clone()), rank_(rank), world_size_(world_size) {
+    : rank_(rank), world_size_(world_size) {
+  {
+    const NoNameLookups quick;
+    store_ = store->clone();
+    report_store_ = store->clone();
+  }
   store_->setTimeout(kPatience);
   report_store_->setTimeout(kPatience);
   const NoSignals no_signals;

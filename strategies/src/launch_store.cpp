@@ -13,6 +13,7 @@
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "listening_socket.h"
+#include "no_name_lookups.h"
 
 namespace fulgur::detail {
 
@@ -61,11 +62,13 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
     store_options.port = static_cast<uint16_t>(socket.port);
     address = "127.0.0.1";  // this launcher's own way to it
   } else {
-    wait_for_listener(address, options.main_port, options.start_timeout_s);
+    address = wait_for_listener(address, options.main_port, options.start_timeout_s);
     store_options.port = static_cast<uint16_t>(options.main_port);
   }
-  impl_->where = cat("port ", static_cast<int64_t>(store_options.port), " of '", address, "'");
+  impl_->where = cat("port ", static_cast<int64_t>(store_options.port), " of '",
+                     store_options.isServer ? address : options.main_address, "'");
   const NoSignals for_its_threads;
+  const NoNameLookups quick;
   try {
     impl_->store = c10::make_intrusive<c10d::TCPStore>(address, store_options);
   } catch (const std::exception& error) {

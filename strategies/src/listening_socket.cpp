@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
       error == EADDRINUSE ? "Another program has it: take another (MASTER_PORT), or on one node none, for a free one."
       : error == EACCES   ? "Ports below 1024 need a right that this user has not: take a higher one (MASTER_PORT)."
                           : "Take another (MASTER_PORT).";
-  throw DistributedError(cat("[strategies.launcher] port ", port, everywhere ? " of this machine" : " of 127.0.0.1",
+  throw DistributedError(cat("[strategies.store] port ", port, everywhere ? " of this machine" : " of 127.0.0.1",
                              " cannot be opened for the store of the run: ", std::strerror(error), ". ", advice));
 }
 
@@ -54,7 +54,32 @@ int try_connect(const addrinfo& address, Clock::time_point deadline) {
   return error;
 }
 
+std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const std::string& address, int64_t port, int& unknown) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  unknown = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
+  return {unknown == 0 ? found : nullptr, [](addrinfo* list) {
+            if (list) ::freeaddrinfo(list);
+          }};
+}
+
+std::string as_number(const addrinfo& address) {
+  char text[NI_MAXHOST] = {};
+  ::getnameinfo(address.ai_addr, address.ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
 }  // namespace
+
+bool is_ipv4_loopback(const std::string& address) {
+  int unknown = 0;
+  const auto found = resolve(address, 0, unknown);
+  bool all = found != nullptr;
+  for (const addrinfo* one = found.get(); one; one = one->ai_next)
+    all &= one->ai_family == AF_INET &&
+           ntohl(reinterpret_cast<const sockaddr_in*>(one->ai_addr)->sin_addr.s_addr) == INADDR_LOOPBACK;
+  return all;
+}
 
 ListeningSocket listen_on(int64_t port, bool everywhere) {
   // One family for clients of both where the machine has IPv6; the loopback name of the run is IPv4's.
@@ -92,34 +117,29 @@ ListeningSocket listen_on(int64_t port, bool everywhere) {
   return {fd, ntohs(got)};
 }
 
-void wait_for_listener(const std::string& address, int64_t port, double timeout_s) {
+std::string wait_for_listener(const std::string& address, int64_t port, double timeout_s) {
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   std::string reason;
-  while (true) {
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (const int unknown = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
-        unknown != 0) {
-      // A name that does not exist will not come into being; a name server may come back.
-      if (unknown != EAI_AGAIN)
-        throw DistributedError(cat("[strategies.launcher] the address of node 0 must be known to this machine; '",
-                                   address, "' cannot be resolved: ", ::gai_strerror(unknown),
-                                   ". Set MASTER_ADDR to a name or an address that this machine knows."));
-      reason = ::gai_strerror(unknown);
-    } else {
-      const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
-      for (const addrinfo* one = found; one; one = one->ai_next) {
-        const int error = try_connect(*one, deadline);
-        if (error == 0) return;
-        reason = std::strerror(error);
-      }
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, std::chrono::milliseconds(200))) {
+    int unknown = 0;
+    const auto found = resolve(address, port, unknown);
+    // A name that does not exist will not come into being; a name server may come back.
+    if (unknown != 0 && unknown != EAI_AGAIN)
+      throw DistributedError(cat("[strategies.store] the address of node 0 must be known to this machine; '", address,
+                                 "' cannot be resolved: ", ::gai_strerror(unknown),
+                                 ". Set MASTER_ADDR to a name or an address that this machine knows."));
+    if (unknown != 0) reason = ::gai_strerror(unknown);
+    for (const addrinfo* one = found.get(); one; one = one->ai_next) {
+      const int error = try_connect(*one, deadline);
+      if (error == 0) return as_number(*one);
+      reason = std::strerror(error);
     }
-    if (Clock::now() + std::chrono::milliseconds(200) >= deadline) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (Clock::now() + pause >= deadline) break;
+    std::this_thread::sleep_for(pause);
   }
   throw DistributedError(cat(
-      "[strategies.launcher] nothing listens on port ", port, " of '", address, "' after ", format_fixed(timeout_s, 0),
+      "[strategies.store] nothing listens on port ", port, " of '", address, "' after ", format_fixed(timeout_s, 0),
       " s: ", reason, ". Start node 0 with the same MASTER_ADDR and MASTER_PORT, and let no firewall stand between."));
 }
 

@@ -1,6 +1,5 @@
 #include "rendezvous.h"
 
-#include <netdb.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +13,8 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/launcher.h"
+#include "listening_socket.h"
+#include "no_name_lookups.h"
 
 namespace fulgur::detail {
 namespace {
@@ -27,36 +28,30 @@ std::string who(const ProcessPlace& place) {
              place.environment, " says");
 }
 
-void check_resolves(const ProcessPlace& place) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  const int error = getaddrinfo(place.main_address.c_str(), nullptr, &hints, &found);
-  if (error != 0)
-    throw DistributedError(cat("[strategies.rendezvous] the host '", place.main_address, "' cannot be resolved: ",
-                               gai_strerror(error), " (", who(place), "). Is MASTER_ADDR right?"));
-  freeaddrinfo(found);
-}
-
-c10::intrusive_ptr<c10d::Store> open_store(const ProcessPlace& place, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> open_store(const ProcessPlace& place, double timeout_s) {
   c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(place.main_port);
   options.isServer = place.rank == 0 && !place.store_is_hosted;
   options.waitWorkers = false;
-  options.timeout = timeout;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  options.port = static_cast<std::uint16_t>(place.main_port);
   try {
-    return c10::make_intrusive<c10d::TCPStore>(place.main_address, options);
-  } catch (const std::exception& error) {
-    const std::string_view text = error.what();
+    std::string address = "127.0.0.1";  // rank 0's own way to it
+    // The store looks up the name of each address that connects. An IPv4 address that comes to a socket of IPv6 is not
+    // found in /etc/hosts, and a name server that does not answer stops the store for seconds.
     if (options.isServer)
-      throw DistributedError(cat("[strategies.rendezvous] rank 0 cannot listen on port ", place.main_port, ": ",
-                                 text.find("EADDRINUSE") != text.npos ? "the port is in use"
-                                 : text.find("EACCES") != text.npos
-                                     ? "ports below 1024 need a right that this user lacks"
-                                     : first_line(text),
-                                 " (", who(place), "). Set MASTER_PORT to a free port."));
+      options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
+    // A client of the store that is refused tries again only a second later.
+    else
+      address = wait_for_listener(place.main_address, place.main_port, timeout_s);
+    const NoNameLookups quick;
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
+  } catch (const DistributedError& error) {
+    throw DistributedError(cat(error.what(), " (", who(place), ")"));
+  } catch (const std::exception& error) {
     throw DistributedError(cat("[strategies.rendezvous] the store of the run cannot be reached in ",
-                               format_double(std::chrono::duration<double>(timeout).count()), " s (", who(place),
-                               "). Does rank 0 run, and may this machine connect to that port? ", first_line(text)));
+                               format_double(timeout_s), " s (", who(place),
+                               "). Does rank 0 run, and may this machine connect to that port? ",
+                               first_line(error.what())));
   }
 }
 
@@ -77,14 +72,14 @@ std::map<std::string, KnownStore>& stores() {
 
 std::string key_of(const ProcessPlace& place) { return cat(place.main_address, ":", place.main_port, "/", place.rank); }
 
-KnownStore store_for(const ProcessPlace& place, std::chrono::milliseconds timeout) {
+KnownStore store_for(const ProcessPlace& place, double timeout_s) {
   const std::string key = key_of(place);
   {
     const std::lock_guard lock(g_stores_mutex);
     const auto found = stores().find(key);
     if (found != stores().end()) return {found->second.store, ++found->second.meetings};
   }
-  KnownStore opened{open_store(place, timeout)};
+  KnownStore opened{open_store(place, timeout_s)};
   const std::lock_guard lock(g_stores_mutex);
   stores().insert_or_assign(key, opened);
   return opened;
@@ -210,8 +205,7 @@ c10::intrusive_ptr<c10d::Store> meet_in(const c10::intrusive_ptr<c10d::Store>& s
 
 c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s) {
   const auto begin = Clock::now();
-  check_resolves(place);
-  const KnownStore known = store_for(place, std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000)));
+  const KnownStore known = store_for(place, timeout_s);
   const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
   try {
     return meet_in(known.store, place, timeout_s - waited_s, known.meetings);

@@ -37,7 +37,7 @@ TEST_CASE("F24: without rank 0 there is no store to come to") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path(), .started = {1}}, quick());
   CHECK(all_exit(runs, 5));
-  CHECK(says(runs[0].err, "cannot be reached"));
+  CHECK(says(runs[0].err, "nothing listens on port"));
   CHECK(says(runs[0].err, "rank 1 of 2"));
 }
 
@@ -54,10 +54,33 @@ TEST_CASE("F25: a port in use, a port without the right, a host that nobody know
   const auto taken = run_ranks({.count = 2, .folder = folder.path(), .started = {0}, .port = ntohs(address.sin6_port)}, quick());
   ::close(fd);
   CHECK(all_exit(taken, 5));
-  CHECK(says(taken[0].err, "the port is in use"));
+  CHECK(says(taken[0].err, "cannot be opened for the store of the run: Address already in use"));
+  CHECK(says(taken[0].err, "rank 0 of 2"));
   const auto unknown = run_ranks({.count = 2, .folder = folder.path(), .environment = {"MASTER_ADDR=nowhere.invalid"}, .started = {1}}, quick());
   CHECK(all_exit(unknown, 5));
-  CHECK(says(unknown[0].err, "the host 'nowhere.invalid' cannot be resolved"));
+  CHECK(says(unknown[0].err, "'nowhere.invalid' cannot be resolved"));
+}
+
+TEST_CASE("rendezvous: a store for this machine alone listens on the loopback interface alone") {
+  const TemporaryFolder folder;
+  const int port = free_port();
+  const auto begin = std::chrono::steady_clock::now();
+  Running first(quick(), {.folder = folder.path(), .environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}});
+  // A port that is taken on the loopback interface alone is free on another address of it.
+  const auto can_bind = [&](in_addr_t where) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(where);
+    const bool can = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    return can;
+  };
+  REQUIRE(first.wait_until([&] { return !can_bind(INADDR_LOOPBACK); }));
+  CHECK(can_bind(INADDR_LOOPBACK + 1));
+  CHECK(first.wait().exit_code == 5);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
 }
 
 TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
@@ -81,7 +104,7 @@ TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
     const Finished a = first.wait(), b = second.wait();
     CHECK(a.exit_code == 5);
     CHECK(b.exit_code == 5);
-    CHECK((says(a.err + b.err, "came twice") || says(a.err + b.err, "the port is in use")));
+    CHECK((says(a.err + b.err, "came twice") || says(a.err + b.err, "Address already in use")));
   }
 }
 

@@ -9,6 +9,7 @@ set(TEST_SOURCES
   launcher_nodes_test.cpp
   launcher_signals_test.cpp
   launcher_test.cpp
+  no_name_lookups_test.cpp
   node_numbers_test.cpp
   real_launchers_test.cpp
   rendezvous_requests_test.cpp)
