@@ -16,16 +16,36 @@
 
 namespace fulgur {
 
-std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors) {
-  std::vector<std::pair<std::pair<at::Device, at::ScalarType>, std::vector<Tensor>>> groups;
-  for (const Tensor& tensor : tensors) {
-    const std::pair key{tensor.device(), tensor.scalar_type()};
-    auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == key; });
-    if (found == groups.end()) found = groups.insert(groups.end(), {key, {}});
-    found->second.push_back(tensor);
+namespace {
+
+// Indices of tensors of one device and dtype, in the order in which each group is met first.
+std::vector<std::vector<size_t>> groups_of(const std::vector<Tensor>& tensors) {
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const std::vector<size_t>& group) {
+      const Tensor& first = tensors[group.front()];
+      return first.device() == tensors[i].device() && first.scalar_type() == tensors[i].scalar_type();
+    });
+    if (found == groups.end())
+      groups.push_back({i});
+    else
+      found->push_back(i);
   }
+  return groups;
+}
+
+std::vector<Tensor> chosen(const std::vector<Tensor>& tensors, const std::vector<size_t>& indices) {
+  std::vector<Tensor> out;
+  out.reserve(indices.size());
+  for (const size_t i : indices) out.push_back(tensors[i]);
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors) {
   std::vector<std::vector<Tensor>> out;
-  for (auto& group : groups) out.push_back(std::move(group.second));
+  for (const auto& group : groups_of(tensors)) out.push_back(chosen(tensors, group));
   return out;
 }
 
@@ -33,12 +53,16 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
   at::NoGradGuard no_grad;
   if (gradients.empty()) return at::zeros({});
   const at::Device home = gradients.front().device();
-  std::vector<Tensor> norms;
-  for (const auto& group : by_device_and_dtype(gradients)) {
+  // In the order of the gradients, so that the bits do not depend on the devices that layers are placed on.
+  std::vector<Tensor> norms(gradients.size());
+  for (const auto& group : groups_of(gradients)) {
     // A norm in float16 is infinite above 65,504.
-    const bool is_half = group.front().scalar_type() == at::kHalf || group.front().scalar_type() == at::kBFloat16;
-    for (Tensor& norm : at::_foreach_norm(group, 2, is_half ? std::optional(at::kFloat) : std::nullopt))
-      norms.push_back(norm.device() == home ? norm : norm.to(home));
+    const at::ScalarType type = gradients[group.front()].scalar_type();
+    const bool is_half = type == at::kHalf || type == at::kBFloat16;
+    const std::vector<Tensor> of_group =
+        at::_foreach_norm(chosen(gradients, group), 2, is_half ? std::optional(at::kFloat) : std::nullopt);
+    for (size_t i = 0; i < group.size(); ++i)
+      norms[group[i]] = of_group[i].device() == home ? of_group[i] : of_group[i].to(home);
   }
   const at::ScalarType wide = norms.front().scalar_type();
   for (Tensor& norm : norms)

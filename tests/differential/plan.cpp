@@ -123,6 +123,15 @@ class Maker {
     if (!sized)
       for (const char* key : {"limit_train_batches", "val_check_interval"})
         if (t.contains(key) && t[key].is_number_float()) t[key] = 2;
+    const auto least = [&](const char* limit, int64_t samples, int64_t batch) {
+      if (t.contains(limit) && t[limit].is_number_float() &&
+          static_cast<double>((samples + batch - 1) / batch - 1) * t[limit].get<double>() < 1)
+        t[limit] = 1;
+    };
+    int64_t fewest = d["num_train"].get<int64_t>();
+    if (d.contains("second")) fewest = std::min(fewest, d["second"].get<int64_t>());
+    least("limit_train_batches", fewest, d["batch_size"].get<int64_t>());
+    if (d["num_val"] != 0) least("limit_val_batches", d["num_val"].get<int64_t>(), d["eval_batch_size"].get<int64_t>());
     if (t.contains("val_check_interval") && t["val_check_interval"].is_number_integer()) {
       const int64_t batches = std::max<int64_t>(1, d["num_train"].get<int64_t>() / d["batch_size"].get<int64_t>());
       int64_t most = batches;

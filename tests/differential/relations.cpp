@@ -44,7 +44,8 @@ std::optional<Verdict> trouble(const std::string& what, const Ended& ended) {
   if (ended.all(static_cast<int>(ExitCode::non_finite))) return kNoMatter;
   std::string codes;
   for (const int code : ended.codes) codes += cat(' ', code);
-  const bool refused = std::ranges::find(ended.codes, static_cast<int>(ExitCode::usage)) != ended.codes.end();
+  // All ranks refuse a config, or none does.
+  const bool refused = ended.all(static_cast<int>(ExitCode::usage));
   return Verdict{refused ? Kind::refused : Kind::failed, cat(what, " ended with", codes, "\n", tail(ended.text))};
 }
 
@@ -117,6 +118,12 @@ Plan shared_out(Plan plan, int64_t ranks, bool even) {
   plan["model"].erase("no_loss_every");
   plan["data"].erase("drop_last");
   plan["events"].erase("stop_at");
+  // A rank without a batch is an error.
+  const bool stream = value_at<std::string>(plan, "/data/kind", "sized") != "sized";
+  for (const char* key : {"num_train", "second"}) {
+    const int64_t samples = value_at<int64_t>(plan, cat("/data/", key), key[0] == 'n' ? 12 : 0);
+    if (stream && samples > 0) data[key] = std::max(samples, ranks);
+  }
   if (!even && !norm) return plan;
   for (const char* key : {"num_train", "second"}) {
     const int64_t samples = value_at<int64_t>(plan, cat("/data/", key), key[0] == 'n' ? 12 : 0);
@@ -219,7 +226,8 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   plan["trainer"]["precision"] = "64-true";
   const fs::path one = folder / "one", several = folder / "several";
   if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
-  if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks))) return *bad;
+  if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
+    return allowed(*bad);
   const Verdict verdict = compared(cat("one rank and ", ranks), one, several, 1e-6, {"metrics.rank_mean"});
   if (verdict.bad()) return verdict;
   // A value of each rank, logged when the epoch of validation has ended: no rank counts for more than another.

@@ -5,6 +5,7 @@ set(TEST_SOURCES
   forked.cpp
   hand_loop.cpp
   net.cpp
+  once_failed_test.cpp
   plan.cpp
   register_parts.cpp
   relations.cpp

@@ -65,6 +65,7 @@ class FitLoop {
       if (stopped_in_epoch_) break;
     }
     run.rows.settle();
+    run.seen.settle();
     run.checkpoints.before_writes();
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
@@ -273,7 +274,7 @@ class FitLoop {
   bool next_batch(Loader& loader) {
     Run& run = run_;
     const bool there = read_batch(loader);
-    if (run.world_size() == 1 || loader.size()) return there;
+    if (run.world_size() == 1 || run.stages[Stage::train].sized.front()) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();
     return false;

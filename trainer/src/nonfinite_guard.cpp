@@ -51,6 +51,10 @@ void NonFiniteGuard::begin_window() {
   if (policy_ == Policy::skip) buffers_.save(*run_.model);
 }
 
+void NonFiniteGuard::begin_manual_batch() {
+  if (!manual_window_open_) begin_window();
+}
+
 bool NonFiniteGuard::saw_loss(const Tensor& loss) {
   if (policy_ == Policy::off) return true;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
@@ -337,7 +341,8 @@ StateTree NonFiniteGuard::state() const {
                                    {"rollbacks", rollbacks_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
-  if (policy_ == Policy::skip && run_.window_done > 0) tree["window_buffers"] = buffers_.state();
+  if (policy_ == Policy::skip && (run_.window_done > 0 || manual_window_open_))
+    tree["window_buffers"] = buffers_.state();
   return tree;
 }
 
@@ -348,6 +353,7 @@ void NonFiniteGuard::load_state(const StateTree& state) {
   // Checkpoints of earlier versions do not have these.
   counts_ = state.contains("counts") && state.at("counts").as_bool();
   counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
+  manual_window_open_ = run_.manual && state.contains("window_buffers");
   if (policy_ == Policy::skip)
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
                         *run_.model);

@@ -25,6 +25,9 @@ class NonFiniteGuard {
 
   /// Before the first forward of an accumulation window: under `skip` its buffers can be put back.
   void begin_window();
+  /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
+  void begin_manual_batch();
+  void end_manual_batch(bool stepped) { manual_window_open_ = !stepped; }
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
   bool saw_loss(const Tensor& loss);
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
@@ -78,6 +81,7 @@ class NonFiniteGuard {
   int64_t last_batch_ = -1;   // of a closed window that is judged; else the batch is the current one
   std::optional<Tensor> found_inf_;
   WindowBuffers buffers_;  // under skip
+  bool manual_window_open_ = false;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;

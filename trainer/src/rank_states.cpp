@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients"};
+constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch"};
 
 // A sum over ranks of gradients, each divided by the number of ranks: what their exchange would have come to.
 StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {

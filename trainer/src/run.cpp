@@ -344,6 +344,8 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     for (const auto& [name, value] : unique_parameters(*model))
       if (value.grad().defined()) gradients[name] = value.grad();
     state["gradients"] = std::move(gradients);
+    // For what is logged when a window is closed without another batch.
+    state["last_batch"] = StateTree::map({{"samples", batch_samples_}});
     state["strategy"] = strategy->state();
     gather_rank_states(collectives(), state);
   }

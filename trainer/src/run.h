@@ -33,6 +33,7 @@ class ReplicaContext;
 struct StageLoaders {
   Loaders loaders;
   std::vector<std::optional<int64_t>> batches;  ///< nothing: unknown, until the loader ends
+  std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
   /// Of all loaders; nothing where one is unknown.
   std::optional<int64_t> total() const;
 };

@@ -270,14 +270,24 @@ bool Session::reads_ahead() const {
          (!run.data.module || !moves(run.data.module->overridden()));
 }
 
-// Ranks that train step by step together need the same number of batches: the fewest of any, or unknown where one does
-// not know.
-std::optional<int64_t> Session::agreed_batches(Stage stage, std::optional<int64_t> batches) {
+// Of several ranks that train step by step together, the fewest batches of any; of an evaluation, in which each rank
+// comes to its own end, the most. Unknown if one rank does not know.
+std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths) {
   Collectives& collectives = run_->collectives();
-  if (stage != Stage::train || collectives.world_size() == 1) return batches;
+  if (collectives.world_size() == 1) return lengths;
+  const auto count = static_cast<int64_t>(lengths.size());
+  const std::vector<int64_t> counts = collectives.start_max({count, -count})->take();
+  if (counts[0] != -counts[1])
+    throw ConfigError(cat("[trainer.data] all ranks must have the same number of ", name_of(stage),
+                          " loaders; some have ", -counts[1], ", others ", counts[0], "."));
   // The least is the greatest of what is below zero.
-  const std::vector<int64_t> agreed = collectives.start_max({batches ? 0 : 1, -batches.value_or(0)})->take();
-  return agreed[0] != 0 ? std::nullopt : std::optional(-agreed[1]);
+  std::vector<int64_t> numbers;
+  for (const auto& length : lengths)
+    numbers.insert(numbers.end(), {length ? 0 : 1, stage == Stage::train ? -length.value_or(0) : length.value_or(0)});
+  const std::vector<int64_t> agreed = collectives.start_max(std::move(numbers))->take();
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = agreed[2 * i] != 0 ? std::nullopt : std::optional(std::abs(agreed[2 * i + 1]));
+  return lengths;
 }
 
 namespace {
@@ -306,6 +316,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
     loaders = {std::make_shared<CombinedLoader>(std::move(named))};
   }
   StageLoaders target;
+  std::vector<std::optional<int64_t>> lengths;
   for (auto& loader : loaders) {
     if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
     const bool shares = run.options.use_distributed_sampler;
@@ -324,12 +335,20 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
             "epoch. Use a loader without shuffling.");
       log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
     }
-    target.batches.push_back(agreed_batches(stage, limit.resolve(loader->size(), option)));
     if (stage != Stage::train && loader->shuffles())
       log::warn("data.evaluation_shuffled",
                 cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+    lengths.push_back(loader->size());
     if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
+  }
+  // A fraction is one of all ranks' length, so that no rank refuses what others accept; a rank may have less.
+  const auto agreed = agreed_lengths(stage, lengths);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    auto batches = limit.resolve(agreed[i], option);
+    if (stage != Stage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
+    target.batches.push_back(batches);
+    target.sized.push_back(agreed[i].has_value());
   }
   run.stages[stage] = std::move(target);
 }
@@ -637,6 +656,8 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
   run.validation_pending = loop.at("validation_pending").as_bool();
   if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
   run.logged_step_ = loop.at("logged_step").as_int();
+  run.batch_idx_ = std::max<int64_t>(run.progress_.batches.completed - 1, 0);
+  if (state.contains("last_batch")) run.batch_samples_ = state.at("last_batch").at("samples").as_double();
   if (loop.contains("evaluation_batches")) run.evaluation_batches_ = loop.at("evaluation_batches").as_int();
   restore_positions(content.origin.world_size, state.at("loaders").as_list());
   for (auto& [name, value] : unique_parameters(*run.model)) {

@@ -46,7 +46,7 @@ class Session {
   void choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered);
   void find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered);
   void prepare_data();
-  std::optional<int64_t> agreed_batches(Stage stage, std::optional<int64_t> batches);
+  std::vector<std::optional<int64_t>> agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths);
   void take_folder();
   void give_states_to_loggers(const StateTree& state) const;
   void make_replicas();

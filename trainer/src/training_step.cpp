@@ -194,13 +194,13 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   {
     run.in_training_step = true;
     run.doing_ = "training_step";
-    if (manual_window_ends_) run.finite.begin_window();
+    run.finite.begin_manual_batch();
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
     run.in_training_step = false;
   }
-  manual_window_ends_ = run.stepped;
+  run.finite.end_manual_batch(run.stepped);
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();

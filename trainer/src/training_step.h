@@ -50,7 +50,6 @@ class TrainingStep {
   std::optional<DebugChecks> debug_;
   bool makes_step_ = true;          // false: the optimizer is left out of this step
   bool left_out_ = false;           // the loss was not finite: no backward
-  bool manual_window_ends_ = true;  // an optimizer stepped in the batch before
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;
