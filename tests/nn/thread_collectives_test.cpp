@@ -4,6 +4,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 
+#include <limits>
+
 #include "support/expect_error.h"
 
 using namespace fulgur;
@@ -27,6 +29,24 @@ TEST_CASE("collectives between threads") {
     for (size_t i = 0; i < expected.size(); ++i) CHECK(at::equal(results[rank][i], expected[i]));
     CHECK(any[rank]);
   }
+}
+
+TEST_CASE("whether numbers are the same on all ranks") {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  const auto same = [](const std::vector<std::vector<int64_t>>& of_ranks) {
+    std::vector<int> answers(of_ranks.size());
+    test::run_ranks(static_cast<int64_t>(of_ranks.size()), [&](Collectives& ranks) {
+      const auto rank = static_cast<size_t>(ranks.rank());
+      answers[rank] = same_on_all_ranks(ranks, of_ranks[rank]);
+    });
+    for (const int answer : answers) CHECK(answer == answers.front());
+    return answers.front() != 0;
+  };
+  CHECK(same({{kLeast, -1, 0, kMost}, {kLeast, -1, 0, kMost}, {kLeast, -1, 0, kMost}}));
+  CHECK(same({{}, {}}));
+  CHECK_FALSE(same({{1, 2}, {1, 2}, {1, 3}}));
+  CHECK_FALSE(same({{kLeast}, {kMost}}));
+  CHECK_FALSE(same({{-1}, {0}}));
 }
 
 TEST_CASE("a gather between threads gives gradients back to where the values came from") {

@@ -36,6 +36,7 @@ set(TEST_SOURCES
   resume_test.cpp
   resumed_folder_test.cpp
   run_ahead_test.cpp
+  row_merge_test.cpp
   run_folder_test.cpp
   saves_gpu_test.cpp
   several_gpus_test.cpp

@@ -164,6 +164,13 @@ class LogStore {
   static void restart(Accumulator& a, Reduce reduce);
   static double finish(const Accumulator& a, Reduce reduce);
   Window close(Stage stage, bool epoch);
+  struct Plan;
+  /// What this rank exchanges of a window whose values are `own`.
+  Plan plan_of(const std::vector<Running>& own, Stage stage, bool epoch) const;
+  /// Makes slots for the metrics of all ranks. `plan` is the text of this rank's.
+  void learn(const std::string& plan, Stage stage, Collectives& collectives);
+  /// Replaces the values of the window by those of all ranks. What a rank sends does not depend on their number, unless
+  /// one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, Stage stage);
   /// The running windows of `stage`, read with a wait.

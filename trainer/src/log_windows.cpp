@@ -1,12 +1,9 @@
 // From the running windows of logged values to the values of a row.
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 #include <utility>
 
-#include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
-#include "log_state.h"
 #include "log_store.h"
 
 namespace fulgur::detail {
@@ -78,40 +75,6 @@ bool LogStore::watched_is_finite() {
   return finite(watch_, reading) && std::all_of(slots_.begin(), slots_.end(), [&](const auto& s) {
            return s->stage != Stage::train || s->step.watched == 0 || finite(s->step, reading);
          });
-}
-
-void LogStore::merge(Window& window, Collectives& collectives) {
-  StateTree::List own;
-  for (const auto& [slot, a] : window.values_)
-    own.push_back(StateTree::map({{"name", slot->name},
-                                  {"scope", static_cast<int64_t>(slot->scope)},
-                                  {"options", log_options_state(slot->options)},
-                                  {"value", a.value},
-                                  {"weight", a.weight},
-                                  {"count", a.count}}));
-  std::unordered_map<Slot*, Accumulator> merged;
-  // In the order of ranks on each of them, so that the last bits agree.
-  for (const std::string& text : collectives.gather_text(pack_state(own))) {
-    const StateTree rank = unpack_state(text);
-    for (const StateTree& item : rank.as_list()) {
-      Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), window.stage_,
-                     log_options_from(item.at("options")));
-      const auto [found, first] = merged.try_emplace(&s);
-      if (first) restart(found->second, s.options.reduce_fx);
-      if (!first && !window.epoch_ && !s.options.sync_dist) continue;
-      Accumulator from;
-      from.value = item.at("value").as_double();
-      from.weight = item.at("weight").as_double();
-      from.count = item.at("count").as_int();
-      combine(found->second, from, s.options.reduce_fx);
-    }
-  }
-  window.values_.clear();
-  for (auto& s : slots_)
-    if (const auto found = merged.find(s.get()); found != merged.end()) {
-      window.values_.emplace_back(s, found->second);
-      s->has_steps |= !window.epoch_;
-    }
 }
 
 Metrics LogStore::take(Window window, Collectives* collectives) {

@@ -1,16 +1,13 @@
 #include "same_on_all_ranks.h"
 
-#include <map>
-
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
+#include "rank_numbers.h"
 #include "run.h"
 
 namespace fulgur::detail {
 namespace {
-
-using Facts = std::map<std::string, std::string>;
 
 void add_leaves(const ConfigNode& node, const std::string& path, Facts& facts) {
   if (node.is_map()) {
@@ -40,8 +37,14 @@ StateTree pack(const Facts& facts) {
 }  // namespace
 
 void check_same_on_all_ranks(Run& run) {
-  if (run.world_size() == 1) return;
-  const std::vector<std::string> all = run.collectives().gather_text(pack_state(pack(facts_of(run))));
+  if (run.world_size() > 1) check_same_on_all_ranks(run.collectives(), facts_of(run));
+}
+
+void check_same_on_all_ranks(Collectives& collectives, const Facts& facts) {
+  const std::string own = pack_state(pack(facts));
+  // What differs is sent only if something does.
+  if (same_on_all_ranks(collectives, {hash_number(own)})) return;
+  const std::vector<std::string> all = collectives.gather_text(own);
   const StateTree first = unpack_state(all.front());
   std::vector<std::string> differences;
   for (size_t rank = 1; rank < all.size(); ++rank) {

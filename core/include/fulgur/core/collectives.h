@@ -56,6 +56,10 @@ class FULGUR_API Collectives {
   virtual void set_steps_done(int64_t /*steps*/) {}
 };
 
+/// Whether these numbers are the same on all ranks, each of which must have as many. Exchanges two integers a number,
+/// however many ranks there are.
+FULGUR_API bool same_on_all_ranks(Collectives& collectives, std::vector<int64_t> numbers);
+
 /// The world of one.
 class FULGUR_API SingleProcessCollectives final : public Collectives {
  public:

@@ -1,0 +1,140 @@
+// From the values of each rank to those of all, in a row of metrics.
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "fulgur/core/state_bytes.h"
+#include "log_state.h"
+#include "log_store.h"
+#include "rank_numbers.h"
+
+namespace fulgur::detail {
+
+/// The metrics of a stage, in an order that does not depend on who logs first.
+struct LogStore::Plan {
+  struct Item {
+    std::shared_ptr<Slot> slot;
+    const Accumulator* own;  // null if this rank has no value in the window
+  };
+  std::map<std::pair<std::string_view, LogScope>, Item> items;  // names are the slots'
+  bool epoch = false;
+
+  void add(std::shared_ptr<Slot> slot, const Accumulator* own) {
+    const std::pair<std::string_view, LogScope> key(slot->name, slot->scope);
+    items.try_emplace(key, Item{std::move(slot), own});
+  }
+
+  /// Equal on two ranks only if they exchange the same numbers.
+  std::string text() const {
+    StateTree::List list;
+    for (const auto& [key, item] : items)
+      list.push_back(StateTree::map({{"name", item.slot->name},
+                                     {"scope", static_cast<int64_t>(item.slot->scope)},
+                                     {"options", log_options_state(item.slot->options)}}));
+    return pack_state(list);
+  }
+
+  bool has(const Slot& slot) const { return epoch ? slot.on_epoch : slot.on_step; }
+
+  /// One value for all ranks, since callbacks of all of them decide by it: without sync_dist that of the first rank.
+  RankNumber::Merge merge_of(const Slot& slot) const {
+    if (!epoch && !slot.options.sync_dist) return RankNumber::Merge::first;
+    switch (slot.options.reduce_fx) {
+      case Reduce::mean:
+      case Reduce::sum:
+        return RankNumber::Merge::sum;
+      case Reduce::min:
+        return RankNumber::Merge::min;
+      case Reduce::max:
+        return RankNumber::Merge::max;
+      case Reduce::last:
+        break;
+    }
+    return RankNumber::Merge::first;
+  }
+
+  bool has_weight(const Slot& slot) const {
+    return slot.options.reduce_fx == Reduce::mean && merge_of(slot) == RankNumber::Merge::sum;
+  }
+
+  std::vector<RankNumber> numbers() const {
+    std::vector<RankNumber> numbers;
+    for (const auto& [key, item] : items) {
+      if (!has(*item.slot)) continue;
+      const RankNumber::Merge merge = merge_of(*item.slot);
+      std::optional<double> value, weight;
+      if (item.own) {
+        // A mean of one rank is sent as it is; of several, what it is made of.
+        value = merge == RankNumber::Merge::first ? finish(*item.own, item.slot->options.reduce_fx) : item.own->value;
+        weight = item.own->weight;
+      }
+      numbers.push_back({merge, value});
+      if (has_weight(*item.slot)) numbers.push_back({merge, weight});
+    }
+    return numbers;
+  }
+
+  /// What `numbers` of all ranks came to. A metric that no rank has logged is not among them.
+  std::unordered_map<const Slot*, Accumulator> values(const std::vector<std::optional<double>>& merged) const {
+    std::unordered_map<const Slot*, Accumulator> values;
+    auto next = merged.begin();
+    for (const auto& [key, item] : items) {
+      if (!has(*item.slot)) continue;
+      const std::optional<double> value = *next++;
+      const std::optional<double> weight = has_weight(*item.slot) ? *next++ : 1;
+      if (!value) continue;
+      Accumulator& a = values[item.slot.get()];
+      a.value = *value;
+      a.weight = weight.value();
+      a.count = 1;
+    }
+    return values;
+  }
+};
+
+LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, Stage stage, bool epoch) const {
+  Plan plan;
+  plan.epoch = epoch;
+  for (const auto& [slot, a] : own) plan.add(slot, &a);
+  // Also those that the row cannot have, so that all ranks see it if their options differ. What is known only from a
+  // checkpoint may have other options now.
+  for (const auto& s : slots_)
+    if (s->stage == stage && !s->of_checkpoint) plan.add(s, nullptr);
+  return plan;
+}
+
+void LogStore::learn(const std::string& plan, Stage stage, Collectives& collectives) {
+  for (const std::string& text : collectives.gather_text(plan)) {
+    const StateTree known = unpack_state(text);
+    for (const StateTree& item : known.as_list())
+      (void)slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage,
+                 log_options_from(item.at("options")));
+  }
+}
+
+void LogStore::merge(Window& window, Collectives& collectives) {
+  const std::vector<Running> own = std::exchange(window.values_, {});
+  Plan plan = plan_of(own, window.stage_, window.epoch_);
+  std::string text = plan.text();
+  auto merged = merge_numbers(collectives, hash_number(text), plan.numbers());
+  if (!merged) {
+    // A rank has logged what another has not. From here on all know it.
+    learn(text, window.stage_, collectives);
+    plan = plan_of(own, window.stage_, window.epoch_);
+    text = plan.text();
+    merged = merge_numbers(collectives, hash_number(text), plan.numbers());
+  }
+  std::unordered_map<const Slot*, Accumulator> values = plan.values(merged.value());
+  const auto take = [&](const std::shared_ptr<Slot>& slot) {
+    const auto found = values.find(slot.get());
+    if (found == values.end()) return;
+    window.values_.emplace_back(slot, found->second);
+    slot->has_steps |= !window.epoch_;
+    values.erase(found);
+  };
+  for (const auto& s : slots_) take(s);
+  // A slot may have been reset since the window was closed.
+  for (const auto& [slot, a] : own) take(slot);
+}
+
+}  // namespace fulgur::detail
