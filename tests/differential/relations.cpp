@@ -248,18 +248,19 @@ Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
 }
 
 Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& folder) {
-  const std::string mode = value_at<std::string>(given, "/data/mode", "max_size_cycle");
-  const bool second = value_at<int64_t>(given, "/data/second", 0) > 0;
-  if (value_at<std::string>(given, "/data/kind", "sized") != "sized" ||
-      value_at<std::string>(given, "/data/order", "") == "weighted" || value_at(given, "/data/drop_last", false) ||
-      value_at(given, "/model/norm", false) || (second && mode != "max_size" && mode != "sequential"))
-    return kNoMatter;
   Plan plan = given;
+  // What has other samples, or other numbers of them, by design.
   for (const char* key : {"max_steps", "limit_train_batches", "min_steps", "min_epochs", "on_nonfinite", "check_every"})
     plan["trainer"].erase(key);
-  for (const char* key : {"skip_epoch", "nan_every", "no_loss_every"}) plan["model"].erase(key);
+  for (const char* key : {"skip_epoch", "nan_every", "no_loss_every", "norm"}) plan["model"].erase(key);
+  for (const char* key : {"kind", "drop_last"}) plan["data"].erase(key);
   plan["events"].erase("stop_at");
-  if (has_callback(plan, "EarlyStopping")) return kNoMatter;
+  if (value_at<std::string>(plan, "/data/order", "") == "weighted") plan["data"]["order"] = "shuffled";
+  const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
+  const std::string mode = value_at<std::string>(plan, "/data/mode", "");
+  if (second && mode != "max_size" && mode != "sequential") plan["data"]["mode"] = "max_size";
+  std::erase_if(plan["callbacks"].get_ref<Plan::array_t&>(),
+                [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
   SplitMix64 random = random_of(plan, 9);
   const auto from = 1 + static_cast<int64_t>(random.below(3));
   const int64_t to = 1 + (from + static_cast<int64_t>(random.below(2))) % 3;
