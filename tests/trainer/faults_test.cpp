@@ -457,3 +457,53 @@ TEST_CASE("F50 a Trainer that is destroyed inside its run: the run ends as it wo
   CHECK(report.global_step == 4);
   CHECK_FALSE(trainer.has_value());
 }
+
+TEST_CASE("a report gives a metric by its name, or an error with the names that there are") {
+  TemporaryFolder folder;
+  Trainer trainer(quiet(folder));
+  CHECK_FALSE(trainer.last_fit());
+  const FitReport fit = trainer.fit(std::make_shared<SelfPlanned>(), regression_data());
+  REQUIRE(fit.metrics.size() == 2);
+  for (const auto& [name, value] : fit.metrics) CHECK(fit.metric(name) == value);
+  CHECK_THROWS_WITH(fit.metric("val_los"),
+                    ContainsSubstring("[trainer.report] there is no metric 'val_los'; there are: ") &&
+                        ContainsSubstring("train_loss") && ContainsSubstring("did you mean 'val_loss'?"));
+  CHECK_THROWS_WITH(FitReport().metric("loss"), "[trainer.report] there is no metric 'loss'; there are: none.");
+  const EvalReport test = trainer.test(std::make_shared<SelfPlanned>(), regression_data());
+  CHECK(test.metric("test_loss") == test.loaders[0][0].second);
+  CHECK_THROWS_AS(test.metric("val_loss"), Error);
+  // The last fit stays that.
+  REQUIRE(trainer.last_fit());
+  CHECK(trainer.last_fit()->metric("val_loss") == fit.metric("val_loss"));
+}
+
+TEST_CASE("of a fit that throws, last_fit has the metrics and counts that it had reached") {
+  struct FailsLater : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      if (global_step() == 13) throw DataError("broken on purpose");
+      return SelfPlanned::training_step(b, i);
+    }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 5;
+  options.log_every_n_steps = 2;
+  Trainer trainer(options);
+  CHECK_THROWS_WITH(trainer.fit(std::make_shared<FailsLater>(), regression_data(40)),
+                    ContainsSubstring("broken on purpose"));
+  const auto failed = trainer.last_fit();
+  REQUIRE(failed);
+  CHECK(failed->exit_code == ExitCode::data);
+  CHECK(failed->stop_reason == "exception");
+  CHECK(failed->epochs == 1);
+  CHECK(failed->global_step == 13);
+  CHECK(failed->train_seconds > 0);
+  CHECK(failed->metric("val_loss") > 0);
+  CHECK(failed->metric("train_loss") > 0);
+  REQUIRE(failed->last_checkpoint);
+  CHECK(failed->run_dir == trainer.log_dir());
+  // One that fails before the loops has reached nothing.
+  CHECK_THROWS(trainer.fit(nullptr, regression_data()));
+  CHECK(trainer.last_fit()->global_step == 0);
+  CHECK(trainer.last_fit()->exit_code == ExitCode::usage);
+}
