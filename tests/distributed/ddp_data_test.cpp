@@ -3,6 +3,7 @@
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -120,6 +121,43 @@ TEST_CASE("F26: predictions of ranks that each read all samples come rank by ran
   std::vector<int64_t> indices;
   for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line)["index"]);
   CHECK(indices == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+}
+
+TEST_CASE("F26: predictions of a batch sampler or a stream that shares out itself come rank by rank") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string eval = GENERATE("batches_of_blocks", "stream_of_blocks", "batches_in_turns");
+  // Blocks of equal size look like shares that are dealt in turns.
+  const int samples = GENERATE(8, 9);
+  CAPTURE(eval, samples);
+  const TemporaryFolder folder;
+  REQUIRE(all_exit(start("predict", 2, folder,
+                         {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples),
+                          "--data.batch_size", "2", "--data.eval", eval}),
+                   0));
+  std::istringstream lines(read_text(run_folder(folder.path()) / "predictions.jsonl"));
+  std::vector<int64_t> indices, expected{0, 1, 2, 3, 4, 5, 6, 7};
+  for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line)["index"]);
+  // Blocks one after another are the order of the data set; batches in turns are not.
+  if (samples == 9) expected.push_back(8);
+  if (eval == "batches_in_turns")
+    expected = samples == 9 ? std::vector<int64_t>{0, 1, 4, 5, 8, 2, 3, 6, 7}
+                            : std::vector<int64_t>{0, 1, 4, 5, 2, 3, 6, 7};
+  CHECK(indices == expected);
+}
+
+TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end well") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string eval = GENERATE("stream_of_blocks", "batches_of_blocks");
+  const int samples = GENERATE(1, 13);
+  CAPTURE(eval, samples);
+  const TemporaryFolder folder;
+  const auto runs = start("test", 3, folder,
+                          {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples),
+                           "--data.batch_size", "2", "--data.eval", eval, "--report", (folder / "r.json").string()});
+  REQUIRE(all_exit(runs, 0));
+  CHECK(nlohmann::json::parse(read_text(folder / "r.json"))["samples"] == samples);
 }
 
 TEST_CASE("F26: training data that does not divide ends on all ranks at the same step") {
