@@ -2,6 +2,8 @@
 #include "failure_hints.h"
 #include "recorder.h"
 
+#include <c10/util/Exception.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
@@ -506,4 +508,61 @@ TEST_CASE("of a fit that throws, last_fit has the metrics and counts that it had
   CHECK_THROWS(trainer.fit(nullptr, regression_data()));
   CHECK(trainer.last_fit()->global_step == 0);
   CHECK(trainer.last_fit()->exit_code == ExitCode::usage);
+}
+
+TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in training, and none where neither runs") {
+  struct Hungry : SelfPlanned {
+    std::string in;
+    void at(std::string_view place) const {
+      if (place == in) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "CUDA out of memory.");
+    }
+    void setup(Verb) override { at("setup"); }
+    OptimizerPlan configure_optimizers() override {
+      at("configure_optimizers");
+      return SelfPlanned::configure_optimizers();
+    }
+    void on_fit_start() override { at("on_fit_start"); }
+    void on_train_start() override { at("on_train_start"); }
+    void on_validation_start() override { at("on_validation_start"); }
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      at("training_step");
+      return SelfPlanned::training_step(b, i);
+    }
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      at("validation_step");
+      return SelfPlanned::validation_step(b, i, l);
+    }
+    Outputs test_step(const Batch& b, int64_t i, int64_t l) override {
+      at("test_step");
+      return SelfPlanned::test_step(b, i, l);
+    }
+  };
+  const auto told_of = [](const std::string& place, Verb verb) {
+    TemporaryFolder folder;
+    auto module = std::make_shared<Hungry>();
+    module->in = place;
+    std::string told;
+    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                  &told);
+    Trainer trainer(quiet(folder));
+    if (verb == Verb::fit)
+      CHECK_THROWS_AS(trainer.fit(module, regression_data()), c10::OutOfMemoryError);
+    else
+      CHECK_THROWS_AS(trainer.test(module, regression_data()), c10::OutOfMemoryError);
+    log::set_sink({}, nullptr);
+    INFO(place << ": " << told);
+    CHECK_THAT(told, ContainsSubstring("the run failed in "));
+    const bool evaluation = told.find("a smaller batch of the evaluation") != std::string::npos;
+    const bool training = told.find("accumulate_grad_batches") != std::string::npos;
+    CHECK_FALSE((evaluation && training));
+    return std::string(evaluation ? "evaluation" : training ? "training" : "nothing");
+  };
+  for (const char* place : {"validation_step", "on_validation_start"}) CHECK(told_of(place, Verb::fit) == "evaluation");
+  CHECK(told_of("test_step", Verb::test) == "evaluation");
+  CHECK(told_of("training_step", Verb::fit) == "training");
+  for (const char* place : {"setup", "configure_optimizers", "on_fit_start", "on_train_start"}) {
+    CAPTURE(place);
+    CHECK(told_of(place, Verb::fit) == "nothing");
+  }
+  CHECK(told_of("setup", Verb::test) == "nothing");
 }

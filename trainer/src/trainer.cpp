@@ -243,7 +243,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       impl, Verb::fit, std::move(module), std::move(data), checkpoint,
       [&](Run& run, const ChosenCheckpoint& path) {
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
+        run.doing_ = "on_fit_start of the module";
         run.model->on_fit_start();
+        run.doing_ = nullptr;
         run.fit_started_s = run.agreed_time_s();
         started = run.fit_started_s;
         try {
