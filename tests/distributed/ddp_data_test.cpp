@@ -146,6 +146,29 @@ TEST_CASE("F26: predictions of a batch sampler or a stream that shares out itsel
   CHECK(indices == expected);
 }
 
+TEST_CASE("ddp: SIGTERM to one rank in validate, test or predict ends every rank at once with 143") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string verb = GENERATE("validate", "test", "predict");
+  const std::string rank = GENERATE("0", "1");
+  // Of known length, where the ranks have 63 and 62 batches, and of unknown length.
+  const std::string eval = GENERATE("set", "stream_of_blocks");
+  CAPTURE(verb, rank, eval);
+  const TemporaryFolder folder;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto runs = start(verb, 2, folder,
+                          {"--ckpt_path", checkpoint.string(), "--data.num_eval", "249", "--data.batch_size", "2",
+                           "--data.eval", eval, "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank",
+                           rank, "--trainer.callbacks.signal_place", "evaluation_batch",
+                           "--trainer.callbacks.eval_sleep_ms", "200"});
+  CHECK(all_exit(runs, 143));
+  // All batches take 12 s, the time-out of an exchange 20.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  if (verb != "predict") return;
+  for (const auto& file : std::filesystem::directory_iterator(run_folder(folder.path())))
+    CHECK_FALSE(says(file.path().filename().string(), "predictions"));
+}
+
 TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end well") {
   const TemporaryFolder weights;
   const auto checkpoint = trained(weights);
