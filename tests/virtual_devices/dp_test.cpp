@@ -140,7 +140,8 @@ TEST_CASE("under dp the buffers are those of the first device") {
   CHECK((trained.weights.at("norm.num_batches_tracked").item<int64_t>() == 1));
 }
 
-TEST_CASE("dp with on_nonfinite: skip leaves out a step of which one device's loss is NaN, and no copy keeps a trace of it") {
+TEST_CASE(
+    "dp with on_nonfinite: skip leaves out a step of which one device's loss is NaN, and no copy keeps a trace of it") {
   // The rows of one device are NaN in the fifth batch. Every copy looks at its statistics at the start of a step.
   static std::atomic<int> bad_statistics;
   static int64_t bad_device;

@@ -132,8 +132,8 @@ namespace {
 
 constexpr auto kNothingMore = [](Run&, ExitCode) {};
 
-// What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has ended.
-// Returns the signal that ended it.
+// What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has
+// ended. Returns the signal that ended it.
 template <class Impl, class Body, class Failed = decltype(kNothingMore)>
 std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module,
                             DataSource data, const CheckpointChoice& checkpoint, Body body,
