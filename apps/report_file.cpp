@@ -32,6 +32,15 @@ Json path_of(const std::optional<std::filesystem::path>& path) {
   return path && !path->empty() ? Json(path->string()) : Json(nullptr);
 }
 
+// What a fit has in each report, also if it failed.
+void add_reached(Json& json, const FitReport& report) {
+  json["metrics"] = metrics_of(report.metrics);
+  json["stop_reason"] = report.stop_reason;
+  json["epochs"] = report.epochs;
+  json["global_step"] = report.global_step;
+  json["train_seconds"] = number(report.train_seconds);
+}
+
 Json start(const std::string& verb, ExitCode code) {
   return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}};
 }
@@ -47,11 +56,7 @@ std::filesystem::path temporary_of(const std::filesystem::path& path) {
 
 std::string report_json(const std::string& verb, const FitReport& report) {
   Json json = start(verb, report.exit_code);
-  json["metrics"] = metrics_of(report.metrics);
-  json["stop_reason"] = report.stop_reason;
-  json["epochs"] = report.epochs;
-  json["global_step"] = report.global_step;
-  json["train_seconds"] = number(report.train_seconds);
+  add_reached(json, report);
   json["peak_memory"] = Json::array();
   for (const PeakMemory& peak : report.peak_memory)
     json["peak_memory"].push_back({{"rank", peak.rank}, {"device", peak.device}, {"bytes", peak.bytes}});
@@ -89,7 +94,7 @@ std::string report_json(const std::string& verb, const PredictReport& report) {
 }
 
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
-                         const std::filesystem::path& run_dir) {
+                         const std::filesystem::path& run_dir, const std::optional<FitReport>& fit) {
   const auto target = [&](const char* name) -> std::optional<std::filesystem::path> {
     const std::filesystem::path folder = run_dir / "checkpoints";
     std::error_code no_link;
@@ -98,6 +103,7 @@ std::string failure_json(const std::string& verb, ExitCode code, std::string_vie
   };
   Json json = start(verb, code);
   json["error"] = std::string(error);
+  if (fit) add_reached(json, *fit);
   json["run_dir"] = path_of(run_dir);
   json["last_checkpoint"] = path_of(target("last.ckpt"));
   json["best_checkpoint"] = path_of(target("best.ckpt"));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,9 +14,10 @@ std::string report_json(const std::string& verb, const FitReport& report);
 std::string report_json(const std::string& verb, const EvalReport& report);
 std::string report_json(const std::string& verb, const PredictReport& report);
 
-/// Of a run that ended by an error: what is known of it. `run_dir` is empty if it had none yet.
+/// Of a run that ended by an error: what is known of it. `run_dir` is empty if it had none yet; `fit` is what a fit had
+/// reached.
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
-                         const std::filesystem::path& run_dir);
+                         const std::filesystem::path& run_dir, const std::optional<FitReport>& fit);
 
 /// Throws a ConfigError where no file can be made beside `path`: better before a long run than after it.
 void check_report_path(const std::filesystem::path& path);

@@ -38,16 +38,19 @@ void save_report(const CommandLine& command, const std::string& json) {
 class FailureReport {
  public:
   explicit FailureReport(const CommandLine& command) : command_(command), file_time_(time_of_file()) {}
-  /// Once the trainer has a run folder, it is in the report. `trainer` lives until the run is over.
+  /// What the trainer knows of the run is in the report. `trainer` lives until the run is over.
   auto watch(const Trainer& trainer) {
-    return c10::make_scope_exit([this, &trainer] { run_dir_ = trainer.log_dir(); });
+    return c10::make_scope_exit([this, &trainer] {
+      run_dir_ = trainer.log_dir();
+      fit_ = trainer.last_fit();
+    });
   }
   /// Of the exception that is being handled. A launcher knows less than the rank that it started, whose report stays.
   void write(bool only_if_none_was_written) const {
     if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
     const Failure failure = current_failure();
     try {
-      write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_));
+      write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_, fit_));
     } catch (const Error& error) {
       log::error(error.what());  // the run's own error is what ends the program
     }
@@ -62,6 +65,7 @@ class FailureReport {
   const CommandLine& command_;
   std::filesystem::file_time_type file_time_;
   std::filesystem::path run_dir_;
+  std::optional<FitReport> fit_;
 };
 
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,

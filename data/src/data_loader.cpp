@@ -157,7 +157,8 @@ void DataLoader::Impl::check_shares() const {
 
 void DataLoader::Impl::check_not_empty() const {
   // Evaluation step by step needs no partner: a rank without a sample has nothing to do.
-  if (context.world_size > 1 && !evenly && !options.batch_sampler && sampler->size(0, 1) > 0) return;
+  const int64_t of_one = options.batch_sampler ? options.batch_sampler->size(0, 1) : sampler->size(0, 1);
+  if (context.world_size > 1 && !evenly && of_one > 0) return;
   const int64_t here = options.batch_sampler ? options.batch_sampler->size(context.rank, context.world_size)
                                              : sampler->size(context.rank, context.world_size);
   const std::string share = context.world_size == 1 ? "" : cat(" on rank ", context.rank, " of ", context.world_size);

@@ -55,8 +55,9 @@ TEST_CASE("the report of a run that fails has its error and what is known") {
   const Folder run;
   // Behind its first checkpoint there is no room for another.
   const Finished failed = run({"fit", "--report", "r.json", "--trainer.max_epochs", "2", "--data.batch_size", "8",
-                               "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "3",
-                               "--trainer.callbacks.dirpath", "/proc/nowhere"});
+                               "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "10",
+                               "--trainer.callbacks.dirpath", "/proc/nowhere", "--trainer.async_checkpoint", "false",
+                               "--trainer.log_every_n_steps", "5"});
   INFO(failed.err);
   CHECK(failed.exit_code == 4);
   const Json report = Json::parse(read_text(run / "r.json"));
@@ -65,6 +66,13 @@ TEST_CASE("the report of a run that fails has its error and what is known") {
   CHECK(says(report["error"], "/proc/nowhere"));
   CHECK(says(report["run_dir"], "fulgur_logs/version_0"));
   CHECK(report["last_checkpoint"].is_null());
+  // What it had reached.
+  CHECK(report["stop_reason"] == "exception");
+  CHECK(report["epochs"] == 1);
+  CHECK(report["global_step"] == 10);
+  CHECK(report["metrics"].contains("train_loss"));
+  CHECK(report["metrics"].contains("val_loss"));
+  CHECK(report["train_seconds"].get<double>() > 0);
   // Before there is a run folder.
   const Finished untrained = run({"test", "--ckpt_path", "absent.ckpt", "--report", "t.json"});
   CHECK(untrained.exit_code == 4);

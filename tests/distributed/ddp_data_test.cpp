@@ -3,6 +3,7 @@
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -120,6 +121,68 @@ TEST_CASE("F26: predictions of ranks that each read all samples come rank by ran
   std::vector<int64_t> indices;
   for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line)["index"]);
   CHECK(indices == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
+}
+
+TEST_CASE("F26: predictions of a batch sampler or a stream that shares out itself come rank by rank") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string eval = GENERATE("batches_of_blocks", "stream_of_blocks", "batches_in_turns");
+  // Blocks of equal size look like shares that are dealt in turns.
+  const int samples = GENERATE(8, 9);
+  CAPTURE(eval, samples);
+  const TemporaryFolder folder;
+  REQUIRE(all_exit(start("predict", 2, folder,
+                         {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples),
+                          "--data.batch_size", "2", "--data.eval", eval}),
+                   0));
+  std::istringstream lines(read_text(run_folder(folder.path()) / "predictions.jsonl"));
+  std::vector<int64_t> indices, expected{0, 1, 2, 3, 4, 5, 6, 7};
+  for (std::string line; std::getline(lines, line);) indices.push_back(nlohmann::json::parse(line)["index"]);
+  // Blocks one after another are the order of the data set; batches in turns are not.
+  if (samples == 9) expected.push_back(8);
+  if (eval == "batches_in_turns")
+    expected =
+        samples == 9 ? std::vector<int64_t>{0, 1, 4, 5, 8, 2, 3, 6, 7} : std::vector<int64_t>{0, 1, 4, 5, 2, 3, 6, 7};
+  CHECK(indices == expected);
+}
+
+TEST_CASE("ddp: SIGTERM to one rank in validate, test or predict ends every rank at once with 143") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string verb = GENERATE("validate", "test", "predict");
+  const std::string rank = GENERATE("0", "1");
+  // Of known length, where the ranks have 63 and 62 batches, and of unknown length.
+  const std::string eval = GENERATE("set", "stream_of_blocks");
+  CAPTURE(verb, rank, eval);
+  const TemporaryFolder folder;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto runs =
+      start(verb, 2, folder,
+            {"--ckpt_path", checkpoint.string(), "--data.num_eval", "249", "--data.batch_size", "2", "--data.eval",
+             eval, "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", rank,
+             "--trainer.callbacks.signal_place", "evaluation_batch", "--trainer.callbacks.eval_sleep_ms", "200"});
+  CHECK(all_exit(runs, 143));
+  // All batches take 12 s, the time-out of an exchange 20.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  if (verb != "predict") return;
+  for (const auto& file : std::filesystem::directory_iterator(run_folder(folder.path())))
+    CHECK_FALSE(says(file.path().filename().string(), "predictions"));
+}
+
+TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end well") {
+  const TemporaryFolder weights;
+  const auto checkpoint = trained(weights);
+  const std::string eval = GENERATE("stream_of_blocks", "batches_of_blocks");
+  const int samples = GENERATE(1, 13);
+  CAPTURE(eval, samples);
+  const TemporaryFolder folder;
+  const auto runs = start("test", 3, folder,
+                          {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples),
+                           "--data.batch_size", "2", "--data.eval", eval, "--report", (folder / "r.json").string()});
+  REQUIRE(all_exit(runs, 0));
+  const auto report = nlohmann::json::parse(read_text(folder / "r.json"));
+  CHECK(report["samples"] == samples);
+  CHECK(report["seconds"].get<double>() > 0);
 }
 
 TEST_CASE("F26: training data that does not divide ends on all ranks at the same step") {

@@ -35,6 +35,7 @@
 #include <fstream>
 #include <limits>
 #include <new>
+#include <tuple>
 #include <utility>
 
 namespace {
@@ -366,6 +367,63 @@ class ProbeImages : public fulgur::LightningModule {
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeImages, "A net over images.");
 
+/// The samples of one of `world_size` blocks that lie one after another.
+std::pair<int64_t, int64_t> block_of(int64_t size, int64_t rank, int64_t world_size) {
+  return {size * rank / world_size, size * (rank + 1) / world_size};
+}
+
+/// A stream of which each rank has a block.
+class BlockStream : public fulgur::IterableDataset {
+ public:
+  explicit BlockStream(Batch samples) : samples_(std::move(samples)) {}
+  void set_share(int64_t rank, int64_t world_size) override {
+    std::tie(begin_, end_) = block_of(samples_.size(), rank, world_size);
+  }
+  void reset(const fulgur::SampleContext&) override { at_ = begin_; }
+  std::optional<Batch> next(int64_t count, const fulgur::SampleContext&) override {
+    count = std::min(count, end_ - at_);
+    if (count <= 0) return std::nullopt;
+    return samples_.narrow(std::exchange(at_, at_ + count), count);
+  }
+  fulgur::StateTree state() const override { return fulgur::StateTree::map({{"at", at_}}); }
+  void load_state(const fulgur::StateTree& state) override { at_ = state.at("at").as_int(); }
+
+ private:
+  Batch samples_;
+  int64_t begin_ = 0, end_ = 0, at_ = 0;
+};
+
+/// Batches of a block for each rank, or batches that are dealt to the ranks in turns.
+class ProbeBatches : public fulgur::BatchSampler {
+ public:
+  ProbeBatches(int64_t size, int64_t batch_size, bool blocks) : size_(size), batch_size_(batch_size), blocks_(blocks) {}
+  int64_t size(int64_t rank, int64_t world_size) const override {
+    return static_cast<int64_t>(batches({.rank = rank, .world_size = world_size}).size());
+  }
+  int64_t batch_size() const override { return batch_size_; }
+  std::vector<std::vector<int64_t>> batches(const fulgur::SamplerContext& context) const override {
+    auto [begin, end] = block_of(size_, context.rank, context.world_size);
+    if (!blocks_) begin = 0, end = size_;
+    std::vector<std::vector<int64_t>> all;
+    for (int64_t first = begin, number = 0; first < end; first += batch_size_, ++number) {
+      if (!blocks_ && number % context.world_size != context.rank) continue;
+      all.emplace_back();
+      for (int64_t i = first; i < std::min(first + batch_size_, end); ++i) all.back().push_back(i);
+    }
+    return all;
+  }
+  int64_t samples(int64_t rank, int64_t world_size) const override {
+    int64_t count = 0;
+    for (const auto& batch : batches({.rank = rank, .world_size = world_size}))
+      count += static_cast<int64_t>(batch.size());
+    return count;
+  }
+
+ private:
+  int64_t size_, batch_size_;
+  bool blocks_;
+};
+
 /// Every `world_size`-th sample of a stream, as many as its rank is told.
 class Stream : public fulgur::IterableDataset {
  public:
@@ -419,6 +477,7 @@ class ProbeData : public fulgur::DataModule {
     bool shuffle = true, selfish = false;
     int64_t num_workers = 0;
     std::vector<int64_t> stream;
+    std::string eval = "set";
     void fields(Fields& f) {
       f(num_train, "num_train", "Training samples.");
       f(num_eval, "num_eval", "Samples of each other set.");
@@ -427,6 +486,8 @@ class ProbeData : public fulgur::DataModule {
       f(selfish, "selfish", "A sampler that gives all samples to every rank.");
       f(num_workers, "num_workers", "Threads that read ahead.");
       f(second, "second", "Samples of a second training loader.");
+      f(eval, "eval", "How the samples of evaluations come to the ranks.")
+          .one_of({"set", "stream_of_blocks", "batches_of_blocks", "batches_in_turns"});
       f(stream, "stream", "Not empty: training data without a length, of so many samples on each rank.");
     }
   };
@@ -447,10 +508,19 @@ class ProbeData : public fulgur::DataModule {
       return {
           std::make_shared<fulgur::IterableLoader>(std::make_shared<Stream>(std::move(samples), options_.stream),
                                                    fulgur::IterableLoaderOptions{.batch_size = options_.batch_size})};
+    if (!train && options_.eval == "stream_of_blocks")
+      return {
+          std::make_shared<fulgur::IterableLoader>(std::make_shared<BlockStream>(std::move(samples)),
+                                                   fulgur::IterableLoaderOptions{.batch_size = options_.batch_size})};
     fulgur::DataLoaderOptions options{
         .batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
     options.num_workers = options_.num_workers;
     if (options_.selfish) options.sampler = std::make_shared<Selfish>(count), options.shuffle = false;
+    if (!train && options_.eval != "set") {
+      options.batch_sampler =
+          std::make_shared<ProbeBatches>(count, options_.batch_size, options_.eval == "batches_of_blocks");
+      options.batch_size = 1;
+    }
     fulgur::Loaders loaders;
     if (train && options_.second > 0) {
       Batch part;
@@ -471,7 +541,8 @@ FULGUR_REGISTER(fulgur::DataModule, ProbeData, "A little regression.");
 class ProbeCallback : public fulgur::Callback {
  public:
   struct Options {
-    int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0;
+    int64_t stop_rank = -1, stop_step = 0, signal_rank = -1, signal_step = 0, signal = SIGTERM, sleep_ms = 0,
+            eval_sleep_ms = 0;
     std::string signal_place = "batch_end", sleep_until, seen;
     void fields(Fields& f) {
       f(stop_rank, "stop_rank", "The rank that asks for a stop.");
@@ -482,8 +553,9 @@ class ProbeCallback : public fulgur::Callback {
       f(signal_place, "signal_place", "Where the signal is sent; behind the step for batch_end, from it on elsewhere.")
           .one_of({"batch_end", "sanity_check", "train_start", "epoch_start", "second_epoch_start", "batch_start",
                    "before_backward", "after_backward", "before_step", "before_zero_grad", "validation_start",
-                   "validation_batch", "validation_end", "epoch_end", "save", "train_end"});
+                   "validation_batch", "validation_end", "evaluation_batch", "epoch_end", "save", "train_end"});
       f(sleep_ms, "sleep_ms", "Pause behind each batch.");
+      f(eval_sleep_ms, "eval_sleep_ms", "Pause before each batch of an evaluation.");
       f(sleep_until, "sleep_until", "No pause once this file is there.");
       f(seen, "seen", "Folder in which each rank notes the indices of the samples that it trained on.");
     }
@@ -515,11 +587,23 @@ class ProbeCallback : public fulgur::Callback {
   void on_validation_start(fulgur::RunContext& run) override { at(run, "validation_start"); }
   void on_validation_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
     at(run, "validation_batch");
+    before_evaluation_batch(run);
+  }
+  void on_test_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
+    before_evaluation_batch(run);
+  }
+  void on_predict_batch_start(fulgur::RunContext& run, const Batch&, int64_t, int64_t) override {
+    before_evaluation_batch(run);
   }
   void on_validation_end(fulgur::RunContext& run) override { at(run, "validation_end"); }
   void on_checkpoint_published(fulgur::RunContext& run, const fulgur::CheckpointInfo&) override { at(run, "save"); }
 
  private:
+  void before_evaluation_batch(fulgur::RunContext& run) {
+    if (run.batch_idx() == 3) at(run, "evaluation_batch");
+    ::usleep(static_cast<useconds_t>(options_.eval_sleep_ms) * 1000);
+  }
+
   // `0 17`: entry `index` of the first loader has sample 17.
   void note(fulgur::RunContext& run, const Batch& batch) {
     std::ofstream file(cat(options_.seen, "/", run.rank()), std::ios::app);

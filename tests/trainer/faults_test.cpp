@@ -2,6 +2,8 @@
 #include "failure_hints.h"
 #include "recorder.h"
 
+#include <c10/util/Exception.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <thread>
@@ -456,4 +458,111 @@ TEST_CASE("F50 a Trainer that is destroyed inside its run: the run ends as it wo
   const FitReport report = trainer->fit(std::static_pointer_cast<LightningModule>(module), regression_data(16, 0));
   CHECK(report.global_step == 4);
   CHECK_FALSE(trainer.has_value());
+}
+
+TEST_CASE("a report gives a metric by its name, or an error with the names that there are") {
+  TemporaryFolder folder;
+  Trainer trainer(quiet(folder));
+  CHECK_FALSE(trainer.last_fit());
+  const FitReport fit = trainer.fit(std::make_shared<SelfPlanned>(), regression_data());
+  REQUIRE(fit.metrics.size() == 2);
+  for (const auto& [name, value] : fit.metrics) CHECK(fit.metric(name) == value);
+  CHECK_THROWS_WITH(fit.metric("val_los"),
+                    ContainsSubstring("[trainer.report] there is no metric 'val_los'; there are: ") &&
+                        ContainsSubstring("train_loss") && ContainsSubstring("did you mean 'val_loss'?"));
+  CHECK_THROWS_WITH(FitReport().metric("loss"), "[trainer.report] there is no metric 'loss'; there are: none.");
+  const EvalReport test = trainer.test(std::make_shared<SelfPlanned>(), regression_data());
+  CHECK(test.metric("test_loss") == test.loaders[0][0].second);
+  CHECK_THROWS_AS(test.metric("val_loss"), Error);
+  // The last fit stays that.
+  REQUIRE(trainer.last_fit());
+  CHECK(trainer.last_fit()->metric("val_loss") == fit.metric("val_loss"));
+}
+
+TEST_CASE("of a fit that throws, last_fit has the metrics and counts that it had reached") {
+  struct FailsLater : SelfPlanned {
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      if (global_step() == 13) throw DataError("broken on purpose");
+      return SelfPlanned::training_step(b, i);
+    }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 5;
+  options.log_every_n_steps = 2;
+  Trainer trainer(options);
+  CHECK_THROWS_WITH(trainer.fit(std::make_shared<FailsLater>(), regression_data(40)),
+                    ContainsSubstring("broken on purpose"));
+  const auto failed = trainer.last_fit();
+  REQUIRE(failed);
+  CHECK(failed->exit_code == ExitCode::data);
+  CHECK(failed->stop_reason == "exception");
+  CHECK(failed->epochs == 1);
+  CHECK(failed->global_step == 13);
+  CHECK(failed->train_seconds > 0);
+  CHECK(failed->metric("val_loss") > 0);
+  CHECK(failed->metric("train_loss") > 0);
+  REQUIRE(failed->last_checkpoint);
+  CHECK(failed->run_dir == trainer.log_dir());
+  // One that fails before the loops has reached nothing.
+  CHECK_THROWS(trainer.fit(nullptr, regression_data()));
+  CHECK(trainer.last_fit()->global_step == 0);
+  CHECK(trainer.last_fit()->exit_code == ExitCode::usage);
+}
+
+TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in training, and none where neither runs") {
+  struct Hungry : SelfPlanned {
+    std::string in;
+    void at(std::string_view place) const {
+      if (place == in) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "CUDA out of memory.");
+    }
+    void setup(Verb) override { at("setup"); }
+    OptimizerPlan configure_optimizers() override {
+      at("configure_optimizers");
+      return SelfPlanned::configure_optimizers();
+    }
+    void on_fit_start() override { at("on_fit_start"); }
+    void on_train_start() override { at("on_train_start"); }
+    void on_validation_start() override { at("on_validation_start"); }
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      at("training_step");
+      return SelfPlanned::training_step(b, i);
+    }
+    Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+      at("validation_step");
+      return SelfPlanned::validation_step(b, i, l);
+    }
+    Outputs test_step(const Batch& b, int64_t i, int64_t l) override {
+      at("test_step");
+      return SelfPlanned::test_step(b, i, l);
+    }
+  };
+  const auto told_of = [](const std::string& place, Verb verb) {
+    TemporaryFolder folder;
+    auto module = std::make_shared<Hungry>();
+    module->in = place;
+    std::string told;
+    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                  &told);
+    Trainer trainer(quiet(folder));
+    if (verb == Verb::fit)
+      CHECK_THROWS_AS(trainer.fit(module, regression_data()), c10::OutOfMemoryError);
+    else
+      CHECK_THROWS_AS(trainer.test(module, regression_data()), c10::OutOfMemoryError);
+    log::set_sink({}, nullptr);
+    INFO(place << ": " << told);
+    CHECK_THAT(told, ContainsSubstring("the run failed in "));
+    const bool evaluation = told.find("a smaller batch of the evaluation") != std::string::npos;
+    const bool training = told.find("accumulate_grad_batches") != std::string::npos;
+    CHECK_FALSE((evaluation && training));
+    return std::string(evaluation ? "evaluation" : training ? "training" : "nothing");
+  };
+  for (const char* place : {"validation_step", "on_validation_start"}) CHECK(told_of(place, Verb::fit) == "evaluation");
+  CHECK(told_of("test_step", Verb::test) == "evaluation");
+  CHECK(told_of("training_step", Verb::fit) == "training");
+  for (const char* place : {"setup", "configure_optimizers", "on_fit_start", "on_train_start"}) {
+    CAPTURE(place);
+    CHECK(told_of(place, Verb::fit) == "nothing");
+  }
+  CHECK(told_of("setup", Verb::test) == "nothing");
 }

@@ -1,6 +1,8 @@
 // on_nonfinite: what NaN and infinity do to a run, by policy.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 
 #include "boring.h"
 
@@ -247,6 +249,57 @@ TEST_CASE("F30 skip puts the buffers back too: running statistics are those of b
   REQUIRE(module->before.size() == 3);
   CHECK(same_weights(module->before, module->after));
   for (const auto& [name, value] : weights(*module)) CHECK(value.isfinite().all().item<bool>());
+  REQUIRE(report.last_checkpoint);
+  CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 20 / window);
+}
+
+TEST_CASE("F30 skip puts back a buffer that the module replaces: by assignment, by other memory, by another shape") {
+  // A running mean that forward does not change in place.
+  struct Replacing : SelfPlanned {
+    enum class How { assigned, set_data, grown } how;
+    Tensor& mean;  // the registered one
+    int64_t at = 13, window = 1, batches = 0;
+    Tensor before, after;
+    explicit Replacing(How kind) : how(kind), mean(register_buffer("mean", at::zeros({4}))) {}
+    StepOutput training_step(const Batch& b, int64_t) override {
+      Tensor next;
+      {
+        const at::NoGradGuard no_grad;
+        next = how == How::grown ? at::cat({mean, b[0].mean().view({1})}) : mean * 0.9 + b[0].mean(0) * 0.1;
+      }
+      if (how == How::set_data)
+        mean.set_data(next);
+      else
+        mean = next;
+      return at::mse_loss(forward(b[0]), b[1]);
+    }
+    Batch on_before_batch_transfer(Batch b, int64_t) override {
+      if (++batches == at) b.set(0, b[0] * kNan);
+      return b;
+    }
+    int on_train_batch_start(const Batch&, int64_t) override {
+      if (batches == (at - 1) / window * window + 1) before = mean.clone();
+      return 0;
+    }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      if (batches == ((at - 1) / window + 1) * window) after = mean.clone();
+    }
+  };
+  const auto how = GENERATE(Replacing::How::assigned, Replacing::How::set_data, Replacing::How::grown);
+  const int64_t window = GENERATE(1, 2);
+  CAPTURE(static_cast<int>(how), window);
+  TemporaryFolder folder;
+  const auto module = std::make_shared<Replacing>(how);
+  module->window = window;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.on_nonfinite = "skip";
+  options.accumulate_grad_batches = window;
+  const FitReport report = Trainer(options).fit(module, regression_data(40, 0));
+  REQUIRE(module->before.defined());
+  CHECK(module->before.abs().sum().item<double>() > 0);
+  CHECK(module->before.equal(module->after));
+  CHECK(module->mean.isfinite().all().item<bool>());
   REQUIRE(report.last_checkpoint);
   CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 20 / window);
 }

@@ -7,6 +7,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <csignal>
+#include <set>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -280,6 +281,12 @@ TEST_CASE("the run folder has config, metrics and checkpoints; logger false leav
   fit(options, regression_data(), &report);
   CHECK(report.run_dir == folder / "fulgur_logs/version_1");
   CHECK_FALSE(fs::exists(report.run_dir / "metrics.csv"));
+  // Without checkpoints too, there is what a repetition and --resume need, and nothing else.
+  options.enable_checkpointing = false;
+  fit(options, regression_data(), &report);
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(report.run_dir)) files.insert(entry.path().filename().string());
+  CHECK(files == std::set<std::string>{"config.yaml", "finished.json"});
 }
 
 TEST_CASE("F38 an empty or too small training set is an error before the first step") {

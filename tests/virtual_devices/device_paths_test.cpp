@@ -1,7 +1,12 @@
 // The ways of the Trainer that a device takes and the CPU does not: batches sent ahead, metrics and norms that stay on the device,
 // skips that it decides, its generator. On a virtual device, so that they run everywhere.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
+#include <limits>
 
 #include "parted.h"
 
@@ -167,4 +172,43 @@ TEST_CASE("the following batch is read when the step of the last one was launche
   const std::vector<std::string> evaluation = of("validation");
   expected.insert(expected.end(), evaluation.begin(), evaluation.end());
   CHECK(order == expected);
+}
+
+TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, where the device decides on the skip") {
+  // A running mean that forward does not change in place; one that grows is read by the host.
+  struct Replacing : SelfPlanned {
+    bool grows;
+    Tensor* mean;
+    int64_t batches = 0;
+    Tensor before, after;
+    explicit Replacing(bool growing) : grows(growing), mean(&register_buffer("mean", at::zeros({4}))) {}
+    StepOutput training_step(const Batch& b, int64_t) override {
+      const at::NoGradGuard no_grad;
+      *mean = grows ? at::cat({*mean, b[0].mean().view({1})}) : *mean * 0.9 + b[0].mean(0) * 0.1;
+      const at::AutoGradMode with_grad(true);
+      return at::mse_loss(forward(b[0]), b[1]);
+    }
+    Batch on_before_batch_transfer(Batch b, int64_t) override {
+      if (++batches == 5) b.set(0, b[0] * std::numeric_limits<double>::quiet_NaN());
+      return b;
+    }
+    int on_train_batch_start(const Batch&, int64_t) override {
+      if (batches == 5) before = mean->cpu().clone();
+      return 0;
+    }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      if (batches == 5) after = mean->cpu().clone();
+    }
+  };
+  const bool grows = GENERATE(false, true);
+  CAPTURE(grows);
+  const TemporaryFolder folder;
+  TrainerOptions options = on_one(folder);
+  options.on_nonfinite = "skip";
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  const auto module = std::make_shared<Replacing>(grows);
+  Trainer(options).fit(module, regression_data(40, 0));
+  REQUIRE(module->before.defined());
+  CHECK(module->before.equal(module->after));
+  CHECK(module->mean->cpu().isfinite().all().item<bool>());
 }

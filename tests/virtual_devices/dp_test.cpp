@@ -1,10 +1,12 @@
 // Data parallel in one process, on virtual devices, against one device.
 #include <ATen/core/grad_mode.h>
 
+#include <atomic>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <limits>
 
 #include "fulgur/core/rng.h"
 #include "fulgur/trainer/yaml.h"
@@ -136,6 +138,63 @@ TEST_CASE("under dp the buffers are those of the first device") {
   by_hand.out(regression(8, 1)[0].narrow(0, 0, 4));
   CHECK((trained.weights.at("norm.running_mean").allclose(by_hand.norm->running_mean, 1e-5, 1e-6)));
   CHECK((trained.weights.at("norm.num_batches_tracked").item<int64_t>() == 1));
+}
+
+TEST_CASE(
+    "dp with on_nonfinite: skip leaves out a step of which one device's loss is NaN, and no copy keeps a trace of it") {
+  // The rows of one device are NaN in the fifth batch. Every copy looks at its statistics at the start of a step.
+  static std::atomic<int> bad_statistics;
+  static int64_t bad_device;
+  struct Poisoned : Parted {
+    int64_t batches = 0, window = 1;
+    std::map<std::string, Tensor> before, after;
+    explicit Poisoned(const Parted::Options& options) : Parted(options) {}
+    Batch on_before_batch_transfer(Batch batch, int64_t) override {
+      if (++batches != 5) return batch;
+      Tensor x = batch[0].clone();
+      x.narrow(0, bad_device * 4, 4).fill_(std::numeric_limits<double>::quiet_NaN());
+      batch.set(0, x);
+      return batch;
+    }
+    StepOutput training_step(const Batch& batch, int64_t) override {
+      if (!norm->running_mean.cpu().isfinite().all().item<bool>()) ++bad_statistics;
+      return at::mse_loss(out(batch[0]), batch[1]);
+    }
+    int on_train_batch_start(const Batch&, int64_t) override {
+      if (batches == (5 - 1) / window * window + 1) before = weights_on_cpu(*this);
+      return 0;
+    }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+      if (batches == ((5 - 1) / window + 1) * window) after = weights_on_cpu(*this);
+    }
+  };
+  bad_device = GENERATE(0, 1);
+  const int64_t window = GENERATE(1, 2);
+  CAPTURE(bad_device, window);
+  bad_statistics = 0;
+  const TemporaryFolder folder;
+  TrainerOptions options = on_virtual(folder, "dp", 2);
+  options.limit_val_batches = BatchLimit(int64_t{0});
+  options.on_nonfinite = "skip";
+  options.accumulate_grad_batches = window;
+  options.log_every_n_steps = 1;
+  const auto logger = std::make_shared<MemoryLogger>();
+  Parts parts;
+  parts.loggers = {logger};
+  parts.seed = 7;
+  const auto module = make_component<LightningModule, Poisoned>(Parted::Options{.norm = true});
+  module->window = window;
+  Trainer(options, parts).fit(module, regression_data(8 * 8, 0, 8, /*shuffle=*/false));
+  REQUIRE_FALSE(module->before.empty());
+  CHECK(largest_difference(module->before, module->after) == 0);
+  for (const auto& [name, value] : weights_on_cpu(*module)) {
+    CAPTURE(name);
+    CHECK(value.isfinite().all().item<bool>());
+  }
+  // The second batch of the window begins with what the first one left, also on the copies.
+  CHECK(bad_statistics == (window == 2 && bad_device == 0 ? 2 : 0));
+  REQUIRE_FALSE(logger->values("skipped_steps").empty());
+  CHECK(logger->values("skipped_steps").back().second == 1);
 }
 
 TEST_CASE("each device of dp draws numbers of its own, and a resumed run goes on to the bit") {

@@ -21,7 +21,7 @@ class Agreement {
   void start_clock();
   /// Seconds since then: rank 0's clock, as last agreed.
   double clock_s() const;
-  /// Behind each training batch, on every rank.
+  /// After each training batch, or each round of an evaluation outside of a fit, on every rank.
   void step();
   /// Now; all ranks are at the same place.
   void settle();

@@ -142,6 +142,40 @@ class NoGradients {
   at::NoGradGuard no_grad_;  // behind the other, which switches gradients on where it is off
 };
 
+// The batches of one loader. Ranks that evaluate outside of a fit agree on signals as they train: a rank that left
+// alone would be waited for at the end. They may have different numbers of batches, so one that has none left takes
+// part in the rounds of the others. In a fit the signal is agreed after the evaluation.
+class Rounds {
+ public:
+  Rounds(Run& run, std::optional<int64_t> batches)
+      : run_(run), together_(run.world_size() > 1 && run.verb() != Verb::fit) {
+    if (!together_) return;
+    const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
+    if (most[0] == 0) count_ = most[1];
+  }
+
+  // Whether there is a round `index`; `more`: this rank has a batch for it.
+  bool next(int64_t index, bool more) const {
+    if (!together_) return more;
+    return count_ ? index < *count_ : run_.collectives().any(more);
+  }
+  // A batch of this rank is about to be evaluated.
+  void before_batch() const {
+    if (run_.world_size() > 1) return;
+    if (const auto signal = signals::received()) throw Interrupted(*signal);
+  }
+  void end_round() const {
+    if (!together_) return;
+    run_.agreement.step();
+    if (const auto signal = run_.agreement.signal()) throw Interrupted(*signal);
+  }
+
+ private:
+  Run& run_;
+  bool together_;
+  std::optional<int64_t> count_;  ///< the most of any rank; nothing: unknown to one of them
+};
+
 // Runs the loop; `on_outputs` receives what each step returned.
 template <class OnOutputs>
 int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
@@ -177,10 +211,16 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     run.loader_idx_ = static_cast<int64_t>(l);
     loader.start_epoch(run.progress_.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    for (int64_t i = 0; (!limit || i < *limit) && loader.next(batch); ++i) {
-      // In a fit of several ranks the signal is agreed behind the evaluation, so that all leave it at the same place.
-      if (run.verb() != Verb::fit || run.world_size() == 1)
-        if (const auto signal = signals::received()) throw Interrupted(*signal);
+    const Rounds rounds(run, limit);
+    bool more = true;
+    for (int64_t i = 0;; ++i) {
+      more = more && (!limit || i < *limit) && loader.next(batch);
+      if (!rounds.next(i, more)) break;
+      if (!more) {
+        rounds.end_round();
+        continue;
+      }
+      rounds.before_batch();
       run.batch_idx_ = i;
       run.evaluated_ = &batch;
       run.batch_to_device(batch, run.loader_idx_);
@@ -212,9 +252,12 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       ++run.evaluation_batches_;
       on_outputs(l, std::move(outputs), count);
       run.flush_step_metrics(stage, false);
+      rounds.end_round();
     }
     batch.clear();
   }
+  // What is under way is read before other exchanges, and the clock is that of the end.
+  if (run.verb() != Verb::fit) run.agreement.settle();
   run.evaluated_ = nullptr;
   run.loader_count_ = 1;
   run.loader_idx_ = 0;

@@ -46,7 +46,9 @@ class FitLoop {
     Run& run = run_;
     run.collectives().set_steps_done(run.progress_.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
+    run.doing_ = "on_train_start of the module";
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
+    run.doing_ = nullptr;
     warn_of_eval_mode();
     run.checkpoints.start_training();
     run.checkpoints.tell_resumed();

@@ -98,7 +98,7 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
   if (policy_ != Policy::skip) return steps;
   if (!steps) {
     ++skipped_;
-    buffers_.restore();
+    buffers_.restore(*run_.model);
   }
   skip_step_ = false;
   counts_ = true;
@@ -125,8 +125,8 @@ bool NonFiniteGuard::saw_scaled_gradients() {
 // What the step's forwards made of the buffers goes with the step.
 void NonFiniteGuard::put_back_if(const Tensor& found_inf) {
   if (policy_ != Policy::skip) return;
-  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf);
-  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore();
+  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, *run_.model);
+  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(*run_.model);
 }
 
 void NonFiniteGuard::count_skips(const Tensor& found_inf) {

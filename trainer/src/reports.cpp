@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "fulgur/core/text.h"
 
@@ -19,7 +20,24 @@ std::string padded(std::string_view text, size_t columns) {
   return out;
 }
 
+double value_of(std::string_view name, std::span<const Metrics> columns) {
+  std::vector<std::string> names;
+  for (const Metrics& metrics : columns) {
+    for (const auto& [known, value] : metrics) {
+      if (known == name) return value;
+      names.push_back(known);
+    }
+  }
+  const std::string hint = did_you_mean(name, names);
+  throw Error(cat("[trainer.report] there is no metric '", name, "'; there are: ", names.empty() ? "none" : join(names),
+                  hint.empty() ? "." : hint));
+}
+
 }  // namespace
+
+double FitReport::metric(std::string_view name) const { return value_of(name, {&metrics, 1}); }
+
+double EvalReport::metric(std::string_view name) const { return value_of(name, loaders); }
 
 std::string metrics_table(const std::string& title, const std::vector<Metrics>& columns) {
   std::vector<std::vector<std::string>> rows;

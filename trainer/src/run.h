@@ -166,8 +166,8 @@ class Run final : public RunContext {
   std::string where() const;
   /// The same with the hook or callback that runs: where an exception came from.
   std::string place_of_failure() const;
-  /// Whether a hook of the user runs, or was left by an exception, before the loops begin.
-  bool in_setup_hook() const { return setting_up && (in_callback_ || doing_); }
+  /// Whether a hook of the user runs, or was left by an exception.
+  bool in_hook() const { return in_callback_ || doing_; }
   /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
   void act_on_checkpoint_requests();
   /// Of a copy of the module that the strategy has on another device.

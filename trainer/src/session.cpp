@@ -779,8 +779,14 @@ void explain_out_of_memory(const Run& run) {
     if (const auto memory = device_memory(device))
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
+  // Before the loops no batch has been there yet.
+  const bool evaluates = !run.failed_in_.empty() || (run.verb() != Verb::fit && !run.setting_up);
+  const bool trains = run.progress_.batches_total.ready > 0;
+  if (!evaluates && !trains)
+    return log::error(
+        "what takes less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
   // An evaluation has no gradients, and its batches are other ones.
-  if (run.verb() != Verb::fit || !run.failed_in_.empty())
+  if (evaluates)
     return log::error(
         "what takes less memory: a smaller batch of the evaluation, such as data.eval_batch_size; precision: "
         "bf16-mixed or 16-mixed; outputs that are not kept on the device");
@@ -810,8 +816,8 @@ void Session::on_exception(const std::exception& error) noexcept {
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
   // Before the loops an error of ours says where it is from.
-  const bool in_setup = run.in_setup_hook() && !dynamic_cast<const Error*>(&error);
-  if ((in_loops || !run.failed_in_.empty() || in_setup) && !dynamic_cast<const Interrupted*>(&error))
+  const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
+  if ((in_loops || !run.failed_in_.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
     quietly(kWhen, [&] {
       log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
       // A strategy of several devices places the module's tensors itself.

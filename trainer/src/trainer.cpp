@@ -27,14 +27,21 @@ struct Trainer::Impl {
   fs::path run_dir;
   // What this trainer's last fit left, for `last` and `best` in the same process.
   detail::Remembered remembered;
+  std::optional<FitReport> last_fit;
   std::atomic<bool> running = false;
 };
 
 namespace {
 
-// The one way of every run, whatever its end: normal, by a signal, by an exception. Returns the signal.
-template <class Body>
-std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body body) {
+ExitCode code_of(const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  return own ? own->code() : ExitCode::other;
+}
+
+// The one way of every run, whatever its end: normal, by a signal, by an exception. Returns the signal. `failed` is
+// called with the exit code while the run that an exception has ended is still there.
+template <class Body, class Failed>
+std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body body, Failed failed) {
   if (running.exchange(true)) throw Error("[trainer] a run is under way; a Trainer runs one at a time.");
   struct Reset {
     std::atomic<bool>& flag;
@@ -51,10 +58,12 @@ std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body bo
     return signal.signal();
   } catch (const std::exception& error) {
     session.on_exception(error);
+    failed(session.run(), code_of(error));
     session.finish(RunStatus::failed);
     throw;
   } catch (...) {
     session.on_exception(Error("an exception that is no std::exception"));
+    failed(session.run(), ExitCode::other);
     session.finish(RunStatus::failed);
     throw;
   }
@@ -117,20 +126,26 @@ int64_t count_processes(const TrainerOptions& options) {
 
 const TrainerOptions& Trainer::options() const { return impl_->options; }
 fs::path Trainer::log_dir() const { return impl_->run_dir; }
+std::optional<FitReport> Trainer::last_fit() const { return impl_->last_fit; }
 
 namespace {
 
-// What every verb does around its loops: `body` receives the prepared run. Returns the signal that ended it.
-template <class Impl, class Body>
+constexpr auto kNothingMore = [](Run&, ExitCode) {};
+
+// What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has
+// ended. Returns the signal that ended it.
+template <class Impl, class Body, class Failed = decltype(kNothingMore)>
 std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module,
-                            DataSource data, const CheckpointChoice& checkpoint, Body body) {
+                            DataSource data, const CheckpointChoice& checkpoint, Body body,
+                            Failed failed = kNothingMore) {
   Session session(impl->options, impl->parts, verb);
-  return guarded(session, impl->running, [&] {
+  const auto whole = [&] {
     session.prepare(std::move(module), std::move(data), checkpoint, impl->remembered);
     impl->run_dir = session.run().run_dir;
     session.run().start();
     body(session.run(), session.checkpoint());
-  });
+  };
+  return guarded(session, impl->running, whole, failed);
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
@@ -186,23 +201,30 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       report.run_dir = impl->run_dir = finished->run_dir;
       report.last_checkpoint = impl->remembered.last = finished->last_checkpoint;
       report.best_checkpoint = impl->remembered.best = finished->best_checkpoint;
+      impl->last_fit = report;
       return report;
     }
   }
   bool nonfinite = false;
-  const auto fill = [&](Run& run, double started) {
-    report.train_seconds = run.agreed_time_s() - started;
-    report.stop_reason = run.stop_reason.value_or("");
-    nonfinite = run.finite.stopped();
-    report.rank = run.rank();
+  std::optional<double> started;  // the loops' time of their start
+  // What needs no other rank.
+  const auto fill_own = [&](Run& run) {
+    if (started) report.train_seconds = run.agreed_time_s() - *started;
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
     report.captured_batches = run.captured_batches;
     report.not_captured = run.not_captured;
     report.run_dir = run.run_dir;
-    report.last_checkpoint = impl->remembered.last = run.last_checkpoint();
-    report.best_checkpoint = impl->remembered.best = run.best_checkpoint();
+    report.last_checkpoint = run.last_checkpoint();
+    report.best_checkpoint = run.best_checkpoint();
+  };
+  const auto fill = [&](Run& run) {
+    fill_own(run);
+    impl->remembered = {.last = report.last_checkpoint, .best = report.best_checkpoint};
+    report.rank = run.rank();
+    report.stop_reason = run.stop_reason.value_or("");
+    nonfinite = run.finite.stopped();
     run.print(cat(
         "stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ", counted(report.global_step, "step"),
         " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
@@ -210,22 +232,33 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
   };
+  const auto failed = [&](Run& run, ExitCode code) {
+    if (run.strategy) report.rank = run.rank();
+    fill_own(run);
+    report.stop_reason = "exception";
+    report.exit_code = code;
+    impl->last_fit = report;
+  };
   const auto signal = with_run(
-      impl, Verb::fit, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+      impl, Verb::fit, std::move(module), std::move(data), checkpoint,
+      [&](Run& run, const ChosenCheckpoint& path) {
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
+        run.doing_ = "on_fit_start of the module";
         run.model->on_fit_start();
-        double started = run.agreed_time_s();
-        run.fit_started_s = started;
+        run.doing_ = nullptr;
+        run.fit_started_s = run.agreed_time_s();
+        started = run.fit_started_s;
         try {
           const bool goes_on = path && run.parts.load.loads_loops();
           if (!goes_on) validate_before_training(run);
-          run.fit_started_s = started = run.agreed_time_s();
+          run.fit_started_s = run.agreed_time_s();
+          started = run.fit_started_s;
           detail::fit_loop(run, goes_on);
         } catch (const Interrupted& interrupted) {
           run.sanity_checking_ = false;
           run.stop_reason = cat("signal ", interrupted.signal());
           settle_checkpoints(run);
-          fill(run, started);
+          fill(run);
           throw;
         }
         settle_checkpoints(run);
@@ -239,9 +272,11 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         run.checkpoints.settle();
         if (!run.finite.stopped() && run.is_global_zero())
           detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_, run.fit_time_s());
-        fill(run, started);
-      });
+        fill(run);
+      },
+      failed);
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
+  impl->last_fit = report;
   return report;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "fulgur/core/module.h"
@@ -11,24 +10,40 @@ namespace fulgur::detail {
 /// The module's buffers as they were before an accumulation window, for `on_nonfinite: skip`: a forward updates running
 /// statistics before anybody knows that the step is left out.
 ///
-/// The copies keep their memory over all windows, so that saving and restoring may be recorded in a captured step.
+/// The copies keep their memory over all windows, so that saving and restoring may be recorded in a captured step. A
+/// buffer that a forward has replaced, by assignment or by other memory, gets memory of its own with the old values:
+/// what the module put in its place may belong to others.
 class WindowBuffers {
  public:
   /// Saves them, where a window begins; nothing is done for a module without buffers.
   void save(const LightningModule& module);
   /// Puts them back.
-  void restore();
-  /// Puts them back if `found_inf`, a scalar on a device, is not 0. Does not wait for it.
-  void restore_if(const Tensor& found_inf);
+  void restore(const LightningModule& module);
+  /// Puts them back if `found_inf`, a scalar on a device, is not 0. Waits for it only if a buffer has another shape or
+  /// dtype than before the window.
+  void restore_if(const Tensor& found_inf, const LightningModule& module);
 
   /// The copies, for a checkpoint inside a window.
   StateTree::List state() const;
   void load_state(const StateTree::List& state, const LightningModule& module);
 
  private:
-  void find(const LightningModule& module);
+  struct Held {
+    Tensor buffer;  ///< the module's own, when it was saved; may be undefined
+    Tensor live;    ///< its memory
+    Tensor saved;
+    bool is_still(const Tensor& now) const;
+    bool has_values() const { return saved.defined() && saved.numel() > 0; }
+  };
+  struct Lists {
+    std::vector<Tensor> live, saved;
+  };
 
-  std::vector<Tensor> live_, saved_;
+  void find(const LightningModule& module);
+  Lists lists() const;
+  std::vector<Tensor> now(const LightningModule& module) const;
+
+  std::vector<Held> held_;
 };
 
 }  // namespace fulgur::detail

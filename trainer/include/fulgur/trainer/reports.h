@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fulgur/core/batch.h"
@@ -21,11 +22,11 @@ struct FULGUR_API PeakMemory {
   int64_t bytes = 0;
 };
 
-/// What a fit came to.
+/// What a fit came to. That of a fit that threw is `Trainer::last_fit()`, and has what the fit had reached.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
   int64_t rank = 0;         ///< of this process; what a report says is the same on all
-  std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal`
+  std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal 15`, `exception`
   int64_t epochs = 0;       ///< completed
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
@@ -40,6 +41,9 @@ struct FULGUR_API FitReport {
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
+
+  /// The value of one of `metrics`. Throws an Error with the names that there are if it has none of this name.
+  double metric(std::string_view name) const;
 };
 
 /// Metrics of one evaluation, exact over all samples: one list per loader.
@@ -51,6 +55,10 @@ struct FULGUR_API EvalReport {
   double seconds = 0;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
+
+  /// The value of a metric of any loader, by its whole name: `test_loss`, or `test_loss/dataloader_idx_1` if there are
+  /// several loaders. Throws an Error with the names that there are if there is none of this name.
+  double metric(std::string_view name) const;
 };
 
 /// What a prediction gave. With several ranks each process has its own share of the outputs, as in Lightning; those of

@@ -91,7 +91,8 @@ class FULGUR_API Trainer {
   /// A trainer with all that `config` says of it.
   static Trainer from_config(const Config& config);
 
-  /// Trains. A signal ends it in order: the report then has its exit code. Any other failure is thrown.
+  /// Trains. A signal ends it in order: the report then has its exit code. Any other failure is thrown, and
+  /// `last_fit()` has what was reached.
   FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport test(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
@@ -117,6 +118,10 @@ class FULGUR_API Trainer {
   ConfigNode resolved_config() const;
   const TrainerOptions& options() const;
   std::filesystem::path log_dir() const;
+  /// The report of this Trainer's last fit, also of one that threw: its exit code is that of the exception, its
+  /// `stop_reason` is `exception`, and it has the metrics and counts that the fit had reached. It has no `peak_memory`,
+  /// which ranks gather. Nothing before the first fit has ended.
+  std::optional<FitReport> last_fit() const;
 
  private:
   struct Impl;
