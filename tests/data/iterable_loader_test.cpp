@@ -168,7 +168,7 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
       REQUIRE(at_last([&] { return loader.next(batch); }));
       CHECK(batch[0].const_data_ptr<int64_t>()[0] == 4);
     }
-    SECTION("the loader ends first, and its thread by itself") {}
+    SECTION("the loader ends first, and its thread by itself") { CHECK(thread_count() > before); }
   }
   gate->open();
   CHECK(threads_come_down_to(before));

@@ -50,29 +50,28 @@ Arguments noting(const fs::path& folder) {
 TEST_CASE("ddp: a window that ends early exchanges its gradients, and two ranks are one") {
   const TemporaryFolder one, two;
   // Five batches in windows of three.
-  Arguments options{"--trainer.max_epochs", "3", "--trainer.accumulate_grad_batches", "3", "--data.shuffle", "false"};
-  Arguments alone = options, shared = options;
-  SECTION("at the end of a stream") {
-    alone = options + Arguments{"--data.stream", "[40]"};
-    shared = options + Arguments{"--data.stream", "[20,20]"};
-  }
+  const Arguments options{"--trainer.max_epochs", "3",    "--trainer.accumulate_grad_batches", "3",
+                          "--data.shuffle",       "false"};
+  const auto check_equal = [&](const Arguments& alone, const Arguments& shared) {
+    REQUIRE(all_exit(fit(one.path(), 1, 8, options + alone), 0));
+    REQUIRE(all_exit(fit(two.path(), 2, 8, options + shared), 0));
+    CHECK(difference(last_checkpoint(one.path()), last_checkpoint(two.path())) < 1e-6);
+  };
+  SECTION("at the end of a stream") { check_equal({"--data.stream", "[40]"}, {"--data.stream", "[20,20]"}); }
   SECTION("at the end of a stream under a limit that it does not reach") {
-    alone = options + Arguments{"--data.stream", "[40]", "--trainer.limit_train_batches", "100"};
-    shared = options + Arguments{"--data.stream", "[20,20]", "--trainer.limit_train_batches", "100"};
+    check_equal({"--data.stream", "[40]", "--trainer.limit_train_batches", "100"},
+                {"--data.stream", "[20,20]", "--trainer.limit_train_batches", "100"});
   }
-  SECTION("where the epoch is skipped") {
-    alone = shared = options + Arguments{"--model.trouble", "skip_epoch", "--model.trouble_step", "5"};
+  SECTION("if the epoch is skipped") {
+    const Arguments skipped{"--model.trouble", "skip_epoch", "--model.trouble_step", "5"};
+    check_equal(skipped, skipped);
   }
   SECTION("with float32 copies of the weights") {
-    const Arguments masters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true"};
-    alone = options + masters + Arguments{"--data.stream", "[40]"};
-    shared = options + masters + Arguments{"--data.stream", "[20,20]"};
-    REQUIRE(all_exit(fit(two.path(), 2, 8, shared), 0));
-    return;  // bfloat16 rounds sums of another order otherwise: the ranks' weights are compared with each other
+    // bfloat16 rounds sums of another order otherwise: the ranks' weights are compared with each other.
+    const Arguments masters{"--trainer.precision", "bf16-true", "--trainer.precision.master_weights", "true",
+                            "--data.stream",       "[20,20]"};
+    REQUIRE(all_exit(fit(two.path(), 2, 8, options + masters), 0));
   }
-  REQUIRE(all_exit(fit(one.path(), 1, 8, alone), 0));
-  REQUIRE(all_exit(fit(two.path(), 2, 8, shared), 0));
-  CHECK(difference(last_checkpoint(one.path()), last_checkpoint(two.path())) < 1e-6);
 }
 
 TEST_CASE("ddp: streams of different lengths end together under a limit of batches") {

@@ -132,5 +132,5 @@ TEST_CASE("the backward of a batch norm over ranks passes gradcheck") {
     norm->bias = bias;
     return norm(x);
   };
-  nn::gradcheck(normalise, {input({4, 3}), input({3}), input({3})});
+  CHECK_NOTHROW(nn::gradcheck(normalise, {input({4, 3}), input({3}), input({3})}));
 }

@@ -337,7 +337,7 @@ TEST_CASE("launcher: without a program it starts its own once more") {
 
 TEST_CASE("tell_launcher does nothing where nobody listens") {
   const Variable stale("FULGUR_FAILURE_PIPE", "1:1");
-  tell_launcher("not to be printed");
+  CHECK_NOTHROW(tell_launcher("not to be printed"));
   const Variable odd("FULGUR_FAILURE_PIPE", "x");
-  tell_launcher("not to be printed");
+  CHECK_NOTHROW(tell_launcher("not to be printed"));
 }
