@@ -119,7 +119,8 @@ Metrics merged(const std::vector<std::optional<double>>& values, Reduce reduce, 
       store.log(cat("a", i), LogScope::train_step, Stage::train, 1.0 / 3, 1, {.on_epoch = true});
     if (r == 1 || rank == 0) log(store, rank, r);
   };
-  for (const auto& value : rows_of(static_cast<int64_t>(values.size()), 2, crowded, /*epoch=*/true)[1].values)
+  const auto rows = rows_of(static_cast<int64_t>(values.size()), 2, crowded, /*epoch=*/true);
+  for (const auto& value : rows[1].values)
     if (value.first == "v_epoch") REQUIRE(same_bits({value}, row));
   return row;
 }
