@@ -71,6 +71,8 @@ class FailureReport {
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
+  // Where the run resumes is rank 0's to choose, and to say.
+  if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));

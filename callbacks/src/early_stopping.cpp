@@ -64,7 +64,7 @@ void EarlyStopping::setup(RunContext&, Verb verb) {
 }
 
 void EarlyStopping::refuse_monitor(RunContext& run) const {
-  throw ConfigError(cat("[callbacks.EarlyStopping] ", monitor_not_logged(options_.monitor, run.metric_names()),
+  throw ConfigError(cat("[callbacks.EarlyStopping] ", monitor_not_logged(options_.monitor, run),
                         " Name one of them, or set strict: false."));
 }
 
@@ -90,7 +90,7 @@ void EarlyStopping::check(RunContext& run) {
   if (!current) {
     if (options_.strict) refuse_monitor(run);
     log::warn("early_stopping.monitor_missing",
-              cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run.metric_names()), " Its checks are skipped until it is"));
+              cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run), " Its checks are skipped until it is"));
     return;
   }
   const Verdict verdict = judge(*current);

@@ -126,7 +126,7 @@ void ModelCheckpoint::setup(RunContext&, Verb) {
 }
 
 void ModelCheckpoint::refuse_monitor(RunContext& run) const {
-  throw ConfigError(cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run.metric_names()),
+  throw ConfigError(cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run),
                         " Name one of them."));
 }
 
@@ -242,7 +242,7 @@ void ModelCheckpoint::save(RunContext& run) {
         refuse_monitor(run);
       if (!warned_)
         log::warn("model_checkpoint.monitor_missing",
-                  cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run.metric_names()),
+                  cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run),
                       " Checkpoints are not ranked until it is"));
       warned_ = true;
       ranked = best = false;

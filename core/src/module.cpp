@@ -2,6 +2,7 @@
 
 #include <ATen/ops/ones.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "fulgur/core/clip.h"
@@ -60,9 +61,28 @@ void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::opt
 
 Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
   if (run_) run_->unscale_gradients(optimizer);
-  if (algorithm == ClipAlgorithm::norm) return clipped_norm_ = clip_grad_norm(optimizer.gradients(), clip_val);
-  clip_grad_value(optimizer.gradients(), clip_val);
-  return {};
+  const std::vector<Tensor> gradients = optimizer.gradients();
+  Tensor norm;
+  if (algorithm == ClipAlgorithm::norm) {
+    norm = clip_grad_norm(gradients, clip_val);
+  } else {
+    // An infinite gradient is none after its value was clipped.
+    if (notes_norms_) norm = grad_norm(gradients);
+    clip_grad_value(gradients, clip_val);
+  }
+  // Clipped twice, the first norm is that of the gradients.
+  const auto noted = std::ranges::find(clipped_norms_, &optimizer, &std::pair<const Optimizer*, Tensor>::first);
+  if (norm.defined() && noted == clipped_norms_.end()) clipped_norms_.emplace_back(&optimizer, norm);
+  return algorithm == ClipAlgorithm::norm ? norm : Tensor();
+}
+
+Tensor GradientNorm::take(LightningModule& module, const Optimizer& optimizer) {
+  auto& norms = module.clipped_norms_;
+  const auto noted = std::ranges::find(norms, &optimizer, &std::pair<const Optimizer*, Tensor>::first);
+  if (noted == norms.end()) return {};
+  Tensor norm = std::move(noted->second);
+  norms.erase(noted);
+  return norm;
 }
 
 // Modes are remembered per submodule, so that a frozen layer that a user keeps in eval mode stays in it.

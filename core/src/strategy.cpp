@@ -1,8 +1,11 @@
 #include "fulgur/core/strategy.h"
 
+#include "fulgur/core/same_ranks.h"
+
 namespace fulgur {
 
 Strategy::~Strategy() = default;
+SameRanks::~SameRanks() = default;
 Precision::Guard::~Guard() = default;
 
 const ProcessPlace& Strategy::place() const {
@@ -21,8 +24,10 @@ void Strategy::convert_and_move(LightningModule& module) {
 }
 
 void Strategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
-  if (closure) optimizer.step_closure(closure);
-  else precision().step(optimizer, found_inf);
+  if (closure)
+    optimizer.step_closure(closure);
+  else
+    precision().step(optimizer, found_inf);
 }
 
 void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) {
@@ -34,10 +39,12 @@ void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch&
     return;
   }
   const HookMask& overridden = module.overridden();
-  if (overridden.has(Hook::on_before_batch_transfer)) batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
+  if (overridden.has(Hook::on_before_batch_transfer))
+    batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
   if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device()))
     batch = module.transfer_batch_to_device(std::move(batch), device(), loader_idx);
-  if (overridden.has(Hook::on_after_batch_transfer)) batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
+  if (overridden.has(Hook::on_after_batch_transfer))
+    batch = module.on_after_batch_transfer(std::move(batch), loader_idx);
 }
 
 }  // namespace fulgur

@@ -6,6 +6,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "schedule_units.h"
+#include "schedule_keys.h"
 
 namespace fulgur {
 namespace {
@@ -51,6 +52,7 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
 }  // namespace
 
 void WarmupLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(length, "length", "The warm-up: a number of steps of the schedule, or an interval.").required().units(kScheduleUnits);
   f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
   f(kind, "kind", "How the rate rises.").one_of({"linear", "exponential", "constant"});
@@ -104,6 +106,7 @@ void WarmupLR::load_state(const StateTree& state) {
 }
 
 void SequentialLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules, in their order.").required().min_items(1);
   f(milestones, "milestones", "Where the second and each next one begins: numbers of steps, or intervals.").units(kScheduleUnits);
 }
@@ -171,6 +174,7 @@ void SequentialLR::load_state(const StateTree& state) {
 }
 
 void ChainedScheduler::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules; each acts on the rate of the one before.").required().min_items(1);
 }
 

@@ -6,6 +6,7 @@
 
 #include "fulgur/core/registry.h"
 #include "schedule_units.h"
+#include "schedule_keys.h"
 
 namespace fulgur {
 namespace {
@@ -15,6 +16,7 @@ constexpr const char* kMomentumDoc = "Also move momentum, or the first beta, aga
 }  // namespace
 
 void CyclicLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(base_lr, "base_lr", "Lowest rate.").required().at_least(0);
   f(max_lr, "max_lr", "Highest rate.").required().greater_than(0);
   f(step_size_up, "step_size_up", "The rise: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
@@ -46,6 +48,7 @@ std::optional<double> CyclicLR::momentum_at(int64_t steps) const {
 }
 
 void OneCycleLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(max_lr, "max_lr", "Highest rate.").greater_than(0);
   f(total_steps, "total_steps", "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kScheduleUnits);
   f(pct_start, "pct_start", "Part of the cycle in which the rate rises.").range(0, 1);

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "fulgur/core/registry.h"
+#include "schedule_keys.h"
 
 namespace fulgur {
 
 void ReduceLROnPlateau::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(mode, "mode", "Whether a lower or a higher metric is better.").one_of({"min", "max"});
   f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
   f(patience, "patience", "Steps of the schedule without a better metric that are let pass.").at_least(0);

@@ -8,6 +8,7 @@
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "schedule_units.h"
+#include "schedule_keys.h"
 
 namespace fulgur {
 namespace {
@@ -24,6 +25,7 @@ double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part))
 }  // namespace
 
 void StepLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
@@ -34,6 +36,7 @@ double StepLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void MultiStepLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.").required().units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
@@ -44,13 +47,17 @@ double MultiStepLR::lr_at(int64_t steps, double initial_lr) const {
   return initial_lr * std::pow(options_.gamma, static_cast<double>(reached));
 }
 
-void ExponentialLR::Options::fields(Fields& f) { f(gamma, "gamma", "Factor of each step.").greater_than(0); }
+void ExponentialLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
+  f(gamma, "gamma", "Factor of each step.").greater_than(0);
+}
 
 double ExponentialLR::lr_at(int64_t steps, double initial_lr) const {
   return initial_lr * std::pow(options_.gamma, static_cast<double>(steps));
 }
 
 void ConstantLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(factor, "factor", "Factor of the rate.").at_least(0);
   f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
 }
@@ -65,6 +72,7 @@ double ConstantLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void LinearLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
   f(end_factor, "end_factor", "Factor at the end.").at_least(0);
   f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
@@ -81,6 +89,7 @@ double LinearLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void PolynomialLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
   f(power, "power", "Power of the part that is left.").at_least(0);
 }
@@ -95,6 +104,7 @@ double PolynomialLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void InverseSquareRootLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(timescale, "timescale", "After as many steps the rate is divided by the root of 2: a number of steps, or an interval.").at_least(1).units(kScheduleUnits);
 }
 
@@ -104,6 +114,7 @@ double InverseSquareRootLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void CosineAnnealingLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kScheduleUnits);
   f(eta_min, "eta_min", "Lowest rate.").at_least(0);
 }
@@ -119,6 +130,7 @@ double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
 }
 
 void CosineAnnealingWarmRestarts::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(t_0, "t_0", "The first fall: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
   f(t_mult, "t_mult", "Each fall takes this many times the one before.").at_least(1);
   f(eta_min, "eta_min", "Lowest rate.").at_least(0);
@@ -132,6 +144,7 @@ double CosineAnnealingWarmRestarts::lr_at(int64_t steps, double initial_lr) cons
 }
 
 void WarmupStableDecayLR::Options::fields(Fields& f) {
+  f.hint_for_unknown = detail::hint_for_schedule_key;
   f(warmup, "warmup", "The rise from 0: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
   f(decay, "decay", "The fall at the end: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
   f(total_steps, "total_steps", kLengthDoc).at_least(1).units(kScheduleUnits);

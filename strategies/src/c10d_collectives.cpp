@@ -45,6 +45,7 @@ class Pending final : public PendingReduction {
   Pending(ProcessGroup& owner, Tensor values, c10::intrusive_ptr<c10d::Work> work)
       : owner_(owner), values_(std::move(values)), work_(std::move(work)) {}
   std::vector<int64_t> take() override {
+    const ExchangeMark mark(*owner_.impl().heartbeat, "agreement");
     try {
       work_->wait();
     } catch (...) {
@@ -90,6 +91,7 @@ at::IntArrayRef sizes_in(const Tensor& shape) {
 
 Tensor C10dCollectives::all_reduce(const Tensor& value, ReduceOp op) {
   const at::NoGradGuard no_grad;
+  const ExchangeMark mark(*owner_.impl().heartbeat, "all_reduce");
   std::vector<Tensor> values{own_copy(value)};
   try {
     group_->allreduce(values, {.reduceOp = to_c10d(op)})->wait();
@@ -104,6 +106,7 @@ bool C10dCollectives::is_over_nccl(const Tensor& value) const { return !value.is
 
 Tensor C10dCollectives::gather_rows(const Tensor& value) {
   const at::NoGradGuard no_grad;
+  const ExchangeMark mark(*owner_.impl().heartbeat, "all_gather");
   Tensor input = value.detach().contiguous();
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), world_size());
@@ -196,6 +199,7 @@ std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_g
 
 Tensor C10dCollectives::broadcast(const Tensor& value, int64_t source_rank) {
   const at::NoGradGuard no_grad;
+  const ExchangeMark mark(*owner_.impl().heartbeat, "broadcast");
   std::vector<Tensor> values{own_copy(value)};
   c10d::BroadcastOptions options;
   options.rootRank = source_rank;

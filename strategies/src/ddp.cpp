@@ -1,6 +1,5 @@
 #include "fulgur/strategies/ddp.h"
 
-#include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
@@ -16,21 +15,14 @@
 #include "fulgur/strategies/cluster_environment.h"
 #include "gradient_reducer.h"
 #include "process_group_impl.h"
+#include "same_ranks.h"
+#include "unsynced_gradients.h"
 #include "watched_capture.h"
 
 namespace fulgur {
 namespace {
 
 constexpr size_t kBroadcastBytes = size_t{250} << 20;
-
-// The bits of a tensor, added up as integers: one flipped bit changes it.
-Tensor checksum(const Tensor& value) {
-  const at::ScalarType bits = value.element_size() == 8   ? at::kLong
-                              : value.element_size() == 4 ? at::kInt
-                              : value.element_size() == 2 ? at::kShort
-                                                          : at::kChar;
-  return value.contiguous().view(bits).sum(at::kLong);
-}
 
 // Integers and booleans too: what a buffer counts is state as well.
 std::vector<Tensor> own_buffers(const LightningModule& module) {
@@ -61,14 +53,17 @@ void DdpStrategy::Options::fields(Fields& f) {
   f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.")
       .one_of({"none", "fp16", "bf16"});
   f(start_timeout_s, "start_timeout_s",
-    "Seconds for all ranks to come together, and for each exchange up to the end of the first step.")
+    "Seconds for all ranks to come together, and for each exchange up to the end of the first step, or, outside of a "
+    "fit, "
+    "to the start of the evaluation.")
       .at_least(0.001);
   f(timeout_s, "timeout_s",
     "Seconds for each exchange from then on. Longer than the longest pause of one rank (a slow batch, a save).")
       .at_least(0.001);
   f(check_replicas_every, "check_replicas_every",
-    "Steps after which all ranks compare their weights bit by bit; 0: never.")
-      .at_least(0);
+    "Steps after which all ranks compare weights, bit by bit, and learning rates. They do so at the end of each "
+    "epoch and of the fit, and in saves from the CPU, too; 0: only then; -1: never.")
+      .at_least(-1);
   f(max_restarts, "max_restarts",
     "Times that the processes of `devices` are started again after a failure, from the newest checkpoint.")
       .at_least(0);
@@ -184,28 +179,56 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
     reducers_.push_back(std::make_unique<detail::GradientReducer>(*group_, std::move(shares[i]), options, buckets));
   }
   loaded_buckets_.clear();
+  if (place_.world_size > 1 && !module.automatic_optimization())
+    unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
 }
 
 void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
-  group_->collectives().set_activity("forward");
+  group_->collectives().set_activity("training_step");
   try {
     for (auto& reducer : reducers_) reducer->before_forward();
   } catch (...) {
     group_->rethrow("ddp");
   }
+  put_back_buffers(module);
   if (options_.broadcast_buffers && std::exchange(syncs_buffers_next_, sync == GradSync::now))
     take_from_rank_0(own_buffers(module));
+}
+
+bool DdpStrategy::has_own_buffers() const {
+  return group_ && place_.rank > 0 && !(options_.broadcast_buffers && syncs_buffers_next_);
+}
+
+void DdpStrategy::put_back_buffers(const LightningModule& module) {
+  if (kept_buffers_.empty()) return;
+  const std::vector<Tensor> buffers = own_buffers(module);
+  // A module that replaces its buffers in an evaluation has others now.
+  if (buffers.size() == kept_buffers_.size())
+    for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(kept_buffers_[i]);
+  kept_buffers_.clear();
 }
 
 void DdpStrategy::before_evaluation(LightningModule& module) {
   if (!group_) return;
   group_->collectives().set_activity("evaluation");
-  if (options_.broadcast_buffers) take_from_rank_0(own_buffers(module));
+  // In a fit the first step is still to come, which may take its time; here the start is over.
+  if (reducers_.empty()) group_->use_short_timeout();
+  if (!options_.broadcast_buffers) return;
+  // Inside a window each rank continues with its buffers.
+  if (has_own_buffers() && kept_buffers_.empty())
+    for (const Tensor& buffer : own_buffers(module)) kept_buffers_.push_back(buffer.clone());
+  take_from_rank_0(own_buffers(module));
 }
 
 void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
-  if (!group_ || sync == GradSync::deferred) return module.backward(loss, options);
+  if (!group_) return module.backward(loss, options);
+  if (unsynced_) unsynced_->before_backward();
+  if (sync == GradSync::deferred) {
+    module.backward(loss, options);
+    if (unsynced_) unsynced_->after_backward(/*exchanged=*/false);
+    return;
+  }
   group_->collectives().set_activity("backward");
   std::vector<detail::GradientReducer*> used;
   for (auto& reducer : reducers_) {
@@ -217,6 +240,7 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
     for (auto* reducer : used) reducer->before_backward(loss);
     module.backward(loss, options);
     for (auto* reducer : used) reducer->after_backward();
+    if (unsynced_) unsynced_->after_backward(/*exchanged=*/true);
   } catch (...) {
     group_->rethrow("ddp");
   }
@@ -226,10 +250,12 @@ void DdpStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
   group_->collectives().set_activity("sync_gradients");
   detail::average_gradients(optimizer, group_->collectives());
+  if (unsynced_) unsynced_->synced(optimizer);
   syncs_buffers_next_ = true;
 }
 
 void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+  if (unsynced_) unsynced_->check_step(optimizer);
   if (group_) group_->collectives().set_activity("the optimizer's step");
   Strategy::optimizer_step(optimizer, closure, found_inf);
 }
@@ -238,7 +264,10 @@ void DdpStrategy::after_step(LightningModule& module, int64_t global_step) {
   if (!group_) return;
   group_->use_short_timeout();
   if (options_.check_replicas_every > 0 && global_step % options_.check_replicas_every == 0)
-    check_replicas(module, global_step);
+    detail::check_same_ranks(group_->collectives(), {.module = module,
+                                                     .optimizers = {optimizers_.begin(), optimizers_.end()},
+                                                     .optimizer_steps = {},
+                                                     .global_step = global_step});
   group_->collectives().set_activity("between steps");
 }
 
@@ -263,27 +292,15 @@ std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
       });
 }
 
-void DdpStrategy::check_replicas(LightningModule& module, int64_t global_step) {
-  const auto parameters = unique_parameters(module);
-  std::vector<Tensor> sums;
-  for (const auto& [name, value] : parameters) sums.push_back(checksum(value.detach()));
-  if (sums.empty()) return;
-  const Tensor mine = at::stack(sums).cpu();
-  group_->check();  // where an exchange has failed, weights are undefined
-  const int64_t* first = mine.const_data_ptr<int64_t>();
-  if (same_on_all_ranks(group_->collectives(), {first, first + mine.numel()})) return;
-  const auto by_rank = group_->collectives().all_gather(mine, false);
-  std::vector<std::string> differences;
-  for (size_t rank = 1; rank < by_rank.size(); ++rank)
-    for (size_t i = 0; i < parameters.size(); ++i)
-      if (by_rank[rank].const_data_ptr<int64_t>()[i] != by_rank[0].const_data_ptr<int64_t>()[i])
-        differences.push_back(cat("'", parameters[i].name, "' of rank ", static_cast<int64_t>(rank)));
-  if (differences.empty()) return;
-  if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
-  throw DistributedError(cat("[strategies.ddp] all ranks must have the same weights; other than rank 0's after step ",
-                             global_step, ": ", join(differences),
-                             ". Does the module change weights in another way on each rank? If not, a machine computes "
-                             "or stores wrongly: resume from a checkpoint, on another one."));
+void DdpStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+                                   int64_t global_step) {
+  if (!group_ || options_.check_replicas_every < 0) return;
+  detail::RankState state{.module = module, .optimizers = {}, .optimizer_steps = {}, .global_step = global_step};
+  for (OptimizerHandle* handle : optimizers) {
+    state.optimizers.push_back(&handle->optimizer());
+    state.optimizer_steps.push_back(handle->steps());
+  }
+  detail::check_same_ranks(group_->collectives(), state);
 }
 
 StateTree DdpStrategy::state() const {
@@ -298,13 +315,24 @@ StateTree DdpStrategy::state() const {
     reducers.push_back(StateTree::map(
         {{"parameters", static_cast<int64_t>(reducer->parameters().size())}, {"buckets", std::move(buckets)}}));
   }
+  StateTree::List buffers;
+  if (has_own_buffers() && module_)
+    for (const Tensor& buffer : kept_buffers_.empty() ? own_buffers(*module_) : kept_buffers_)
+      buffers.emplace_back(buffer);
   return StateTree::map({{"reducers", std::move(reducers)},
+                         {"buffers", std::move(buffers)},
+                         {"syncs_buffers_next", syncs_buffers_next_},
                          {"world_size", place_.world_size},
                          {"bucket_cap_mb", options_.bucket_cap_mb}});
 }
 
 void DdpStrategy::load_state(const StateTree& state) {
   loaded_buckets_.clear();
+  if (state.contains("buffers") && state.at("world_size").as_int() == place_.world_size) {
+    syncs_buffers_next_ = state.at("syncs_buffers_next").as_bool();
+    for (const StateTree& buffer : state.at("buffers").as_list()) kept_buffers_.push_back(buffer.tensor());
+    if (module_) put_back_buffers(*module_);
+  }
   // With other buckets wanted, or another number of ranks, nothing is exact to the bit anyway.
   if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size ||
       state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb)
@@ -334,15 +362,20 @@ void DdpStrategy::unsync_norms() noexcept {
 
 void DdpStrategy::abandon() noexcept {
   unsync_norms();
+  if (group_) group_->impl().heartbeat->say_failed();
   // First, since what is destroyed then may wait for the device, and the device for other ranks.
   if (group_) group_->abort();
   reducers_.clear();
+  unsynced_.reset();
   group_.reset();
 }
 
 void DdpStrategy::teardown() noexcept {
   unsync_norms();
   reducers_.clear();
+  kept_buffers_.clear();
+  syncs_buffers_next_ = true;
+  unsynced_.reset();
   if (group_) group_->shut_down();
   group_.reset();
   module_ = nullptr;

@@ -39,7 +39,19 @@ Heartbeat::~Heartbeat() {
 }
 
 std::string Heartbeat::now() const {
-  return cat(what_.load(std::memory_order_relaxed), " at step ", steps_.load(std::memory_order_relaxed));
+  const char* const exchange = exchange_.load(std::memory_order_relaxed);
+  return cat(failed_.load(std::memory_order_relaxed) ? "failed in " : "", exchange ? exchange : "",
+             exchange ? " in " : "", what_.load(std::memory_order_relaxed), " at step ",
+             steps_.load(std::memory_order_relaxed));
+}
+
+void Heartbeat::say_failed() noexcept {
+  failed_ = true;
+  try {
+    beat();
+  } catch (const std::exception&) {
+    // The store is gone, and with it who would read this.
+  }
 }
 
 void Heartbeat::beat() { store_->set(cat("does/", rank_), cat(format_double(now_s()), "|", now())); }

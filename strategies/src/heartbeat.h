@@ -21,11 +21,15 @@ class Heartbeat {
   /// `what` is a literal.
   void set_activity(const char* what) noexcept { what_.store(what, std::memory_order_relaxed); }
   void set_steps_done(int64_t steps) noexcept { steps_.store(steps, std::memory_order_relaxed); }
+  /// The exchange under way, a literal; nullptr for none. Returns the one before.
+  const char* set_exchange(const char* what) noexcept { return exchange_.exchange(what, std::memory_order_relaxed); }
+  /// This rank has failed where it is now. Tells the store at once: the process may end before the next beat.
+  void say_failed() noexcept;
   /// A line for each rank: what it was last seen doing, and when.
   std::string report() const;
 
  private:
-  /// `backward at step 7`: seven steps are done.
+  /// `backward at step 7`, `all_gather in training_step at step 7`: seven steps are done.
   std::string now() const;
   void beat();
   void run();
@@ -34,11 +38,26 @@ class Heartbeat {
   c10::intrusive_ptr<c10d::Store> store_, report_store_;
   const int64_t rank_, world_size_;
   std::atomic<const char*> what_{"start"};
+  std::atomic<const char*> exchange_{nullptr};
   std::atomic<int64_t> steps_{0};
+  std::atomic<bool> failed_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;
   std::thread thread_;
+};
+
+/// The exchange that is under way while it lives, for the report.
+class ExchangeMark {
+ public:
+  ExchangeMark(Heartbeat& heartbeat, const char* what) : heartbeat_(heartbeat), before_(heartbeat.set_exchange(what)) {}
+  ~ExchangeMark() { heartbeat_.set_exchange(before_); }
+  ExchangeMark(const ExchangeMark&) = delete;
+  ExchangeMark& operator=(const ExchangeMark&) = delete;
+
+ private:
+  Heartbeat& heartbeat_;
+  const char* before_;
 };
 
 }  // namespace fulgur::detail

@@ -18,6 +18,9 @@ int orderly_code(const RankEnd& end) {
   return static_cast<int>(end.end.value == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
 }
 
+/// What all of it says stands above on the console; here one line names it.
+std::string first_line(const std::string& words) { return words.substr(0, words.find('\n')); }
+
 bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.told; }
 
 }  // namespace
@@ -41,8 +44,13 @@ std::string describe(const RankEnd& end) {
                         ? cat("was ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
                         : cat("exited with code ", end.end.value);
   if (end.told && !is_orderly(end)) out += " when it was told to";
-  if (!end.words.empty()) out += cat(": ", end.words);
+  if (!end.words.empty()) out += cat(": ", first_line(end.words));
   return out;
+}
+
+std::string without_period(std::string sentence) {
+  while (sentence.ends_with('.')) sentence.pop_back();
+  return sentence;
 }
 
 Verdict judge(const std::vector<RankEnd>& ends, int64_t world_size) {
@@ -78,7 +86,10 @@ Verdict judge(const std::vector<RankEnd>& ends, int64_t world_size) {
   verdict.headline = cat("rank ", headline->rank, " of ", world_size, " ", describe(*headline));
   std::vector<std::string> others;
   for (const RankEnd& end : ends) {
-    if (&end != headline) others.push_back(cat("rank ", end.rank, " ", describe(end)));
+    if (&end == headline) continue;
+    RankEnd other = end;
+    if (!end.words.empty() && first_line(end.words) == first_line(headline->words)) other.words = "the same";
+    others.push_back(without_period(cat("rank ", end.rank, " ", describe(other))));
   }
   if (!others.empty()) verdict.details.emplace_back(cat("The others: ", join(others, "; "), "."));
   if (culprit->end.by_signal && culprit->end.value == SIGKILL)

@@ -34,7 +34,10 @@ bool is_orderly(const RankEnd& end);
 /// `ends` in the order in which they were seen.
 Verdict judge(const std::vector<RankEnd>& ends, int64_t world_size);
 
-/// `was ended by signal 9 (Killed)` or `exited with code 3: its words`.
+/// A sentence to go on with.
+std::string without_period(std::string sentence);
+
+/// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its words.
 std::string describe(const RankEnd& end);
 
 }  // namespace fulgur::detail

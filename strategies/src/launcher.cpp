@@ -141,7 +141,8 @@ class Attempt {
     const auto running = std::count_if(processes_.begin(), processes_.end(),
                                        [](const ChildProcess& process) { return process.running(); });
     if (running > 0)
-      log::info(cat("launcher: ", what, "; the others have ", format_fixed(options_.grace_s, 1), " s to end"));
+      log::info(cat("launcher: ", without_period(what), "; the others have ", format_fixed(options_.grace_s, 1),
+                    " s to end"));
   }
 
   void advance() {
@@ -189,7 +190,7 @@ class Attempt {
       headline_ = first ? cat("another node failed: ", *first) : kLost;
       if (report.exit_code == 0) report.exit_code = static_cast<int>(ExitCode::distributed);
     } else if (first && headline_ != *first) {
-      details_.emplace_back(cat("The first failure of all nodes: ", *first, "."));
+      details_.emplace_back(cat("The first failure of all nodes: ", without_period(*first), "."));
     }
     if (!all && !headline_.empty() && headline_ != kLost)
       details_.emplace_back(link_->lost() ? "The launcher of node 0 is gone."
@@ -280,8 +281,8 @@ LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>
         return report;
       }
       ++report.restarts;
-      log::info(
-          cat("launcher: ", attempt.headline(), "; starting again, ", report.restarts, " of ", options.max_restarts));
+      log::info(cat("launcher: ", without_period(attempt.headline()), "; starting again, ", report.restarts, " of ",
+                    options.max_restarts));
     }
     // A fresh store: nothing of the last attempt is in it. Several nodes keep theirs, with keys of each attempt.
     if (options.num_nodes == 1) {

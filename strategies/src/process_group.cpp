@@ -13,6 +13,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/nccl_backend.h"
+#include "mismatched_exchange.h"
 #include "node_numbers.h"
 #include "process_group_impl.h"
 #include "rendezvous.h"
@@ -41,6 +42,13 @@ bool comes_from_an_exchange(std::string_view text) {
         "onnection reset by peer", "pair closure", "Connect timeout", "Read timeout", "Write timeout"})
     if (text.find(mark) != text.npos) return true;
   return false;
+}
+
+std::string late_hint(bool short_timeout, const ProcessGroupOptions& options) {
+  return cat("\nA rank that did not come hangs, or does something else than the others, ", detail::kMismatchCauses,
+             "\nRanks waited for ", format_double(short_timeout ? options.timeout_s : options.start_timeout_s),
+             " s (trainer.strategy.init_args.", short_timeout ? "timeout_s" : "start_timeout_s",
+             "). If one may pause for longer, raise it.");
 }
 
 // What LibTorch's NCCL backend does when an exchange fails; who has set one of these has the last word.
@@ -111,6 +119,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
             ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
   }
   impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
+  detail::report_mismatches(*impl->heartbeat, place);
   const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
   group->impl_->collectives.emplace(*group, group->impl_->group);
   // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
@@ -123,6 +132,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
 ProcessGroup::~ProcessGroup() {
   if (!impl_) return;
   abort();
+  detail::forget_mismatches(*impl_->heartbeat);
   impl_->heartbeat.reset();
   // Gloo's destructor waits for exchanges under way, and their peers may be gone. What it holds ends with the process;
   // NCCL's threads must not live that long, since they would use CUDA while it is torn down.
@@ -226,12 +236,11 @@ void ProcessGroup::rethrow(const char* operation) const {
 
 void ProcessGroup::lose(const char* operation, bool late, std::string_view why) const {
   const ProcessPlace& place = impl_->place;
-  throw DistributedError(cat("[strategies.", operation, "] rank ", place.rank, " of ", place.world_size,
-                             late ? " waited in vain for another rank: " : " lost another rank: ", why,
-                             "\nwhat the ranks did:", impl_->heartbeat->report(),
-                             late ? "\nA rank that did not come hangs, or does something else than the others. Longer "
-                                    "pauses than trainer.strategy.init_args.timeout_s are no error: raise it."
-                                  : "\nIts own message says why it ended."));
+  throw DistributedError(cat(
+      "[strategies.", operation, "] rank ", place.rank, " of ", place.world_size,
+      late ? " waited in vain for another rank: " : " lost another rank: ", why,
+      "\nwhat the ranks did:", impl_->heartbeat->report(),
+      late ? late_hint(impl_->short_timeout, impl_->options) : std::string("\nIts own message says why it ended.")));
 }
 
 }  // namespace fulgur

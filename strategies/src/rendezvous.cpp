@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -28,7 +29,27 @@ std::string who(const ProcessPlace& place) {
              place.environment, " says");
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const ProcessPlace& place, double timeout_s) {
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// The store's first exchange has no timeout, and another program may hold the port that says nothing. The thread that
+// waits for it then ends with the process.
+StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& options) {
+  const auto opened = std::make_shared<std::promise<StorePtr>>();
+  std::future<StorePtr> store = opened->get_future();
+  std::thread([opened, address, options] {
+    try {
+      const NoNameLookups quick;
+      opened->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (store.wait_for(options.timeout) != std::future_status::ready)
+    throw std::runtime_error("What listens there does not answer as a store: another program may hold the port.");
+  return store.get();
+}
+
+StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   c10d::TCPStoreOptions options;
   options.isServer = place.rank == 0 && !place.store_is_hosted;
   options.waitWorkers = false;
@@ -43,8 +64,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const ProcessPlace& place, double tim
     // A client of the store that is refused tries again only a second later.
     else
       address = wait_for_listener(place.main_address, place.main_port, timeout_s);
-    const NoNameLookups quick;
-    return c10::make_intrusive<c10d::TCPStore>(address, options);
+    return connect_store(address, options);
   } catch (const DistributedError& error) {
     throw DistributedError(cat(error.what(), " (", who(place), ")"));
   } catch (const std::exception& error) {

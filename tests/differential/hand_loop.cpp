@@ -30,7 +30,8 @@ struct ByHand {
   Loaders loaders;
   std::map<int64_t, int64_t> accumulation;  // from an epoch on
   int64_t epoch = 0, steps = 0, batches = 0, window = 1, done = 0, losses = 0;
-  bool begun = false;  // the window
+  bool begun = false;     // the window
+  bool bad_loss = false;  // in the window
   std::vector<Tensor> buffers_before;
 
   TrainerOptions& options() { return config.trainer; }
@@ -65,10 +66,11 @@ struct ByHand {
   // A step that is skipped leaves the buffers as they were before its first batch.
   void step_or_skip() {
     begun = false;
-    if (options().on_nonfinite != "skip" || finite()) {
+    if (options().on_nonfinite != "skip" || (finite() && !std::exchange(bad_loss, false))) {
       optimizer->step();
       return;
     }
+    bad_loss = false;
     const at::NoGradGuard no_grad;
     const std::vector<Tensor> buffers = net->buffers();
     for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(buffers_before[i]);
@@ -126,6 +128,7 @@ struct ByHand {
     if (optimizer->needs_closure()) return closed_batch(batch, batch_idx);
     begin_window();
     const Tensor loss = net->loss(batch, epoch, batch_idx);
+    bad_loss |= loss.defined() && !loss.isfinite().item<bool>();
     if (net->options().manual) return manual_batch(loss, batch_idx);
     if (done == 0) {
       const int64_t wanted =

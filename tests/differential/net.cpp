@@ -1,9 +1,11 @@
 #include "net.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 
 #include <limits>
 
@@ -19,6 +21,8 @@ void DifferentialNet::Options::fields(Fields& f) {
   f(manual_steps, "manual_steps", "Batches of a step in manual optimization.").at_least(1);
   f(no_loss_every, "no_loss_every", "About one batch in so many has no loss; 0: none.");
   f(nan_every, "nan_every", "About one batch in so many has a loss that is NaN; 0: none.");
+  f(average, "average", "A moving average of the inputs is taken from them.");
+  f(nan_is_constant, "nan_is_constant", "A loss that is NaN has finite gradients.");
   f(skip_epoch, "skip_epoch", "The rest of the epoch is left out from there on: [epoch, batch].");
 }
 
@@ -33,6 +37,7 @@ DifferentialNet::DifferentialNet(const Options& options)
     tie_parameters(*this, "middle.weight", "again.weight");
   }
   last_ = nn::register_placed<torch::nn::LinearImpl>(*this, "last", options.hidden, int64_t{2});
+  if (options.average) average_ = register_buffer("average", at::zeros({3}));
   if (options.unused) unused_ = register_parameter("unused", at::full({3}, 1.0));
 }
 
@@ -43,7 +48,11 @@ bool is_hit(int64_t every, int64_t epoch, int64_t batch_idx) {
 }
 
 Tensor DifferentialNet::forward(const Tensor& x) {
-  Tensor h = first_(x);
+  if (average_.defined() && is_training()) {
+    const at::NoGradGuard no_grad;
+    average_.mul_(0.75).add_(x.detach().mean(0).to(average_.scalar_type()), 0.25);
+  }
+  Tensor h = first_(average_.defined() ? x - average_.detach().clone() : x);
   if (options_.norm) h = norm_(h);
   h = at::tanh(h);
   if (options_.dropout > 0) h = at::dropout(h, options_.dropout, is_training());
@@ -71,7 +80,10 @@ Tensor DifferentialNet::error(const Batch& batch) {
 Tensor DifferentialNet::loss(const Batch& batch, int64_t epoch, int64_t batch_idx) {
   if (is_hit(options_.no_loss_every, epoch, batch_idx)) return {};
   Tensor loss = error(batch);
-  if (is_hit(options_.nan_every, epoch + 17, batch_idx)) loss = loss * std::numeric_limits<double>::quiet_NaN();
+  if (is_hit(options_.nan_every, epoch + 17, batch_idx)) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    loss = options_.nan_is_constant ? loss + nan : loss * nan;
+  }
   return loss;
 }
 

@@ -25,6 +25,8 @@ class DifferentialNet : public LightningModule {
     int64_t no_loss_every = 0;
     int64_t nan_every = 0;
     std::vector<int64_t> skip_epoch;  ///< {epoch, batch}
+    bool average = false;             ///< a buffer that each forward of training changes, and that outputs depend on
+    bool nan_is_constant = false;     ///< a loss that is NaN has finite gradients
     void fields(Fields& f);
   };
   explicit DifferentialNet(const Options& options);
@@ -54,7 +56,7 @@ class DifferentialNet : public LightningModule {
   torch::nn::Linear first_;
   nn::Placed<torch::nn::LinearImpl> middle_, last_;  ///< a strategy may put them on other devices
   nn::BatchNorm1d norm_;
-  Tensor unused_;
+  Tensor unused_, average_;
 };
 
 /// True for one in `every` batches, by their place; never for 0.

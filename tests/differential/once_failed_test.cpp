@@ -55,3 +55,13 @@ TEST_CASE("once failed: a fraction of the validation's batches is one of all ran
     "model": {}, "data": {"num_val": 5, "eval_batch_size": 1}, "optimizer": {"class_path": "SGD"}, "callbacks": [],
     "events": {}})");
 }
+
+TEST_CASE("once failed: a stop that min_epochs holds up is asked for after a resume as well") {
+  check(killed_equals_quiet, R"({"seed_everything": 179, "trainer": {"max_epochs": 4, "min_epochs": 3},
+    "model": {"hidden": 4, "unused": true, "dropout": 0.3, "manual": true, "manual_steps": 3},
+    "data": {"batch_size": 1, "num_train": 24, "order": "weighted", "num_val": 2, "eval_batch_size": 4},
+    "optimizer": {"class_path": "SGD",
+      "init_args": {"lr": 0.05, "momentum": 0.8, "dampening": 0.1, "weight_decay": 0.01}},
+    "callbacks": [{"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss", "patience": 1}}],
+    "events": {}})");
+}

@@ -24,6 +24,9 @@ class Maker {
     optimizer();
     callbacks();
     events();
+    // Last: the plans of seeds stay as they were.
+    if (one_in(4)) plan_["model"]["average"] = true;
+    if (plan_["model"].contains("nan_every") && one_in(3)) plan_["model"]["nan_is_constant"] = true;
     return plan_;
   }
 

@@ -68,6 +68,11 @@ bool has_callback(const Plan& plan, const std::string& name) {
   return false;
 }
 
+// How far runs may differ that sum up in another order. LBFGS divides by differences of gradients that are nearly equal.
+double rounding_of(const Plan& plan) {
+  return value_at<std::string>(plan, "/optimizer/class_path", "") == "LBFGS" ? 1e-4 : 1e-6;
+}
+
 // Names of the checkpoints of a run, without links.
 std::set<std::string> checkpoints_in(const fs::path& folder) {
   std::set<std::string> names;
@@ -219,6 +224,8 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   const std::string optimizer = value_at<std::string>(given, "/optimizer/class_path", "");
   // Lion steps by signs and Muon rounds to bfloat16: both make much of rounding errors.
   if (optimizer == "Lion" || optimizer == "Muon" || value_at<double>(given, "/model/dropout", 0) > 0) return kNoMatter;
+  // Each rank's average is of its share of a batch.
+  if (value_at(given, "/model/average", false)) return kNoMatter;
   // One rank sees a loss at once, several see the gradients of all: the step is counted then.
   if (value_at<std::string>(given, "/trainer/on_nonfinite", "") == "rollback") return kNoMatter;
   const int64_t ranks = 2 + static_cast<int64_t>(random_of(given, 7).below(2));
@@ -228,7 +235,8 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
   if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
     return allowed(*bad);
-  const Verdict verdict = compared(cat("one rank and ", ranks), one, several, 1e-6, {"metrics.rank_mean"});
+  const Verdict verdict =
+      compared(cat("one rank and ", ranks), one, several, rounding_of(plan), {"metrics.rank_mean"});
   if (verdict.bad()) return verdict;
   // A value of each rank, logged when the epoch of validation has ended: no rank counts for more than another.
   const auto result = result_in(several);
@@ -327,6 +335,7 @@ Verdict devices_equal_one(const Plan& given, const fs::path& folder) {
     const std::string optimizer = value_at<std::string>(given, "/optimizer/class_path", "");
     if (optimizer == "Lion" || optimizer == "Muon") return kNoMatter;
     // Nor is a batch cut whose entries have different numbers of samples.
+    if (value_at(given, "/model/average", false)) return kNoMatter;
     if (strategy != "hybrid" &&
         (value_at(given, "/model/norm", false) || value_at<double>(given, "/model/dropout", 0) > 0 || manual ||
          value_at<int64_t>(given, "/data/second", 0) > 0))
@@ -351,7 +360,7 @@ Verdict devices_equal_one(const Plan& given, const fs::path& folder) {
     if (auto bad = trouble(all ? strategy : "one device", fit(config, where))) return all ? allowed(*bad) : *bad;
   }
   return compared(cat("one device and ", devices, " by ", strategy, " ", arguments.dump()), one, several,
-                  cuts ? 1e-6 : 0);
+                  cuts ? rounding_of(plan) : 0);
 }
 
 Verdict workers_equal_none(const Plan& plan, const fs::path& folder) {

@@ -169,6 +169,34 @@ TEST_CASE("ddp: SIGTERM to one rank in validate, test or predict ends every rank
     CHECK_FALSE(says(file.path().filename().string(), "predictions"));
 }
 
+TEST_CASE("ddp: SIGTERM to one rank inside a validation of a fit gives it up, and a resume makes up for it") {
+  const std::string rank = GENERATE("0", "1");
+  const std::string eval = GENERATE("set", "stream_of_blocks");
+  CAPTURE(rank, eval);
+  const TemporaryFolder folder;
+  const std::vector<std::string> options{"--trainer.max_steps",           "4",   "--trainer.num_sanity_val_steps",
+                                         "0",                             "--trainer.log_every_n_steps",
+                                         "1",                             "--data.num_train",
+                                         "64",                            "--data.num_eval",
+                                         "249",                           "--data.batch_size",
+                                         "2",                             "--data.eval",
+                                         eval,                            "--trainer.val_check_interval",
+                                         "4"};
+  std::vector<std::string> stopped = options;
+  stopped.insert(stopped.end(), {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", rank,
+                                 "--trainer.callbacks.signal_place", "evaluation_batch",
+                                 "--trainer.callbacks.eval_sleep_ms", "200"});
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(all_exit(start("fit", 2, folder, stopped), 75));
+  // All batches take 12 s.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK_FALSE(says(read_text(run_folder(folder.path()) / "metrics.csv"), "val_loss"));
+  std::vector<std::string> resumed = options;
+  resumed.emplace_back("--resume");
+  REQUIRE(all_exit(start("fit", 2, folder, resumed), 0));
+  CHECK(says(read_text(run_folder(folder.path()) / "metrics.csv"), "val_loss"));
+}
+
 TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end well") {
   const TemporaryFolder weights;
   const auto checkpoint = trained(weights);

@@ -89,7 +89,7 @@ TEST_CASE("F22: a rank that hangs in a resumed run is reported with the step of 
                                {.folder = folder.path()});
   INFO(run.err);
   CHECK(run.exit_code == 5);
-  CHECK(says(run.err, "rank 1: forward at step 8"));
+  CHECK(says(run.err, "rank 1: training_step at step 8"));
 }
 
 TEST_CASE("F28: what fails on one rank is told by that rank, and the others say that they lost it") {
@@ -101,6 +101,10 @@ TEST_CASE("F28: what fails on one rank is told by that rank, and the others say 
   CHECK(seconds_since(begin) < 15);
   CHECK(runs[0].exit_code == 5);
   CHECK(says(runs[0].err, "lost another rank"));
+  if (trouble == "throw") {
+    INFO(runs[0].err);
+    CHECK(says(runs[0].err, "rank 1: failed in training_step at step 2"));
+  }
   CHECK(runs[1].exit_code == (trouble == "no_loss" ? 5 : 1));
   CHECK(says(runs[1].err, "[rank 1]"));
   CHECK(says(runs[1].err, trouble == "bad_alloc" ? "memory"
@@ -128,16 +132,25 @@ TEST_CASE("ddp: a loss that is NaN on one rank, by each policy") {
   const auto runs = run_ranks({.count = 2, .folder = raised.path()}, troubled(2, "nan"));
   CHECK(runs[1].exit_code == 6);
   CHECK(says(runs[1].err, "the loss is not finite"));
+  CHECK(says(runs[1].err, "3 of rank 1"));
+  const auto noted = [](const TemporaryFolder& folder) {
+    return read_text(run_folder(folder.path()) / "nonfinite.jsonl");
+  };
+  CHECK(says(noted(raised), "\"ranks\":[1]"));
   const auto skips = run_ranks({.count = 2, .folder = skipped.path()},
                                troubled(2, "nan",
                                         {"--trainer.on_nonfinite", "skip", "--trainer.strategy.check_replicas_every",
                                          "1", "--model.trouble_step", "4"}));
   CHECK(all_exit(skips, 0));
   CHECK(says(read_text(run_folder(skipped.path()) / "metrics.jsonl"), "\"skipped_steps\":1.0"));
+  CHECK(says(noted(skipped), "\"ranks\":[1]"));
+  CHECK(says(skips[0].err, "of rank 1"));
   const TemporaryFolder stopped;
   const auto stops =
       run_ranks({.count = 2, .folder = stopped.path()}, troubled(2, "nan", {"--trainer.on_nonfinite", "stop"}));
   CHECK(all_exit(stops, 6));
+  CHECK(says(noted(stopped), "\"ranks\":[1]"));
+  CHECK(says(stops[0].err, "3 of rank 1"));
 }
 
 TEST_CASE("ddp: a step that is skipped leaves no NaN in buffers, and checkpoints are written again") {

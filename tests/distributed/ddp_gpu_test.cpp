@@ -201,7 +201,7 @@ TEST_CASE("on two GPUs, replicas are compared after captured steps as after eage
   CHECK(whole.exit_code == 0);
   CHECK(says(whole.out + whole.err, "the step is captured") == (captures == "true"));
   CHECK(run.exit_code == 5);
-  CHECK(says(run.err, "other than rank 0's after step 16: 'last.weight' of rank 1"));
+  CHECK(says(run.err, "after step 16 these are other than rank 0's: the weights 'last.weight' of rank 1"));
 }
 
 TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is named, with what to set", "[gpu]") {

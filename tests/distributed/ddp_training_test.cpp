@@ -85,7 +85,8 @@ TEST_CASE("F29: a bit that flips on one replica is found at the next check, by r
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
                               probe("fit", 2, 8, {"--trainer.max_steps", "8", "--trainer.strategy.check_replicas_every", "2", "--model.trouble", "flip"}));
   CHECK(all_exit(runs, 5));
-  for (const Finished& run : runs) CHECK(says(run.err, "other than rank 0's after step 4: 'last.weight' of rank 1"));
+  for (const Finished& run : runs)
+    CHECK(says(run.err, "after step 4 these are other than rank 0's: the weights 'last.weight' of rank 1"));
 }
 
 TEST_CASE("ddp: each rank draws random numbers of its own") {
@@ -126,7 +127,7 @@ TEST_CASE("ddp: a stop that one rank asks for ends all at the same step") {
                               probe("fit", 2, 8, {"--trainer.max_steps", "200", "--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.stop_rank",
                                                   std::to_string(rank), "--trainer.callbacks.stop_step", "3"}));
   REQUIRE(all_exit(runs, 0));
-  CHECK(says(runs[0].err, rank == 0 ? "stopped: the probe asked for it" : "stopped: another rank asked for it"));
+  CHECK(says(runs[0].err, "stopped: the probe asked for it"));
   // Seen one agreement later, and read at the next.
   CHECK((says(runs[0].err, "4 steps") || says(runs[0].err, "5 steps")));
 }

@@ -477,8 +477,10 @@ class ProbeData : public fulgur::DataModule {
     bool shuffle = true, selfish = false;
     int64_t num_workers = 0;
     std::vector<int64_t> stream;
-    std::string eval = "set";
+    std::string eval = "set", other_on_rank_1 = "none";
     void fields(Fields& f) {
+      f(other_on_rank_1, "other_on_rank_1", "What rank 1 has otherwise.")
+          .one_of({"none", "samples", "eval_samples", "batch_size", "shuffle"});
       f(num_train, "num_train", "Training samples.");
       f(num_eval, "num_eval", "Samples of each other set.");
       f(batch_size, "batch_size", "Samples of a batch.");
@@ -497,7 +499,11 @@ class ProbeData : public fulgur::DataModule {
 
   fulgur::Loaders loaders(fulgur::Stage stage) override {
     const bool train = stage == fulgur::Stage::train;
-    const int64_t count = train ? options_.num_train : options_.num_eval;
+    const char* const rank = std::getenv("RANK");
+    const std::string other = rank && std::string(rank) == "1" ? options_.other_on_rank_1 : "none";
+    int64_t count = train ? options_.num_train : options_.num_eval;
+    // As many samples of a rank as the others have: theirs is filled up.
+    if (other == (train ? "samples" : "eval_samples")) --count;
     if (count == 0) return {};
     at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(stage) + 1);
     Tensor x = at::randn({count, 5}, generator, at::kDouble);
@@ -515,6 +521,8 @@ class ProbeData : public fulgur::DataModule {
     fulgur::DataLoaderOptions options{
         .batch_size = options_.batch_size, .shuffle = train && options_.shuffle, .name = train ? "train" : "other"};
     options.num_workers = options_.num_workers;
+    if (other == "batch_size") options.batch_size *= 2;
+    if (other == "shuffle" && train) options.shuffle = !options.shuffle;
     if (options_.selfish) options.sampler = std::make_shared<Selfish>(count), options.shuffle = false;
     if (!train && options_.eval != "set") {
       options.batch_sampler =

@@ -52,10 +52,16 @@ TEST_CASE("F25: a port in use, a port without the right, a host that nobody know
   REQUIRE(::listen(fd, 1) == 0);
   REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   const auto taken = run_ranks({.count = 2, .folder = folder.path(), .started = {0}, .port = ntohs(address.sin6_port)}, quick());
-  ::close(fd);
   CHECK(all_exit(taken, 5));
   CHECK(says(taken[0].err, "cannot be opened for the store of the run: Address already in use"));
   CHECK(says(taken[0].err, "rank 0 of 2"));
+  // It accepts, and says nothing.
+  const auto begin = std::chrono::steady_clock::now();
+  const auto silent = run_ranks({.count = 2, .folder = folder.path(), .started = {1}, .port = ntohs(address.sin6_port)}, quick());
+  ::close(fd);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK(all_exit(silent, 5));
+  CHECK(says(silent[0].err, "another program may hold the port"));
   const auto unknown = run_ranks({.count = 2, .folder = folder.path(), .environment = {"MASTER_ADDR=nowhere.invalid"}, .started = {1}}, quick());
   CHECK(all_exit(unknown, 5));
   CHECK(says(unknown[0].err, "'nowhere.invalid' cannot be resolved"));

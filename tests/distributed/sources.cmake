@@ -3,6 +3,7 @@ set(TEST_SOURCES
   ddp_baseline_test.cpp
   ddp_combinations_test.cpp
   ddp_data_test.cpp
+  ddp_divergence_test.cpp
   ddp_faults_test.cpp
   ddp_gpt_test.cpp
   ddp_gpu_test.cpp

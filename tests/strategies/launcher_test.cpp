@@ -110,6 +110,17 @@ TEST_CASE("launcher: a rank that fails gives its code and its words") {
   check_no_child_is_left();
 }
 
+TEST_CASE("launcher: what all ranks say stands once in its report, a line of it") {
+  const LaunchReport report =
+      Launching(2).run({"when=0", "touch=ready", "say=[data.reader] row 7 is cut off.\nMore of rank 0.", "exit=3",
+                        "when=1", "wait=ready", "say=[data.reader] row 7 is cut off.\nMore of rank 1.", "exit=3"});
+  CHECK_THAT(report.message, StartsWith("[strategies.launcher] rank 0 of 2 exited with code 3: [data.reader] row 7 is "
+                                        "cut off.\nThe others: rank 1 exited with code 3: the same.\n"));
+  const LaunchReport other = Launching(2).run({"when=0", "touch=ready", "say=Row 7 is cut off.", "exit=3", "when=1",
+                                               "wait=ready", "say=Another rank is gone.", "exit=5"});
+  CHECK_THAT(other.message, ContainsSubstring("The others: rank 1 exited with code 5: Another rank is gone.\n"));
+}
+
 TEST_CASE("launcher: a rank that dies by a signal") {
   const Launching launching(4);
   const LaunchReport report = launching.run({"when=1", "kill=9", "when=0", "wait=never", "when=2", "exit=0"});

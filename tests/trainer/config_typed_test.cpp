@@ -103,6 +103,8 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
   CHECK(says(load_error("trainer: {distributed_backend: ddp}"), "write `strategy: NAME`"));
   CHECK(says(load_error("trainer: {amp_level: O2}"), "write `precision: NAME`"));
   CHECK(says(load_error("trainer: {resume_from_checkpoint: x}"), "ckpt_path"));
+  CHECK(says(load_error("lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val_loss}}"),
+             "write `lr_scheduler_monitor` at the top"));
   for (const char* key :
        {"tpu_cores", "num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
         "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {

@@ -328,7 +328,8 @@ TEST_CASE("other options on another rank are an error on all ranks") {
     }
   });
   for (const std::string& message : messages)
-    CHECK_THAT(message, ContainsSubstring("'v' was logged before with other options"));
+    CHECK_THAT(message, ContainsSubstring("'v' must be logged with the same options on all ranks") &&
+                            ContainsSubstring("on rank 0 and ") && ContainsSubstring("on rank 1"));
 }
 
 TEST_CASE("after a resume the options of now count on all ranks, also on those that do not log any more") {

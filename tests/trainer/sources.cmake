@@ -27,7 +27,9 @@ set(TEST_SOURCES
   parity_test.cpp
   progress_bar_test.cpp
   module_mistakes_test.cpp
+  silent_mistakes_test.cpp
   monitors_test.cpp
+  nonfinite_combinations_test.cpp
   nonfinite_test.cpp
   precision_test.cpp
   predictions_test.cpp
@@ -41,4 +43,5 @@ set(TEST_SOURCES
   saves_gpu_test.cpp
   several_gpus_test.cpp
   trainer_arguments_test.cpp
-  trainer_options_effect_test.cpp)
+  trainer_options_effect_test.cpp
+  what_remains_test.cpp)

@@ -19,6 +19,7 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/optim/adam.h"
+#include "fulgur/optim/sgd.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 
 using namespace fulgur;
@@ -203,6 +204,29 @@ TEST_CASE("optimizers step on a virtual device as on the CPU") {
     return parameter.detach().cpu();
   };
   CHECK(close(stepped(at::kCPU), stepped(d1)));
+}
+
+// LibTorch's SGD leaves whole vectors of short dtypes out on the CPU, and a virtual device runs the CPU's kernels.
+TEST_CASE("optimizers step every element of bfloat16 on a virtual device") {
+  const auto check = [](Optimizer&& here, Optimizer&& there) {
+    at::manual_seed(1);
+    Tensor mine = at::randn({514}).to(at::kBFloat16), theirs = mine.clone().to(d1);
+    here.attach({{.name = "", .params = {mine}, .names = {"value"}}});
+    there.attach({{.name = "", .params = {theirs}, .names = {"value"}}});
+    for (int i = 0; i < 3; ++i) {
+      const Tensor gradient = at::randn({514}).to(at::kBFloat16);
+      mine.mutable_grad() = gradient;
+      theirs.mutable_grad() = gradient.to(d1);
+      here.step();
+      there.step();
+    }
+    CHECK(at::equal(mine, theirs.cpu()));
+  };
+  const Sgd::Options plain{.lr = 0.1}, nesterov{.lr = 0.1, .momentum = 0.9, .nesterov = true};
+  check(Sgd(plain), Sgd(plain));
+  check(Sgd(nesterov), Sgd(nesterov));
+  const Adam::Options adam{.lr = 0.1};
+  check(Adam(adam), Adam(adam));
 }
 
 TEST_CASE("autocast computes in bfloat16 on a virtual device") {

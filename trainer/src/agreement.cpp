@@ -1,6 +1,7 @@
 #include "agreement.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "run.h"
 #include "signals.h"
@@ -28,7 +29,8 @@ double Agreement::clock_s() const { return !run_.strategy || alone() ? seconds_s
 
 void Agreement::begin() {
   std::vector<int64_t> wishes(kSlots, 0);
-  wishes[kStop] = run_.stop_reason ? 1 : 0;
+  // The first rank that asks has the largest number.
+  wishes[kStop] = run_.stop_reason ? run_.world_size() - run_.rank() : 0;
   wishes[kSignal] = signals::received().value_or(0);
   wishes[kSave] = signals::take_save_request() ? 1 : 0;
   // The clock is rank 0's, and so is what hangs on it.
@@ -47,10 +49,9 @@ void Agreement::read() {
   const std::vector<int64_t> agreed = pending_->take();
   run_.collectives().check();
   pending_.reset();
-  if (agreed[kStop] != 0) {
-    stop_ = true;
-    if (!run_.stop_reason) run_.stop_reason = "another rank asked for it";
-  }
+  if (agreed[kStop] != 0 && !std::exchange(stop_, true))
+    run_.stop_reason =
+        run_.collectives().broadcast_text(run_.stop_reason.value_or(""), run_.world_size() - agreed[kStop]);
   if (agreed[kSignal] != 0) signal_ = static_cast<int>(agreed[kSignal]);
   save_ = save_ || agreed[kSave] != 0;
   save_done_ = save_done_ || agreed[kSaveDone] != 0;
@@ -66,6 +67,15 @@ void Agreement::step() {
   if (pending_) read();
   begin();
   next_ = steps_ + interval_;
+}
+
+void Agreement::change_pace() {
+  if (alone()) return;
+  if (pending_) read();
+  read_at_ = std::chrono::steady_clock::now();
+  read_at_step_ = steps_;
+  interval_ = 1;
+  next_ = steps_ + 1;
 }
 
 void Agreement::settle() {

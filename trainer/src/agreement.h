@@ -21,8 +21,10 @@ class Agreement {
   void start_clock();
   /// Seconds since then: rank 0's clock, as last agreed.
   double clock_s() const;
-  /// After each training batch, or each round of an evaluation outside of a fit, on every rank.
+  /// After each training batch, or each round of an evaluation, on every rank.
   void step();
+  /// The next steps take another time than those before; all ranks are at the same place.
+  void change_pace();
   /// Now; all ranks are at the same place.
   void settle();
 

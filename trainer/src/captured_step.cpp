@@ -231,7 +231,7 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
   run_.strategy->precision().abandon_step();
   run_.plan.optimizers.front().optimizer->zero_grad();
   set_gradients(gradients);
-  GradientNorm::take(*run_.model);
+  GradientNorm::forget(*run_.model);
   run_.window_losses = losses;
 }
 

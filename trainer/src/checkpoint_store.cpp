@@ -95,6 +95,7 @@ void CheckpointStore::act() {
     const auto [ticket, request] = std::move(requests_.front());
     requests_.erase(requests_.begin());
     if (run_.checkpoints_allowed) begin(ticket, request);
+    run_.collectives().set_activity("between steps");
   }
   prune();
 }
@@ -216,9 +217,14 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointCont
   for (const fs::path& path : weights_made_later) keepers_[path];
 }
 
+bool CheckpointStore::is_saved() const {
+  return saved_step_ == run_.progress_.global_step && saved_batches_ == run_.progress_.batches_total.completed;
+}
+
 void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
   const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
   saved_step_ = run_.progress_.global_step;
+  saved_batches_ = run_.progress_.batches_total.completed;
   saves_ = content.origin.save_counter;
   const auto& wishes = content.state.at("checkpoint_requests").as_list();
   for (const StateTree& wish : wishes) next_ticket_ = std::max(next_ticket_, to_wish(wish).first + 1);
@@ -255,6 +261,7 @@ void CheckpointStore::tell_resumed() {
 }
 
 void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
+  run_.collectives().set_activity("a checkpoint");
   // What came of the one before belongs into this one's state, at the same step in every run.
   settle();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
@@ -267,13 +274,17 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
                       .request = request};
   if (!judged_later()) {
     run_.check_exchanges();
+    run_.check_same_ranks();
     // Rank 0's are written. Buffers of other ranks may differ, and are replaced by its own before the next forward.
     const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
     if (!bad.empty()) return refuse(info, not_finite(folder, bad));
   }
   ++saves_;
   const int64_t saved_before = saved_step_;
-  if (!request.weights_only) saved_step_ = run_.progress_.global_step;
+  if (!request.weights_only) {
+    saved_step_ = run_.progress_.global_step;
+    saved_batches_ = run_.progress_.batches_total.completed;
+  }
   try {
     CheckpointContent content = run_.collect_checkpoint(request.weights_only);
     // This one and those behind it: a run that goes on from here tells and does what this process may not come to.

@@ -54,7 +54,8 @@ class CheckpointStore {
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
   /// The global step of the newest save that was begun; -1 for none.
-  int64_t saved_step() const { return saved_step_; }
+  /// Whether the newest checkpoint is of the run as it is now: of this step, and of this batch of its window.
+  bool is_saved() const;
   /// Saves of the run so far.
   int64_t saves() const { return saves_; }
 
@@ -91,6 +92,7 @@ class CheckpointStore {
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
+  int64_t saved_batches_ = -1;  // of the run, when that was made
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not begin it, and the others are to be told

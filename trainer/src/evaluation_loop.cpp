@@ -142,13 +142,12 @@ class NoGradients {
   at::NoGradGuard no_grad_;  // behind the other, which switches gradients on where it is off
 };
 
-// The batches of one loader. Ranks that evaluate outside of a fit agree on signals as they train: a rank that left
-// alone would be waited for at the end. They may have different numbers of batches, so one that has none left takes
-// part in the rounds of the others. In a fit the signal is agreed after the evaluation.
+// The batches of one loader. Ranks agree on signals as they train: a rank that left alone would be waited for at the
+// end. They may have different numbers of batches, so one that has none left takes part in the rounds of the others.
 class Rounds {
  public:
   Rounds(Run& run, std::optional<int64_t> batches)
-      : run_(run), together_(run.world_size() > 1 && run.verb() != Verb::fit) {
+      : run_(run), together_(run.world_size() > 1) {
     if (!together_) return;
     const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
     if (most[0] == 0) count_ = most[1];
@@ -196,6 +195,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
   HeldBatch held;
   Batch& batch = held.get();
   const FailureGuard noted(run);
+  run.agreement.change_pace();
   module_hook(LogScope::forbidden, hooks.model_eval);
   callback_hook(epoch_scope, hooks.start);
   module_hook(epoch_scope, hooks.module_start);
@@ -214,7 +214,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     const Rounds rounds(run, limit);
     bool more = true;
     for (int64_t i = 0;; ++i) {
+      run.reading_ = i;
       more = more && (!limit || i < *limit) && loader.next(batch);
+      run.reading_.reset();
       if (!rounds.next(i, more)) break;
       if (!more) {
         rounds.end_round();
@@ -243,7 +245,11 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
         const auto guard = run.strategy->precision().forward_guard();
         outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
       }
-      if (prefetcher && (!limit || i + 1 < *limit)) prefetcher->read_ahead();
+      if (prefetcher && (!limit || i + 1 < *limit)) {
+        run.reading_ = i + 1;
+        prefetcher->read_ahead();
+        run.reading_.reset();
+      }
       outputs = outputs.detach();
       run.doing_ = nullptr;
       run.each_callback(step_scope, hooks.batch_end,

@@ -31,6 +31,8 @@ std::optional<Wanted> wanted_by(const std::string& error) {
   static const std::regex kStatistics(R"((running_mean|running_var) should contain \d+ elements not (\d+))");
   if (std::regex_search(error, found, kStatistics))
     return Wanted{{cat("[", found.str(2), "]")}, found.str(1) == "running_mean" ? "running_mean" : "running_var"};
+  static const std::regex kOneSample(R"(more than 1 value per channel when training, got input size \[\d+, (\d+))");
+  if (std::regex_search(error, found, kOneSample)) return Wanted{{cat("[", found.str(1), "]")}, "running_mean"};
   return std::nullopt;
 }
 

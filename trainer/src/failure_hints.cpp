@@ -10,6 +10,10 @@ struct Hint {
   const char* text;
 };
 
+constexpr const char* kDtypes =
+    "two inputs have different dtypes. Labels of cross entropy are int64, and inputs have the module's dtype "
+    "(trainer.precision); a double in a batch is a float by to(torch::kFloat)";
+
 constexpr std::array kHints{
     Hint{
         "on the same device",
@@ -27,11 +31,22 @@ constexpr std::array kHints{
          "there are classes?"},
     Hint{"index out of range",
          "an index is not below the number of rows, such as a token id beyond the embedding's size"},
-    Hint{"expected scalar type",
-         "two inputs have different dtypes. Labels of cross entropy are int64, and inputs have the module's dtype "
-         "(trainer.precision)"},
+    Hint{"expected scalar type", kDtypes},
+    Hint{"must have the same dtype", kDtypes},
+    Hint{"to have the same dtype", kDtypes},
+    Hint{"target with class probabilities",
+         "cross entropy takes labels of int64 as [samples], or probabilities of the input's dtype and shape"},
+    Hint{"multi-target not supported",
+         "the labels have a dimension too many: cross entropy takes [samples], such as labels.flatten() or "
+         "labels.squeeze(1)"},
+    Hint{"to match target batch_size", "input and labels have different numbers of samples"},
+    Hint{"more than 1 value per channel when training",
+         "batch norm needs two samples at least to train: set drop_last: true, or a batch size that does not leave one "
+         "sample over"},
     Hint{"Trying to backward through the graph a second time",
-         "a tensor of an earlier step is still in the graph. Keep it with detach()"},
+         "backward() runs twice over one graph. With automatic optimization the Trainer calls it: training_step returns "
+         "the loss, and calls no backward(). Or a tensor of an earlier step is still in the graph: keep it with "
+         "detach()"},
 };
 
 }  // namespace

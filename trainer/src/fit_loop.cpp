@@ -86,25 +86,20 @@ class FitLoop {
                                        ". Call train() on what shall learn with dropout and batch statistics"));
   }
 
-  // A requested stop waits for min_epochs and min_steps.
-  bool may_stop() const {
-    const Run& run = run_;
-    const bool epochs = run.progress_.epochs.completed >= run.options.min_epochs.value_or(0);
-    const bool steps = run.progress_.global_step >= run.options.min_steps.value_or(0);
-    return epochs && steps;
-  }
-
   // True where training ends here. A signal is thrown: it takes the way of an exception.
   bool limit_reached() {
     Run& run = run_;
     if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
     if (run.finite.stopped()) return true;
-    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) return stop("max_steps");
+    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) {
+      run.settle_same_steps(/*with_all=*/false);
+      return stop("max_steps");
+    }
     if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
     if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     ask_by_time();
     if (!run.agreement.stop()) return false;
-    if (may_stop()) return true;
+    if (run.may_stop()) return true;
     if (!told_to_go_on_)
       run.print(cat("a stop was requested (", *run.stop_reason,
                     "), but min_epochs or min_steps is not reached: training goes on"));
@@ -120,12 +115,12 @@ class FitLoop {
   // A stop was requested and training may end with this batch. What a signal or NaN ends is not validated.
   bool stops() const {
     const Run& run = run_;
-    return run.agreement.stop() && may_stop() && !run.agreement.signal() && !run.finite.stopped();
+    return run.agreement.stop() && run.may_stop() && !run.agreement.signal() && !run.finite.stopped();
   }
 
   bool stop(const char* limit) {
     // A limit names itself also where a stop is pending that min_epochs held up.
-    run_.stop_reason = run_.stop_reason && may_stop() ? *run_.stop_reason : std::string(limit);
+    run_.stop_reason = run_.stop_reason && run_.may_stop() ? *run_.stop_reason : std::string(limit);
     return true;
   }
 
@@ -220,9 +215,10 @@ class FitLoop {
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     }
+    const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (!next_batch(loader)) {
+      if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
       }
@@ -259,23 +255,35 @@ class FitLoop {
       progress.epochs.processed = progress.epoch + 1;
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
     }
+    if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
     end_epoch();
   }
 
-  bool read_batch(Loader& loader) {
+  void warn_of_no_step(int64_t batches) const {
+    const Run& run = run_;
+    if (run.handles.empty()) return;
+    log::warn("trainer.no_step",
+              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.progress_.epoch,
+                  run.manual ? ": training_step did not call optimizers(i).step()"
+                             : ": training_step returned no loss in any of them"));
+  }
+
+  bool read_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
-    if (!run.counts_data_wait) return loader.next(run.batch_);
-    const auto asked = std::chrono::steady_clock::now();
+    run.reading_ = batch_idx;
+    const auto asked = run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
     const bool there = loader.next(run.batch_);
-    run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    if (run.counts_data_wait)
+      run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    run.reading_.reset();
     return there;
   }
 
   // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left, under a
   // limit of batches too.
-  bool next_batch(Loader& loader) {
+  bool next_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
-    const bool there = read_batch(loader);
+    const bool there = read_batch(loader, batch_idx);
     if (run.world_size() == 1 || run.stages[Stage::train].sized.front()) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();
@@ -285,8 +293,7 @@ class FitLoop {
   // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
   void save_for_signal() {
     Run& run = run_;
-    if (run.checkpoints_allowed && run.progress_.global_step > 0 &&
-        run.checkpoints.saved_step() != run.progress_.global_step) {
+    if (run.checkpoints_allowed && run.progress_.global_step > 0 && !run.checkpoints.is_saved()) {
       run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
       run.act_on_checkpoint_requests();
     }
@@ -307,8 +314,10 @@ class FitLoop {
     Run& run = run_;
     Progress& progress = run.progress_;
     progress.epochs.processed = progress.epoch + 1;
+    run.collectives().set_activity("the end of an epoch");
     run.seen.settle();
     run.rows.settle();
+    run.check_same_ranks();
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);

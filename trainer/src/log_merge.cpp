@@ -3,12 +3,65 @@
 #include <unordered_map>
 #include <utility>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/state_bytes.h"
+#include "fulgur/core/text.h"
 #include "log_state.h"
 #include "log_store.h"
 #include "rank_numbers.h"
 
 namespace fulgur::detail {
+
+namespace {
+
+std::string_view hook_of(LogScope scope) {
+  switch (scope) {
+    case LogScope::train_step:
+      return "a step or batch hook of training";
+    case LogScope::train_epoch:
+      return "an epoch hook of training";
+    case LogScope::evaluation_step:
+      return "a step or batch hook of an evaluation";
+    default:
+      return "an epoch hook of an evaluation";
+  }
+}
+
+std::string option_text(const std::string& option, const StateTree& value) {
+  constexpr std::string_view kReduce[] = {"mean", "sum", "min", "max", "last"};
+  if (option == "reduce_fx") return std::string(kReduce[static_cast<size_t>(value.as_int())]);
+  return value.is_null() ? "not set" : value.as_bool() ? "true" : "false";
+}
+
+/// What the metrics of two ranks must have in common if both have logged them: names what differs, and the ranks.
+void require_same_options(const std::vector<StateTree>& ranks) {
+  struct First {
+    int64_t rank;
+    const StateTree* item;
+  };
+  std::map<std::pair<std::string, int64_t>, First> known;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    for (const StateTree& item : ranks[r].as_list()) {
+      const auto rank = static_cast<int64_t>(r);
+      const std::string& name = item.at("name").as_string();
+      const int64_t scope = item.at("scope").as_int();
+      const auto [found, is_new] = known.try_emplace({name, scope}, First{rank, &item});
+      if (is_new) continue;
+      const First& first = found->second;
+      for (const auto& [key, value] : item.at("options").as_map()) {
+        const std::string option = key == "reduce" ? "reduce_fx" : key;
+        const std::string there = option_text(option, first.item->at("options").at(key)),
+                          here = option_text(option, value);
+        if (there == here) continue;
+        throw DistributedError(
+            cat("[module.log] '", escape_controls(name), "' must be logged with the same options on all ranks; in ",
+                hook_of(static_cast<LogScope>(scope)), ", ", option, " is ", there, " on rank ", first.rank, " and ",
+                here, " on rank ", rank, ". Do not let options of log() depend on the rank."));
+      }
+    }
+}
+
+}  // namespace
 
 /// The metrics of a stage, in an order that does not depend on who logs first.
 struct LogStore::Plan {
@@ -104,12 +157,13 @@ LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, Stage stage, b
 }
 
 void LogStore::learn(const std::string& plan, Stage stage, Collectives& collectives) {
-  for (const std::string& text : collectives.gather_text(plan)) {
-    const StateTree known = unpack_state(text);
+  std::vector<StateTree> ranks;
+  for (const std::string& text : collectives.gather_text(plan)) ranks.push_back(unpack_state(text));
+  require_same_options(ranks);
+  for (const StateTree& known : ranks)
     for (const StateTree& item : known.as_list())
       (void)slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), stage,
                  log_options_from(item.at("options")));
-  }
 }
 
 void LogStore::merge(Window& window, Collectives& collectives) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fulgur/checkpoint/module_state.h"
@@ -14,6 +15,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
+#include "loss_leaves.h"
 #include "restore_optimizers.h"
 #include "run.h"
 
@@ -47,7 +49,12 @@ void NonFiniteGuard::configure() {
   if (run_.options.barebones) policy_ = Policy::off;
 }
 
+bool NonFiniteGuard::judges_gradients() const {
+  return policy_ == Policy::skip || (run_.world_size() > 1 && (policy_ == Policy::stop || policy_ == Policy::rollback));
+}
+
 void NonFiniteGuard::begin_window() {
+  own_loss_is_bad_ = false;
   if (policy_ == Policy::skip) buffers_.save(*run_.model);
 }
 
@@ -55,36 +62,58 @@ void NonFiniteGuard::begin_manual_batch() {
   if (!manual_window_open_) begin_window();
 }
 
+// Inside of training_step graphs may be left that need the weights as they were.
+void NonFiniteGuard::end_manual_batch(bool stepped) {
+  manual_window_open_ = !stepped;
+  if (const auto what = std::exchange(rolls_back_for_, std::nullopt)) roll_back(*what);
+}
+
 bool NonFiniteGuard::saw_loss(const Tensor& loss) {
   if (policy_ == Policy::off) return true;
+  if (rolls_back_for_) return false;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
   if (loss.is_cpu()) {
     if (is_finite_on_cpu(loss)) return true;
-    // Ranks do the same step: what to leave out is seen in the gradients, which are the same on all of them.
-    if (run_.world_size() > 1 && policy_ != Policy::raise) return true;
-    return act("the loss");
+    own_loss_is_bad_ = true;
+    // What to leave out is seen in the gradients: they say whose step it is, and are the same on all ranks.
+    loss_is_bad_ = judges_gradients();
+    return loss_is_bad_ && run_.world_size() > 1 ? true : act("the loss");
   }
   run_.logs.watch(loss);
   return true;
+}
+
+// Cross entropy over no label at all is NaN, and its gradients are 0.
+Tensor NonFiniteGuard::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
+  if (!std::exchange(loss_is_bad_, false)) return loss;
+  for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
+    if (leaf.is_floating_point() && leaf.numel() > 0)
+      loss = loss + (leaf.sum() * std::numeric_limits<double>::quiet_NaN()).to(loss.options());
+  return loss;
 }
 
 bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
   found_inf_ = run_.strategy->precision().found_inf(optimizer);
   if (found_inf_) return saw_scaled_gradients();
   if (policy_ == Policy::off) return true;
+  if (rolls_back_for_) return false;
+  bool steps = true;
   const int64_t every = run_.options.check_every;
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
-    if (const std::string bad = find_in_weights(); !bad.empty() && !act(bad)) return false;
+    if (const std::string bad = find_in_weights(); !bad.empty()) {
+      if (!act(bad)) return false;
+      steps = false;
+    }
   }
   at::NoGradGuard no_grad;
   Tensor norm = known_norm;
-  const bool decides_here = policy_ == Policy::skip || (run_.world_size() > 1 && policy_ != Policy::raise);
-  if (!norm.defined() && decides_here) norm = grad_norm(optimizer.gradients());
-  bool steps = !std::exchange(skip_step_, false);
+  if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
   if (norm.defined() && norm.is_cpu()) {
     if (!is_finite_on_cpu(norm)) {
-      const std::string bad = find();
-      if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
+      if (!reported_) {
+        const std::string bad = find();
+        if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
+      }
       steps = false;
     }
   } else if (norm.defined() && policy_ == Policy::skip) {
@@ -100,14 +129,14 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
     ++skipped_;
     buffers_.restore(*run_.model);
   }
-  skip_step_ = false;
+  reported_ = false;
   counts_ = true;
   return steps;
 }
 
 // A scaled loss overflows now and then: that is what the scale is found by. The device leaves the step out.
 bool NonFiniteGuard::saw_scaled_gradients() {
-  skip_step_ = false;
+  reported_ = false;
   at::NoGradGuard no_grad;
   const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
   if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
@@ -173,9 +202,12 @@ void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
   const OfBatches of_batches(*this, first_batch, last_batch);
   const std::string what = "the norm of the gradients";
+  bad_ranks_.clear();  // the device does not tell
   note(what);
-  log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (", run_.where(),
-                                             ", ", steps, steps == 1 ? " step " : " steps ", batches(), ")"));
+  log::warn("trainer.nonfinite_skipped",
+            cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ", ", steps,
+                steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
+                batches(), ")"));
 }
 
 void NonFiniteGuard::saw_replayed_step() {
@@ -188,6 +220,7 @@ std::pair<int64_t, int64_t> NonFiniteGuard::close_window() {
 
 void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (policy_ == Policy::off) return;
+  if (!run_.device().is_cpu()) own_loss_is_bad_ = !good;
   // Losses on a CPU were looked at one by one.
   if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
   // With skip, a bad loss has left no trace in the weights.
@@ -228,7 +261,22 @@ std::optional<std::string> NonFiniteGuard::bad_weight() const {
   return bad_weight(weight_norm(), module_state(*run_.model));
 }
 
+std::vector<int64_t> NonFiniteGuard::find_ranks() const {
+  std::vector<int64_t> ranks;
+  if (run_.world_size() == 1) return ranks;
+  if (policy_ == Policy::raise) {
+    if (own_loss_is_bad_) ranks.push_back(run_.rank());
+    return ranks;
+  }
+  // All ranks are here: they have decided by gradients that are the same on all of them.
+  const std::vector<std::string> bad = run_.collectives().gather_text(own_loss_is_bad_ ? "bad" : "");
+  for (size_t rank = 0; rank < bad.size(); ++rank)
+    if (!bad[rank].empty()) ranks.push_back(static_cast<int64_t>(rank));
+  return ranks;
+}
+
 bool NonFiniteGuard::act(const std::string& what) {
+  bad_ranks_ = policy_ == Policy::off ? std::vector<int64_t>() : find_ranks();
   note(what);
   switch (policy_) {
     case Policy::off:
@@ -241,9 +289,9 @@ bool NonFiniteGuard::act(const std::string& what) {
                                "leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
     case Policy::skip:
-      skip_step_ = true;
-      log::warn("trainer.nonfinite_skipped",
-                cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ")"));
+      reported_ = true;
+      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (",
+                                                 run_.where(), bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
       return true;
     case Policy::stop:
       stopped_ = true;
@@ -253,7 +301,10 @@ bool NonFiniteGuard::act(const std::string& what) {
                      "): the run ends here, no further checkpoint is written."));
       return false;
     case Policy::rollback:
-      roll_back(what);
+      if (run_.manual && run_.in_training_step)
+        rolls_back_for_ = what;
+      else
+        roll_back(what);
       return false;
   }
   return true;
@@ -292,7 +343,9 @@ void NonFiniteGuard::roll_back(const std::string& what) {
 }
 
 void NonFiniteGuard::note(const std::string& what) const {
-  if (run_.run_dir.empty() || !run_.is_global_zero()) return;
+  // A rank that raises tells no other.
+  const bool alone = policy_ == Policy::raise && own_loss_is_bad_;
+  if (run_.run_dir.empty() || (!run_.is_global_zero() && !alone)) return;
   try {
     check_replaceable(run_.run_dir / "nonfinite.jsonl");
   } catch (const Error& error) {
@@ -305,6 +358,7 @@ void NonFiniteGuard::note(const std::string& what) const {
                               {"last_batch", last_batch()},
                               {"what", what},
                               {"policy", run_.options.on_nonfinite}};
+  if (!bad_ranks_.empty()) line["ranks"] = bad_ranks_;
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
 
@@ -330,8 +384,11 @@ std::string NonFiniteGuard::find_in_weights() const {
 int64_t NonFiniteGuard::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
 
 std::string NonFiniteGuard::batches() const {
-  if (first_batch_ < 0 || first_batch_ == last_batch()) return cat("batch ", last_batch());
-  return cat("in batches ", first_batch_, " to ", last_batch());
+  std::vector<std::string> ranks;
+  for (const int64_t rank : bad_ranks_) ranks.push_back(std::to_string(rank));
+  const std::string of = ranks.empty() ? "" : cat(ranks.size() == 1 ? " of rank " : " of ranks ", join(ranks));
+  if (first_batch_ < 0 || first_batch_ == last_batch()) return cat("batch ", last_batch(), of);
+  return cat("in batches ", first_batch_, " to ", last_batch(), of);
 }
 
 StateTree NonFiniteGuard::state() const {
@@ -339,6 +396,7 @@ StateTree NonFiniteGuard::state() const {
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
   StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
                                    {"rollbacks", rollbacks_},
+                                   {"reported", reported_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
   if (policy_ == Policy::skip && (run_.window_done > 0 || manual_window_open_))
@@ -353,6 +411,7 @@ void NonFiniteGuard::load_state(const StateTree& state) {
   // Checkpoints of earlier versions do not have these.
   counts_ = state.contains("counts") && state.at("counts").as_bool();
   counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
+  reported_ = state.contains("reported") && state.at("reported").as_bool();
   manual_window_open_ = run_.manual && state.contains("window_buffers");
   if (policy_ == Policy::skip)
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),

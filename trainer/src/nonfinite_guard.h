@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/batch.h"
@@ -27,9 +28,14 @@ class NonFiniteGuard {
   void begin_window();
   /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
   void begin_manual_batch();
-  void end_manual_batch(bool stepped) { manual_window_open_ = !stepped; }
+  void end_manual_batch(bool stepped);
+  /// Each step is made or left out by its gradients.
+  bool judges_gradients() const;
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
   bool saw_loss(const Tensor& loss);
+  /// The loss as backward takes it. Where a step is left out by its gradients, those of a loss that is not finite are NaN
+  /// for all leaves that it depends on, of `inputs` if there are some.
+  Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
   /// optimizer is not to step.
   bool saw_gradients(Optimizer& optimizer, const Tensor& norm);
@@ -71,6 +77,8 @@ class NonFiniteGuard {
   std::string find() const;
   std::string find_in_weights() const;
   std::string batches() const;
+  /// Which ranks have seen a loss that is not finite in what is reported; with `raise` this one alone is asked.
+  std::vector<int64_t> find_ranks() const;
   int64_t last_batch() const;
   /// What is reported while it lives is of these batches.
   class OfBatches;
@@ -85,8 +93,14 @@ class NonFiniteGuard {
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
-  bool skip_step_ = false, stopped_ = false;
+  bool stopped_ = false;
+  std::optional<std::string> rolls_back_for_;  // once the batch of manual optimization is over
+  bool reported_ = false;     // under skip: what this step is left out for
+  bool loss_is_bad_ = false;  // and its gradients, which may be finite, are to show it
   bool counts_ = false;  // skipped steps are counted
+  // With several ranks: a loss of this one was not finite in the window; which ranks had one in what is reported.
+  bool own_loss_is_bad_ = false;
+  std::vector<int64_t> bad_ranks_;
 };
 
 }  // namespace fulgur::detail

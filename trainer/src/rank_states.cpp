@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch"};
+constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch", "strategy", "nonfinite"};
 
 // A sum over ranks of gradients, each divided by the number of ranks: what their exchange would have come to.
 StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
@@ -45,7 +45,9 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     if (static_cast<int64_t>(others.size()) != world_size - 1)
       throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size,
                                 " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
-    for (const char* key : kOwn) state[key] = others[static_cast<size_t>(rank) - 1].at(key);
+    const StateTree& own = others[static_cast<size_t>(rank) - 1];
+    for (const char* key : kOwn)
+      if (own.contains(key)) state[key] = own.at(key);  // checkpoints of earlier versions have fewer
     return state;
   }
   std::vector<const StateTree*> ranks{&saved};

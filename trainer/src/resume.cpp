@@ -20,7 +20,7 @@ std::optional<fs::path> link_target(const fs::path& link) {
   return target.is_absolute() ? target : link.parent_path() / target;
 }
 
-constexpr std::string_view kTimer = "Timer";
+constexpr std::string_view kTimer = "Timer", kMaxTime = "max_time";
 
 // Whether the config's Timer would end a run of `fit_time_s` again. One that is not in the config decides by itself
 // when the run starts.
@@ -38,7 +38,7 @@ bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
 // Whether a run that ended for `finished.reason` has something left to do under the limits of now.
 bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, double fit_time_s) {
   const bool by_timer = finished.reason.starts_with(kTimer);
-  if (!by_timer && finished.reason != "max_epochs" && finished.reason != "max_steps" && finished.reason != "max_time")
+  if (!by_timer && finished.reason != "max_epochs" && finished.reason != "max_steps" && finished.reason != kMaxTime)
     return false;
   const bool more_epochs = !options.max_epochs || *options.max_epochs < 0 || *options.max_epochs > finished.epochs;
   const bool more_steps = options.max_steps < 0 || options.max_steps > finished.global_step;
@@ -120,6 +120,8 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
     return std::nullopt;
   return folder.parent_path();
 }
+
+bool is_of_time(std::string_view stop_reason) { return stop_reason == kMaxTime || stop_reason.starts_with(kTimer); }
 
 void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
   if (run_dir.empty()) return;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/trainer.h"
@@ -29,6 +30,9 @@ std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_di
 
 /// The run folder of a checkpoint (`RUN/checkpoints/NAME.ckpt`); nothing where it lies elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
+
+/// Whether a stop was requested by a limit of time. Such a limit asks again after a resume, unless it was raised.
+bool is_of_time(std::string_view stop_reason);
 
 /// Leaves in a run folder that its run came to its end.
 void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress,

@@ -11,10 +11,12 @@
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
+#include "fulgur/core/same_ranks.h"
 #include "fulgur/core/text.h"
 #include "memory_format.h"
 #include "rank_states.h"
 #include "replica_context.h"
+#include "resume.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -84,6 +86,7 @@ std::vector<OptimizerHandle*> Run::optimizer_handles() {
 }
 
 void Run::make_handles() {
+  for (const auto& [name, value] : unique_parameters(*model)) parameters_at_start.insert(value.unsafeGetTensorImpl());
   for (const auto& planned : plan.optimizers)
     handles.push_back(std::make_unique<OptimizerHandle>(
         planned.optimizer,
@@ -91,6 +94,12 @@ void Run::make_handles() {
 }
 
 void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
+  if (!in_training_step && !manual)
+    throw Error(
+        "[trainer.optimizer_step] the module uses automatic optimization: the Trainer steps the optimizer, and a "
+        "module "
+        "does so in its optimizer_step hook only. Leave step() out, or override automatic_optimization() to return "
+        "false.");
   if (!in_training_step)
     throw Error(
         "[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
@@ -106,7 +115,7 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
     model->on_before_optimizer_step(optimizer);
   }
   stepped = true;
-  if (manual && !finite.saw_gradients(optimizer, GradientNorm::take(*model))) return;
+  if (manual && !finite.saw_gradients(optimizer, GradientNorm::take(*model, optimizer))) return;
   strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, finite.found_inf());
   if (debug) debug->check_parameters();
 }
@@ -122,7 +131,8 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
   if (debug) debug->check_loss(loss);
   if (!finite.saw_loss(loss)) return;
-  const Tensor scaled = strategy->precision().scale(loss);
+  GradientNorm::forget(*model);
+  const Tensor scaled = strategy->precision().scale(finite.shown_in_gradients(loss, backward_options.inputs));
   each_callback(LogScope::train_step, Hook::on_before_backward,
                 [&](Callback& c) { c.on_before_backward(*this, scaled); });
   model->on_before_backward(scaled);
@@ -157,7 +167,8 @@ void Run::fall_back_to_batch_start() {
 std::string Run::where() const {
   if (setting_up) return "setup";
   std::string text = cat(sanity_checking_ ? "sanity check" : name_of(stage_), ", epoch ", progress_.epoch, ", batch ",
-                         batch_idx_, ", step ", progress_.global_step);
+                         reading_.value_or(batch_idx_), ", step ", progress_.global_step);
+  if (reading_) return text;
   const Batch* const batch = evaluated_ ? evaluated_ : in_batch_ ? &batch_ : nullptr;
   if (!batch) return text;
   for (const auto& [name, value] : *batch) {
@@ -171,6 +182,7 @@ std::string Run::where() const {
 }
 
 std::string Run::place_of_failure() const {
+  if (reading_) return cat(where(), ", while the loader reads the batch");
   if (in_callback_) return cat(where(), ", in callback ", in_callback_->state_key());
   return doing_ ? cat(where(), ", in ", doing_) : where();
 }
@@ -234,6 +246,11 @@ void Run::set_accumulation(int64_t count) {
 
 void Run::request_stop(std::string reason) {
   if (!stop_reason) stop_reason = std::move(reason);
+}
+
+bool Run::may_stop() const {
+  return progress_.epochs.completed >= options.min_epochs.value_or(0) &&
+         progress_.global_step >= options.min_steps.value_or(0);
 }
 
 void Run::set_callbacks(std::vector<std::shared_ptr<Callback>> list) {
@@ -337,6 +354,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
          {"window_losses", window_losses},
          {"validation_pending", validation_pending},
          {"validated_at", validated_at},
+         {"stop_held_up", stop_reason && !may_stop() && !is_of_time(*stop_reason) ? *stop_reason : ""},
          {"logged_step", logged_step_},
          {"evaluation_batches", validation_start_ ? validation_start_->evaluation_batches : evaluation_batches_}});
     // Inside an accumulation window the gradients are part of the state.
@@ -362,6 +380,7 @@ ReplicaContext& Run::replica_context(const LightningModule& replica) {
 }
 
 void Run::act_on_checkpoint_requests() {
+  if (checkpoints.has_requests()) settle_same_steps(/*with_all=*/false);
   // A checkpoint comes after the rows of the steps that it has.
   if (checkpoints.has_requests() && !checkpoints.awaits_rows()) rows.settle();
   checkpoints.act();
@@ -387,8 +406,9 @@ constexpr double kMostStep = 9007199254740992;
 // The step that a metric gives to its row.
 int64_t row_step(double metric, int64_t global_step) {
   if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
-  log::warn("logger.bad_step", cat("the metric 'step' gives its row's step, and ", metric,
-                                   " is not a step: the row gets the global step. Log a finite number of at most 2^53"));
+  log::warn("logger.bad_step",
+            cat("the metric 'step' gives its row's step, and ", metric,
+                " is not a step: the row gets the global step. Log a finite number of at most 2^53"));
   return global_step;
 }
 
@@ -396,12 +416,13 @@ int64_t row_step(double metric, int64_t global_step) {
 
 void Run::send_metrics(Metrics metrics, RowPlace place) {
   if (metrics.empty() || sanity_checking_) return;
-  // As in Lightning, a metric named "step" is the row's step, and "epoch" is always there.
+  // As in Lightning, a metric named "step" is the row's step, and one named "epoch" stands in place of the epoch.
   std::erase_if(metrics, [&](const auto& metric) {
     if (metric.first == "step") place.step = row_step(metric.second, place.step);
-    return metric.first == "step" || metric.first == "epoch";
+    return metric.first == "step";
   });
-  metrics.emplace_back("epoch", static_cast<double>(place.epoch));
+  if (std::none_of(metrics.begin(), metrics.end(), [](const auto& metric) { return metric.first == "epoch"; }))
+    metrics.emplace_back("epoch", static_cast<double>(place.epoch));
   for (const auto& logger : active_loggers) logger->log_metrics(metrics, place.step);
 }
 
@@ -424,6 +445,46 @@ void Run::check_exchanges() {
   if (world_size() == 1 || device().is_cpu()) return;
   c10::impl::VirtualGuardImpl(device().type()).synchronizeDevice(device().index());
   collectives().check();
+}
+
+void Run::check_same_ranks() {
+  settle_same_steps(/*with_all=*/true);
+  if (world_size() == 1 || std::exchange(same_ranks_at_, progress_.global_step) == progress_.global_step) return;
+  auto* const same = dynamic_cast<SameRanks*>(strategy.get());
+  if (!same) return;
+  const char* const before = std::exchange(doing_, "the comparison of the ranks");
+  same->check_same_ranks(*model, optimizer_handles(), progress_.global_step);
+  doing_ = before;
+}
+
+void Run::check_same_steps() {
+  if (world_size() == 1) return;
+  settle_same_steps(/*with_all=*/true);
+  same_steps_ = collectives().start_max({progress_.global_step, -progress_.global_step});
+}
+
+void Run::settle_same_steps(bool with_all) {
+  if (!same_steps_) return;
+  const std::vector<int64_t> most_and_least = std::exchange(same_steps_, nullptr)->take();
+  collectives().check();
+  if (most_and_least[0] == -most_and_least[1]) return;
+  constexpr const char* kWhatToDo =
+      ". An optimizer is stepped by a condition that is not the same on all ranks: do not decide by the rank, and "
+      "reduce "
+      "values with all_reduce before they decide.";
+  if (!with_all)
+    throw DistributedError(cat("[trainer.optimizer_step] all ranks must make the same steps; after epoch ",
+                               progress_.epoch, ", batch ", batch_idx_, " they have made ", -most_and_least[1], " to ",
+                               most_and_least[0], kWhatToDo));
+  std::string own = cat(progress_.global_step);
+  for (size_t i = 0; handles.size() > 1 && i < handles.size(); ++i)
+    own += cat(i == 0 ? " (" : ", ", handles[i]->steps(), " of optimizer ", i, i + 1 == handles.size() ? ")" : "");
+  std::vector<std::string> ranks;
+  for (const std::string& steps : collectives().gather_text(own))
+    ranks.push_back(cat(steps, " on rank ", static_cast<int64_t>(ranks.size())));
+  throw DistributedError(cat("[trainer.optimizer_step] all ranks must make the same steps; after epoch ",
+                             progress_.epoch, ", batch ", batch_idx_, " the number of steps is ", join(ranks),
+                             kWhatToDo));
 }
 
 }  // namespace fulgur::detail

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,8 @@ class Run final : public RunContext {
   int64_t accumulation() const override { return accumulation_; }
   void request_stop(std::string reason) override;
   bool stop_requested() const override { return stop_reason.has_value(); }
+  /// A requested stop waits for min_epochs and min_steps.
+  bool may_stop() const;
   uint64_t request_checkpoint(CheckpointRequest request) override { return checkpoints.request(std::move(request)); }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     checkpoints.release(path, owner);
@@ -149,7 +152,8 @@ class Run final : public RunContext {
 
   /// Sorts callbacks by phase and finds who overrides which batch hook.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
-  /// Throws a ConfigError where two callbacks keep state under one key. Called once they are set up: a state may need it.
+  /// Throws a ConfigError where two callbacks keep state under one key. Called once they are set up: a state may need
+  /// it.
   void check_state_keys();
   /// All is prepared; the loops begin.
   void start() {
@@ -191,6 +195,14 @@ class Run final : public RunContext {
   /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
   /// then.
   void check_exchanges();
+  /// Ranks that are to be the same are, or a DistributedError says what differs; at most once a step. All call it.
+  void check_same_ranks();
+  /// Whether all ranks have made as many steps, by which they decide what comes next. In manual optimization each could
+  /// step on a condition of its own. All call it.
+  /// The exchange is read after the next batch: nobody waits for it.
+  void check_same_steps();
+  /// Reads it now, before steps decide; `with_all`: all ranks are here, and say what each has done.
+  void settle_same_steps(bool with_all);
 
   TrainerOptions options;
   Parts parts;
@@ -237,6 +249,7 @@ class Run final : public RunContext {
   double waited_for_data_s = 0;
   mutable bool counts_data_wait = false;  ///< somebody has asked for it: reading the clock costs 0.1 µs a time
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
+  std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were made
   /// Asks for the loaders of a stage anew.
   std::function<void(Stage)> reload_loaders;
 
@@ -250,6 +263,7 @@ class Run final : public RunContext {
   const Batch* evaluated_ = nullptr;  ///< the batch of an evaluation under way
   /// The part of a batch's work that runs, such as `training_step`; still set after an exception.
   const char* doing_ = nullptr;
+  std::optional<int64_t> reading_;  ///< the batch that a loader is asked for; still set after an exception
   std::string failed_in_;  ///< the place of an exception that has left an evaluation
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
@@ -280,6 +294,8 @@ class Run final : public RunContext {
 
   Verb verb_;
   bool manual_sync_ = true;
+  std::unique_ptr<PendingReduction> same_steps_;
+  int64_t same_ranks_at_ = -1;  ///< the step at which ranks were compared last
   LogScope scope_ = LogScope::forbidden;
   const Callback* in_callback_ = nullptr;  // still set after an exception
   std::vector<std::vector<Callback*>> overriding_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <typeinfo>
 
 #include "allocator.h"
@@ -27,6 +28,7 @@
 #include "resume.h"
 #include "run_folder.h"
 #include "same_on_all_ranks.h"
+#include "shared_data.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -52,6 +54,12 @@ void Session::choose_hardware() {
     current_device_.emplace(device);
   if (verb_ == Verb::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
+  // A seed that each process has drawn for itself: samplers of all ranks need one.
+  if (run.parts.config) {
+    const std::string own = run.parts.seed ? std::to_string(*run.parts.seed) : std::string();
+    if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
+      run.parts.seed = std::stoull(first);
+  }
   // Each rank draws numbers of its own; weights are rank 0's.
   if (run.parts.seed) {
     seed_everything(rank_seed(*run.parts.seed, run.rank()));
@@ -272,7 +280,8 @@ bool Session::reads_ahead() const {
 
 // Of several ranks that train step by step together, the fewest batches of any; of an evaluation, in which each rank
 // comes to its own end, the most. Unknown if one rank does not know.
-std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths) {
+std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths,
+                                                            const std::vector<SharedData>& shared) {
   Collectives& collectives = run_->collectives();
   if (collectives.world_size() == 1) return lengths;
   const auto count = static_cast<int64_t>(lengths.size());
@@ -284,7 +293,12 @@ std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::ve
   std::vector<int64_t> numbers;
   for (const auto& length : lengths)
     numbers.insert(numbers.end(), {length ? 0 : 1, stage == Stage::train ? -length.value_or(0) : length.value_or(0)});
+  // What ranks deal out among them must be one data set: the greatest is the least, and unknown only for all.
+  for (const SharedData& data : shared)
+    for (const int64_t number : data.numbers()) numbers.insert(numbers.end(), {number, ~number});
   const std::vector<int64_t> agreed = collectives.start_max(std::move(numbers))->take();
+  for (size_t i = 2 * lengths.size(); i < agreed.size(); i += 2)
+    if (agreed[i] != ~agreed[i + 1]) throw_other_data(collectives, stage, shared);
   for (size_t i = 0; i < lengths.size(); ++i)
     lengths[i] = agreed[2 * i] != 0 ? std::nullopt : std::optional(std::abs(agreed[2 * i + 1]));
   return lengths;
@@ -317,11 +331,14 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   }
   StageLoaders target;
   std::vector<std::optional<int64_t>> lengths;
+  std::vector<SharedData> shared;
   for (auto& loader : loaders) {
     if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
     const bool shares = run.options.use_distributed_sampler;
+    const uint64_t seed = run.parts.seed.value_or(0);
     try {
-      loader->configure(run.parts.seed.value_or(0), shares ? run.rank() : 0, shares ? run.world_size() : 1);
+      if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
+      loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
     } catch (const DataError& error) {
       // Several loaders may have one name, or none.
       throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
@@ -343,7 +360,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
     target.loaders.push_back(std::move(loader));
   }
   // A fraction is one of all ranks' length, so that no rank refuses what others accept; a rank may have less.
-  const auto agreed = agreed_lengths(stage, lengths);
+  const auto agreed = agreed_lengths(stage, lengths, shared);
   for (size_t i = 0; i < lengths.size(); ++i) {
     auto batches = limit.resolve(agreed[i], option);
     if (stage != Stage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
@@ -351,6 +368,10 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
     target.sized.push_back(agreed[i].has_value());
   }
   run.stages[stage] = std::move(target);
+}
+
+const char* Session::limit_name(const char* option) const {
+  return run_->options.overfit_batches.is_zero() ? option : "overfit_batches";
 }
 
 void Session::set_up_data() {
@@ -371,17 +392,17 @@ void Session::set_up_data() {
                           "()."));
   run.reload_loaders = [this](Stage stage) {
     if (stage == Stage::train)
-      set_up_stage(stage, run_->options.limit_train_batches, "limit_train_batches");
+      set_up_stage(stage, run_->options.limit_train_batches, limit_name("limit_train_batches"));
     else
-      set_up_stage(stage, run_->options.limit_val_batches, "limit_val_batches");
+      set_up_stage(stage, run_->options.limit_val_batches, limit_name("limit_val_batches"));
   };
   switch (verb_) {
     case Verb::fit:
-      set_up_stage(Stage::train, o.limit_train_batches, "limit_train_batches");
+      set_up_stage(Stage::train, o.limit_train_batches, limit_name("limit_train_batches"));
       if (run.stages[Stage::train].loaders.empty())
         throw ConfigError(
             "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
-      if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
+      if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
       run.validation_runs = !run.stages[Stage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
         warn_no_validation_step();
@@ -395,7 +416,7 @@ void Session::set_up_data() {
       if (run.validation_runs) validation_interval(o, run.stages[Stage::train].batches.front());
       break;
     case Verb::validate:
-      set_up_stage(Stage::validate, o.limit_val_batches, "limit_val_batches");
+      set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
       break;
     case Verb::test:
       set_up_stage(Stage::test, o.limit_test_batches, "limit_test_batches");
@@ -607,9 +628,26 @@ void Session::load_callbacks(const CheckpointContent& content) {
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
   if (!content.state.contains("callbacks")) return;  // weights only
   const StateTree& states = content.state.at("callbacks");
+  std::set<std::string> left;
+  for (const auto& [key, state] : states.as_map()) left.insert(key);
   run.each_callback(LogScope::forbidden, [&](Callback& c) {
-    if (states.contains(c.state_key())) c.load_state(states.at(c.state_key()));
+    const std::string key = c.state_key();
+    if (left.erase(key) == 0) return;
+    try {
+      c.load_state(states.at(key));
+    } catch (const std::exception& error) {
+      const std::string text =
+          cat("the state of callback ", key, " in ", checkpoint_->string(), " does not fit: ", error.what());
+      if (verb_ == Verb::fit)
+        throw CheckpointError(cat("[trainer.fit] ", text, "\nResume with the callback as it was when the checkpoint was "
+                                  "made, or begin a new run with its weights: --load.weights_only true."));
+      log::warn("trainer.callback_state", text + ". It is left out");
+    }
   });
+  if (verb_ == Verb::fit && !left.empty())
+    log::warn("trainer.callback_state_unused",
+              cat(checkpoint_->string(), " has the state of callbacks that this run does not have: ",
+                  join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
 }
 
 void Session::restore(const CheckpointContent& content) {
@@ -655,6 +693,8 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
   run.window_losses = loop.at("window_losses").as_int();
   run.validation_pending = loop.at("validation_pending").as_bool();
   if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
+  if (loop.contains("stop_held_up"))
+    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty()) run.request_stop(reason);
   run.logged_step_ = loop.at("logged_step").as_int();
   run.batch_idx_ = std::max<int64_t>(run.progress_.batches.completed - 1, 0);
   if (state.contains("last_batch")) run.batch_samples_ = state.at("last_batch").at("samples").as_double();
@@ -801,7 +841,8 @@ void quietly(std::string_view when, Function function) noexcept {
   try {
     function();
   } catch (const std::exception& later) {
-    log::error(cat(when, ": ", later.what()));
+    const std::string_view text = later.what();
+    log::error(cat(when, ": ", text.substr(0, text.find('\n'))));  // a log line is one line
   } catch (...) {
     log::error(cat(when, ": an exception of unknown type"));
   }

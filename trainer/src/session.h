@@ -16,6 +16,8 @@ namespace fulgur::detail {
 /// The `trainer:` section that these options come from.
 ConfigNode options_node(TrainerOptions options);
 
+struct SharedData;
+
 /// What an earlier fit of the same Trainer left, for `last` and `best`.
 struct Remembered {
   std::optional<std::filesystem::path> last, best;
@@ -46,7 +48,8 @@ class Session {
   void choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered);
   void find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered);
   void prepare_data();
-  std::vector<std::optional<int64_t>> agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths);
+  std::vector<std::optional<int64_t>> agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths,
+                                                     const std::vector<SharedData>& shared);
   void take_folder();
   void give_states_to_loggers(const StateTree& state) const;
   void make_replicas();
@@ -56,6 +59,8 @@ class Session {
   void require_step() const;
   bool reads_ahead() const;
   void set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option);
+  /// The option that the user has set: overfit_batches stands for two.
+  const char* limit_name(const char* option) const;
   void set_limits();
   void load_weights(const CheckpointContent& content);
   void load_callbacks(const CheckpointContent& content);

@@ -1,9 +1,11 @@
 #include "signals.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <iterator>
 #include <mutex>
 
@@ -12,8 +14,17 @@ namespace {
 
 std::atomic<int> g_received{0};
 std::atomic<bool> g_save{false};
+std::atomic<int64_t> g_received_at_ms{0};
+// A scheduler may send one signal to the launcher and to the ranks, to which the launcher sends it too.
+constexpr int64_t kSecondSignal_ms = 2000;
 constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGXFSZ};
 struct sigaction g_old[std::size(kCaught)];
+
+int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{1000} * now.tv_sec + now.tv_nsec / 1000000;
+}
 
 void handle(int number) {
   if (number == SIGUSR1) {
@@ -21,7 +32,12 @@ void handle(int number) {
     return;
   }
   int expected = 0;
-  if (!g_received.compare_exchange_strong(expected, number) && number == SIGINT) _exit(130);
+  if (g_received.compare_exchange_strong(expected, number)) {
+    g_received_at_ms = now_ms();
+    return;
+  }
+  if (number == SIGINT) _exit(130);
+  if (now_ms() - g_received_at_ms >= kSecondSignal_ms) _exit(143);
 }
 
 std::mutex g_mutex;

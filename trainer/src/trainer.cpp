@@ -6,6 +6,7 @@
 
 #include "evaluation_loop.h"
 #include "fit_loop.h"
+#include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
@@ -172,15 +173,30 @@ void validate_before_training(Run& run) {
 
 // Whatever ended the loops, their last state is on disk.
 void write_final_checkpoint(Run& run) {
-  if (!run.checkpoints_allowed || run.progress_.global_step == 0 ||
-      run.checkpoints.saved_step() == run.progress_.global_step)
-    return;
+  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.checkpoints.is_saved()) return;
   run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
   run.act_on_checkpoint_requests();
 }
 
+// What a fit that has finished before leaves: the weights, and the metrics.
+void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
+  try {
+    const CheckpointContent content = read_checkpoint(checkpoint);
+    for (const auto& [name, value] : content.state.at("metrics").as_map())
+      report.metrics.emplace_back(name, value.as_double());
+    const LoadReport loaded =
+        load_module_state(module, content.module, {.strict = false, .key_prefixes = {}, .convert_formats = true});
+    if (!loaded.differences.empty())
+      log::warn("trainer.weights_left_out", cat("the weights of ", checkpoint,
+                                                " were not all loaded; the rest does not fit:\n", loaded.differences));
+  } catch (const CheckpointError& error) {
+    log::warn("trainer.weights_left_out", cat("the module keeps its weights: ", error.what()));
+  }
+}
+
 void settle_checkpoints(Run& run) {
   run.rows.settle();
+  run.check_same_ranks();
   write_final_checkpoint(run);
   run.checkpoints.settle();
 }
@@ -192,8 +208,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   FitReport report;
   if (checkpoint == "auto") {
     if (const auto finished = detail::find_finished_run(impl->options, impl->parts)) {
-      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ", counted(finished->epochs, "epoch"),
-                    ", ", counted(finished->global_step, "step"),
+      log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
+                    counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
                     "): there is nothing to resume. Raise the limit, or leave --resume out for a new run"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
@@ -201,6 +217,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       report.run_dir = impl->run_dir = finished->run_dir;
       report.last_checkpoint = impl->remembered.last = finished->last_checkpoint;
       report.best_checkpoint = impl->remembered.best = finished->best_checkpoint;
+      if (module && finished->last_checkpoint) take_result(*module, *finished->last_checkpoint, report);
       impl->last_fit = report;
       return report;
     }
@@ -225,9 +242,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.rank = run.rank();
     report.stop_reason = run.stop_reason.value_or("");
     nonfinite = run.finite.stopped();
-    run.print(cat(
-        "stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ", counted(report.global_step, "step"),
-        " · last checkpoint: ", report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
+    run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
+                  counted(report.global_step, "step"), " · last checkpoint: ",
+                  report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
     report.peak_memory = detail::gather_peak_memory(run);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
@@ -235,6 +252,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   const auto failed = [&](Run& run, ExitCode code) {
     if (run.strategy) report.rank = run.rank();
     fill_own(run);
+    if (report.last_checkpoint) impl->remembered = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.stop_reason = "exception";
     report.exit_code = code;
     impl->last_fit = report;
@@ -282,16 +300,26 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
 
 namespace {
 
+// `evaluate` makes the report; one that a signal cuts short says at least where it was.
+template <class Report, class Evaluate>
+void report_of(Report& report, const Run& run, const ChosenCheckpoint& checkpoint, Evaluate evaluate) {
+  const auto place = [&] {
+    report.rank = run.rank();
+    report.run_dir = run.run_dir;
+    report.checkpoint = checkpoint;
+  };
+  place();
+  report = evaluate();
+  place();
+}
+
 template <class Impl>
 EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage stage,
                          std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   EvalReport report;
   const auto signal =
       with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-        report = detail::evaluate(run, stage);
-        report.rank = run.rank();
-        report.run_dir = run.run_dir;
-        report.checkpoint = path;
+        report_of(report, run, path, [&] { return detail::evaluate(run, stage); });
       });
   report.exit_code = exit_code_of(signal, false);
   return report;
@@ -313,10 +341,7 @@ PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSour
   PredictReport report;
   const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint,
                                [&](Run& run, const ChosenCheckpoint& path) {
-                                 report = detail::predict(run);
-                                 report.rank = run.rank();
-                                 report.run_dir = run.run_dir;
-                                 report.checkpoint = path;
+                                 report_of(report, run, path, [&] { return detail::predict(run); });
                                });
   report.exit_code = exit_code_of(signal, false);
   return report;

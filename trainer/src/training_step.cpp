@@ -21,8 +21,9 @@ namespace {
 
 [[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
   throw ConfigError(cat("[trainer.lr_scheduler] ",
-                        monitor_not_logged(config.monitor.value_or(""), run.metric_names()),
-                        " Name one of them (lr_scheduler_monitor in the config), or set strict to false."));
+                        monitor_not_logged(config.monitor.value_or(""), run),
+                        " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less "
+                        "often than the schedule steps? lr_scheduler_frequency is every how many epochs or steps it does."));
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
     } else {
       if (config.strict) refuse_monitor(run, config);
       log::warn("lr_scheduler.monitor_missing",
-                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run.metric_names())));
+                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run)));
       // A plateau schedule stands still; what it is composed with, such as a warm-up, goes on.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
@@ -67,6 +68,7 @@ TrainingStep::TrainingStep(Run& run)
       clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
       counts_tokens_(run.counts_tokens()),
       run_ahead_(run.device()) {
+  GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
   run.debug = debug_ ? &*debug_ : nullptr;
 }
@@ -142,10 +144,12 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
 void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
   Run& run = run_;
-  if (!run.counts_data_wait) return prefetcher_->read_ahead();
-  const auto asked = std::chrono::steady_clock::now();
+  run.reading_ = run.batch_idx_ + 1;
+  const auto asked = run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   prefetcher_->read_ahead();
-  run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+  if (run.counts_data_wait)
+    run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+  run.reading_.reset();
 }
 
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
@@ -206,6 +210,7 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // However many optimizers stepped: one training step.
   if (run.stepped || run.handles.empty()) count_step();
+  run.check_same_steps();
   return output;
 }
 
@@ -228,6 +233,9 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     if (run.world_size() > 1)
       throw DistributedError(
           "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
+    if (handle_)
+      log::warn("trainer.no_loss", cat("training_step returned no loss (", run.where(),
+                                       "): the step leaves this batch out. Return the loss, unless that is meant"));
     return output;
   }
   if (output.loss.numel() != 1)
@@ -247,7 +255,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
     return output;
   }
   run.adds_gradients = true;
-  Tensor loss = output.loss;
+  GradientNorm::forget(module);
+  Tensor loss = run.finite.shown_in_gradients(output.loss);
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
   run.doing_ = "backward";
@@ -265,6 +274,11 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   return output;
 }
 
+namespace {
+/// Ends an optimizer's step from within its closure.
+struct LeftOut {};
+}  // namespace
+
 StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
   Run& run = run_;
   StepOutput first;
@@ -278,16 +292,25 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     run.muted = evaluated;
     if (evaluated) handle_->zero_grad();
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
+    if (left_out_) throw LeftOut();
     if (!output.loss.defined())
       throw Error(cat("[trainer.training_step] ", handle_->optimizer().name(),
                       " needs a loss each time it evaluates the step; training_step returned none."));
     prepare_gradients();
+    if (!makes_step_) throw LeftOut();
     if (!evaluated) first = output;
     evaluated = true;
     // By the loss the optimizer decides on step length and end: all ranks by the same.
     return run.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
-  step_and_zero(closure);
+  left_out_ = false;
+  try {
+    step_and_zero(closure);
+  } catch (const LeftOut&) {
+    // The run ends with the weights of the last evaluation that was finite.
+    run.in_training_step = false;
+    handle_->zero_grad();
+  }
   return first;
 }
 
@@ -303,7 +326,7 @@ void TrainingStep::prepare_gradients() {
   const bool logs_norm = run.options.log_grad_norm;
   Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
   run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
-  if (Tensor clipped = GradientNorm::take(*run.model); clipped.defined()) norm = std::move(clipped);
+  if (Tensor clipped = GradientNorm::take(*run.model, optimizer); clipped.defined()) norm = std::move(clipped);
   if (logs_norm) {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
     run.log("grad_norm", norm, {});

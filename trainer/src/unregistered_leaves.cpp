@@ -1,31 +1,26 @@
 #include "unregistered_leaves.h"
 
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-
 #include <algorithm>
 #include <unordered_set>
 
 #include "fulgur/core/text.h"
+#include "loss_leaves.h"
 #include "run.h"
 
 namespace fulgur::detail {
 namespace {
 
-std::vector<Tensor> leaves_of(const Tensor& loss) {
-  std::vector<Tensor> leaves;
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<torch::autograd::Node*> open;
-  const auto visit = [&](torch::autograd::Node* node) {
-    if (node && seen.insert(node).second) open.push_back(node);
-  };
-  visit(loss.grad_fn().get());
-  while (!open.empty()) {
-    torch::autograd::Node* const node = open.back();
-    open.pop_back();
-    if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node)) leaves.push_back(leaf->variable);
-    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
+// Optimizers took the parameters that there were when they were made.
+void refuse_late_parameters(const Run& run, const std::unordered_set<const void*>& optimized) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : unique_parameters(*run.model)) {
+    const void* const parameter = value.unsafeGetTensorImpl();
+    if (value.requires_grad() && !run.parameters_at_start.contains(parameter) && !optimized.contains(parameter))
+      names.push_back(name);
   }
-  return leaves;
+  if (names.empty()) return;
+  throw Error(cat("[trainer.training_step] registered while training runs, so no optimizer has them: ", join(names),
+                  ". Register layers and parameters in the module's constructor or in configure_model()."));
 }
 
 }  // namespace
@@ -35,10 +30,11 @@ void UnregisteredLeaves::check(const Tensor& loss) {
   if (losses_ == 2 || run_.strategy->devices().size() > 1) return;
   ++losses_;
   std::unordered_set<const void*> known;
-  for (const auto& [name, value] : unique_parameters(*run_.model)) known.insert(value.unsafeGetTensorImpl());
   for (const PlannedOptimizer& planned : run_.plan.optimizers)
     for (const ParamGroup& group : planned.optimizer->groups())
       for (const Tensor& value : group.of_module()) known.insert(value.unsafeGetTensorImpl());
+  refuse_late_parameters(run_, known);
+  for (const auto& [name, value] : unique_parameters(*run_.model)) known.insert(value.unsafeGetTensorImpl());
   for (const auto& [name, value] : run_.batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value)) known.insert(tensor->unsafeGetTensorImpl());
   std::vector<Tensor> unknown = leaves_of(loss);

@@ -28,6 +28,8 @@ class FULGUR_API Callback : public Stateful {
   /// Names the state in checkpoints; two stateful callbacks with one key are a ConfigError. Default: the class name.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
+  /// What a checkpoint keeps of this callback: rank 0's, which a resume gives to all ranks. What each rank has of its own
+  /// is gathered in `on_save_checkpoint`, by `run.collectives()`.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 

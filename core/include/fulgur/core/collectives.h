@@ -21,8 +21,9 @@ class FULGUR_API PendingReduction {
   virtual std::vector<int64_t> take() = 0;
 };
 
-/// Communication between the ranks of a run. Every function must be called by all ranks in the same order; in a world
-/// of one each is the identity and costs nothing.
+/// Communication between the ranks of a run. Every function must be called by all ranks in the same order, else the run
+/// ends with exit code 5, at once or after the strategy's timeout; in a world of one each is the identity and costs
+/// nothing.
 class FULGUR_API Collectives {
  public:
   virtual ~Collectives();

@@ -239,7 +239,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   friend struct GradientNorm;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_before_evaluation_;
   Tensor root_gradient_;  // 1, of the loss's kind: where backward begins
-  Tensor clipped_norm_;   // of the last clip_gradients
+  std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // before clip_gradients, of gradients as they are
+  bool notes_norms_ = false;                                        // also where values are clipped
   void enter_evaluation();
   void leave_evaluation();
   RunContext* run_ = nullptr;
@@ -256,10 +257,15 @@ O& LightningModule::optimizers(size_t index) const {
               " is of another class: " + optimizers(index).optimizer().name() + ".");
 }
 
-/// The norm that a module's `clip_gradients` came upon; for the Trainer, which need not compute it a second time.
+/// The norms of gradients before a module's `clip_gradients` changed them; for the Trainer, which need not compute them
+/// a second time, and cannot after values were clipped.
 struct GradientNorm {
-  /// Undefined where nothing was clipped by norm since the last call.
-  static Tensor take(LightningModule& module) { return std::exchange(module.clipped_norm_, {}); }
+  /// That of the optimizer's gradients; undefined where they were not clipped since the last call.
+  FULGUR_API static Tensor take(LightningModule& module, const Optimizer& optimizer);
+  /// Gradients are others now.
+  static void forget(LightningModule& module) { module.clipped_norms_.clear(); }
+  /// From now on clipping by value notes the norm as well.
+  static void note_also_of_values(LightningModule& module, bool on) { module.notes_norms_ = on; }
 };
 
 /// Thrown by the default `validation_step`, `test_step` and `predict_step`.

@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "fulgur/core/export.h"
+#include "fulgur/core/run_context.h"
 
 namespace fulgur {
 
 /// `monitor 'val_los' was not logged; there are: val_loss; did you mean 'val_loss'?`: a whole sentence.
 FULGUR_API std::string monitor_not_logged(std::string_view monitor, const std::vector<std::string>& names);
+/// The same for the metrics of a fit, with why none is of validation where that is so.
+FULGUR_API std::string monitor_not_logged(std::string_view monitor, const RunContext& run);
 
 /// Whether `monitor` is a misspelt name of a metric of validation, all of which are `names`. Only if that is sure, as a
 /// metric may come from training, or be logged every few epochs: it begins with the same word as one of the names

@@ -63,8 +63,8 @@ class FULGUR_API RunContext {
   /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
   virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
   virtual int64_t num_loaders(Stage stage) const = 0;
-  /// Optimizer steps of the whole fit, those of earlier parts of it included, by the accumulation factor of now; nothing
-  /// where unknown: a loader without a length and no `max_steps`, or no limit at all.
+  /// Optimizer steps of the whole fit, those of earlier parts of it included, by the accumulation factor of now;
+  /// nothing where unknown: a loader without a length and no `max_steps`, or no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
   /// Epoch and step limits of the fit; nothing where there is none.
   virtual std::optional<int64_t> max_epochs() const = 0;
@@ -88,7 +88,7 @@ class FULGUR_API RunContext {
   /// All that this process computes on, `device()` first.
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual Collectives& collectives() = 0;
-  /// Averages the gradients of `optimizer` over all ranks; see Strategy::sync_gradients.
+  /// Averages the gradients of `optimizer` over all ranks, all of which call it; see Strategy::sync_gradients.
   virtual void sync_gradients(Optimizer& optimizer) = 0;
 
   virtual LightningModule& module() = 0;
@@ -149,15 +149,17 @@ class FULGUR_API RunContext {
   /// `32-true`, `bf16-mixed`.
   virtual std::string precision_name() const = 0;
 
-  /// From the next window on, `count` batches make one optimizer step.
+  /// From the next window on, `count` batches make one optimizer step. All ranks must call it, at the same batch.
   virtual void set_accumulation(int64_t count) = 0;
   virtual int64_t accumulation() const = 0;
-  /// Ends the fit at the end of this step, or once `min_epochs` and `min_steps` are reached.
+  /// Ends the fit at the end of this step, or once `min_epochs` and `min_steps` are reached. Any rank may ask; several
+  /// stop together at the step after their next agreement, about a second later (`trainer.agree_every`).
   virtual void request_stop(std::string reason) = 0;
   virtual bool stop_requested() const = 0;
-  /// A checkpoint at the end of this step (or epoch, or validation); returns its ticket.
+  /// A checkpoint at the end of this step (or epoch, or validation); returns its ticket. All ranks must ask for it at
+  /// the same step: they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
-  /// Removes a published checkpoint that this owner keeps no more; done after the next one is safe.
+  /// Removes a published checkpoint that this owner keeps no more; done after the next one is safe. All ranks call it.
   virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 

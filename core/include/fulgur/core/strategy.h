@@ -89,7 +89,8 @@ class FULGUR_API Strategy {
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
   /// Before each evaluation: what ranks keep of their own is made the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
-  /// What the results depend on beside weights and optimizers, to the last bit.
+  /// What the results depend on beside weights and optimizers, to the last bit; of each rank. A resume over another
+  /// number of ranks gives rank 0's to all.
   virtual StateTree state() const { return {}; }
   virtual void load_state(const StateTree& /*state*/) {}
   /// Brings the batch to its device, through the transfer hooks: those of `data` where there is a data module, which by

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fulgur/core/options.h"
+#include "fulgur/core/same_ranks.h"
 #include "fulgur/core/strategy.h"
 #include "fulgur/strategies/process_group.h"
 
@@ -12,11 +13,12 @@ namespace fulgur {
 
 namespace detail {
 class GradientReducer;
-}
+class UnsyncedGradients;
+}  // namespace detail
 
 /// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients
 /// are averaged while backward still computes (LibTorch's c10d::Reducer).
-class FULGUR_API DdpStrategy final : public Strategy {
+class FULGUR_API DdpStrategy final : public Strategy, public SameRanks {
  public:
   struct FULGUR_API Options {
     std::string process_group_backend = "auto";
@@ -63,9 +65,12 @@ class FULGUR_API DdpStrategy final : public Strategy {
   /// Throws a DistributedError that names parameters without a gradient.
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void sync_gradients(Optimizer& optimizer) override;
+  /// Throws a DistributedError for gradients of manual backwards that were not exchanged.
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override;
   /// Every `check_replicas_every` steps, throws a DistributedError that names the weights that differ between ranks.
   void after_step(LightningModule& module, int64_t global_step) override;
+  void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+                        int64_t global_step) override;
   /// Exchanges are recorded too; the reducers are made again, on the stream that records.
   std::unique_ptr<GraphCapture> make_graph_capture() override;
   /// The buckets of the reducers: with three ranks and more the last bits of a sum depend on them.
@@ -77,7 +82,9 @@ class FULGUR_API DdpStrategy final : public Strategy {
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
-  void check_replicas(LightningModule& module, int64_t global_step);
+  /// Whether this rank's buffers are others than rank 0's, and the next forward wants them so.
+  bool has_own_buffers() const;
+  void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
 
   Options options_;
@@ -90,8 +97,10 @@ class FULGUR_API DdpStrategy final : public Strategy {
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
+  std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< of manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
+  std::vector<Tensor> kept_buffers_;  // of the running window, while an evaluation has rank 0's
 };
 
 }  // namespace fulgur

@@ -1,0 +1,17 @@
+#include "schedule_keys.h"
+
+#include <algorithm>
+#include <array>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+
+std::optional<std::string> hint_for_schedule_key(std::string_view key) {
+  static constexpr std::array<std::string_view, 5> kBeside{"interval", "frequency", "monitor", "strict", "name"};
+  if (std::ranges::find(kBeside, key) == kBeside.end()) return std::nullopt;
+  return cat("of a config, write `lr_scheduler_", key,
+             "` at the top, beside `lr_scheduler`; in C++ it is in SchedulerConfig");
+}
+
+}  // namespace fulgur::detail

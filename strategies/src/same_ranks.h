@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "fulgur/core/collectives.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/optimizer_handle.h"
+
+namespace fulgur::detail {
+
+/// What ranks of a data-parallel run must have in common.
+struct RankState {
+  LightningModule& module;
+  std::vector<const Optimizer*> optimizers;
+  std::vector<int64_t> optimizer_steps;  ///< one for each; empty: not compared
+  int64_t global_step = 0;
+};
+
+/// Compares weights bit by bit, learning rates and counts of steps over all ranks, each of which must call it; they
+/// exchange a few integers. Throws a DistributedError on all of them that names what differs, the ranks and what may be
+/// the cause.
+void check_same_ranks(Collectives& collectives, const RankState& state);
+
+}  // namespace fulgur::detail
