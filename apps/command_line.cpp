@@ -21,11 +21,11 @@ constexpr const char* kFooter = R"(Overrides of the config, before or after the 
 Exit codes: 0 ok, 1 other, 2 usage or config, 3 data, 4 checkpoint, 5 distributed, 6 non-finite loss,
   75 stopped with a checkpoint, 130 interrupted, 143 terminated.)";
 
-struct Verb {
+struct VerbHelp {
   const char* name;
   const char* doc;
 };
-constexpr Verb kRuns[] = {{"fit", "Train a model"},
+constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                           {"validate", "Evaluate on the validation data"},
                           {"test", "Evaluate on the test data"},
                           {"predict", "Write predictions"},
@@ -204,7 +204,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     if (option.value != nullptr) app.add_flag(std::string("--") + option.name, option.doc);
     else app.add_option(std::string("--") + option.name, option.doc)->type_name("WHAT");
   }
-  for (const Verb& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
+  for (const VerbHelp& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
   CLI::App* describe =
       app.add_subcommand("describe", "Show a component's options (also: config, trainer)")->fallthrough();

@@ -8,6 +8,7 @@
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text.h"
+#include "json_text.h"
 #include "print.h"
 
 namespace fulgur::cli {
@@ -53,9 +54,6 @@ Json json_of(const std::vector<TensorInfo>& tensors) {
   for (const TensorInfo& tensor : tensors) out.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
   return out;
 }
-
-/// Paths are not ours: bytes that are no UTF-8 are replaced rather than refused.
-std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 std::map<std::string, double> metrics_of(const StateTree& state) {
   std::map<std::string, double> metrics;
@@ -147,7 +145,7 @@ ExitCode inspect_file(const fs::path& path, bool as_json) {
   for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, dtype_text(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
   const std::string format = file.format == WeightsFormat::pytorch ? "pt" : "safetensors";
   if (as_json) {
-    print(dump(Json{{"path", path.string()}, {"format", format}, {"tensors", json_of(tensors)}, {"aliases", file.aliases}, {"left_out", file.left_out}}));
+    print(json_text(Json{{"path", path.string()}, {"format", format}, {"tensors", json_of(tensors)}, {"aliases", file.aliases}, {"left_out", file.left_out}}));
     return ExitCode::ok;
   }
   Rows rows;
@@ -165,7 +163,7 @@ ExitCode inspect(const CommandLine& command) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return inspect_file(path, command.json);
   const CheckpointInspection found = inspect_checkpoint(path);
-  print(command.json ? dump(json_of(found)) : text_of(found));
+  print(command.json ? json_text(json_of(found)) : text_of(found));
   return found.report.ok() ? ExitCode::ok : ExitCode::checkpoint;
 }
 

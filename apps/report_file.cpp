@@ -9,6 +9,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "json_text.h"
 
 namespace fulgur::cli {
 
@@ -45,9 +46,6 @@ Json start(const std::string& verb, ExitCode code) {
   return Json{{"verb", verb}, {"exit_code", static_cast<int>(code)}};
 }
 
-/// Paths and metric names are not ours: bytes that are no UTF-8 are replaced rather than refused.
-std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 std::filesystem::path temporary_of(const std::filesystem::path& path) {
   return path.string() + cat(".tmp", ::getpid());
 }
@@ -65,7 +63,7 @@ std::string report_json(const std::string& verb, const FitReport& report) {
   json["run_dir"] = path_of(report.run_dir);
   json["last_checkpoint"] = path_of(report.last_checkpoint);
   json["best_checkpoint"] = path_of(report.best_checkpoint);
-  return dump(json);
+  return json_text(json);
 }
 
 std::string report_json(const std::string& verb, const EvalReport& report) {
@@ -80,7 +78,7 @@ std::string report_json(const std::string& verb, const EvalReport& report) {
   json["seconds"] = number(report.seconds);
   json["run_dir"] = path_of(report.run_dir);
   json["checkpoint"] = path_of(report.checkpoint);
-  return dump(json);
+  return json_text(json);
 }
 
 std::string report_json(const std::string& verb, const PredictReport& report) {
@@ -90,7 +88,7 @@ std::string report_json(const std::string& verb, const PredictReport& report) {
   json["samples"] = report.samples;
   json["run_dir"] = path_of(report.run_dir);
   json["checkpoint"] = path_of(report.checkpoint);
-  return dump(json);
+  return json_text(json);
 }
 
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
@@ -107,7 +105,7 @@ std::string failure_json(const std::string& verb, ExitCode code, std::string_vie
   json["run_dir"] = path_of(run_dir);
   json["last_checkpoint"] = path_of(target("last.ckpt"));
   json["best_checkpoint"] = path_of(target("best.ckpt"));
-  return dump(json);
+  return json_text(json);
 }
 
 void check_report_path(const std::filesystem::path& path) {

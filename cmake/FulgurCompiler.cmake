@@ -9,6 +9,10 @@ target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(fulgur_warnings INTERFACE -Wno-restrict)
 endif()
+# In a unity build, g++ takes each source for a header of the one that includes it.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
+  target_compile_options(fulgur_warnings INTERFACE -Wno-subobject-linkage)
+endif()
 if(FULGUR_WARNINGS_AS_ERRORS)
   target_compile_options(fulgur_warnings INTERFACE -Werror)
 endif()

@@ -63,7 +63,7 @@ void ChromeTrace::stop(RunContext* run) noexcept {
   }
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_chrome_trace =
     Registry<Callback>::add<ChromeTrace>("ChromeTrace", "Writes what happens in a few training steps as a Chrome trace, for each rank.");
 
 }  // namespace fulgur

@@ -64,7 +64,7 @@ void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, 
   if (machine.total > 0) log(run, "memory_percent", 100 * (1 - static_cast<double>(machine.available) / static_cast<double>(machine.total)));
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_device_stats_monitor =
     Registry<Callback>::add<DeviceStatsMonitor>("DeviceStatsMonitor", "Logs memory of the device, and load and memory of the process.");
 
 }  // namespace fulgur

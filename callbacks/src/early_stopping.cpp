@@ -131,7 +131,7 @@ void EarlyStopping::tell(RunContext& run, const std::string& message) const {
   if (run.is_global_zero() || !options_.log_rank_zero_only) log::info(cat(rank, "EarlyStopping: ", message));
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_early_stopping =
     Registry<Callback>::add<EarlyStopping>("EarlyStopping", "Stops a fit whose monitored metric gets no better.");
 
 }  // namespace fulgur

@@ -67,7 +67,7 @@ std::vector<std::string> LearningRateMonitor::keys() const {
   return keys;
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_learning_rate_monitor =
     Registry<Callback>::add<LearningRateMonitor>("LearningRateMonitor", "Logs the learning rates of all parameter groups.");
 
 }  // namespace fulgur

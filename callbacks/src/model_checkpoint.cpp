@@ -296,7 +296,7 @@ void ModelCheckpoint::on_checkpoint_failed(RunContext&, const CheckpointInfo& in
   best_score_ = kept_.empty() ? std::nullopt : std::optional(kept_.front().score);
 }
 
-[[maybe_unused]] static const bool registered = Registry<Callback>::add<ModelCheckpoint>(
+[[maybe_unused]] static const bool registered_model_checkpoint = Registry<Callback>::add<ModelCheckpoint>(
     "ModelCheckpoint", "Writes checkpoints by time, step or epoch and keeps the best of them.");
 
 }  // namespace fulgur

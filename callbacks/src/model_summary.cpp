@@ -173,7 +173,7 @@ void ModelSummary::on_fit_start(RunContext& run) {
   if (const std::string line = bytes_per_parameter(run); !line.empty()) run.print(line);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_model_summary =
     Registry<Callback>::add<ModelSummary>("ModelSummary", "Prints the layers and their parameters when a fit begins.");
 
 }  // namespace fulgur

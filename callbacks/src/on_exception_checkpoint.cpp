@@ -68,7 +68,7 @@ void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
   for (const fs::path& path : written()) run.release_checkpoint(path, state_key());
 }
 
-[[maybe_unused]] static const bool registered = Registry<Callback>::add<OnExceptionCheckpoint>(
+[[maybe_unused]] static const bool registered_on_exception_checkpoint = Registry<Callback>::add<OnExceptionCheckpoint>(
     "OnExceptionCheckpoint", "Writes a checkpoint when a fit fails, from which the next one goes on.");
 
 }  // namespace fulgur

@@ -284,7 +284,7 @@ void ProgressBar::on_predict_start(RunContext& run) { begin_evaluation(run, "Pre
 void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
 void ProgressBar::on_predict_end(RunContext& run) { end(run); }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_progress_bar =
     Registry<Callback>::add<ProgressBar>("ProgressBar", "Shows the progress of a run on stderr, as a bar or as lines.");
 
 }  // namespace fulgur

@@ -151,7 +151,7 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   run.log("data_wait_share", window.data_wait_s / host_seconds, of_all);
 }
 
-[[maybe_unused]] static const bool registered = Registry<Callback>::add<ThroughputMonitor>(
+[[maybe_unused]] static const bool registered_throughput_monitor = Registry<Callback>::add<ThroughputMonitor>(
     "ThroughputMonitor", "Logs batches, samples, tokens and FLOP/s a second, and how long training waits for data.");
 
 }  // namespace fulgur

@@ -78,7 +78,7 @@ void Timer::on_test_end(RunContext& run) { finish(run, Stage::test); }
 void Timer::on_predict_start(RunContext& run) { begin(run, Stage::predict); }
 void Timer::on_predict_end(RunContext& run) { finish(run, Stage::predict); }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_timer =
     Registry<Callback>::add<Timer>("Timer", "Measures stages and ends a fit whose training took too long.");
 
 }  // namespace fulgur

@@ -16,7 +16,7 @@ constexpr std::string_view kHashField = "\n\"manifest_xxh3_64\": \"";
 constexpr std::string_view kEnd = "\"\n}\n";
 constexpr size_t kTailBytes = 16 + kEnd.size();
 
-[[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.manifest] " + what); }
+[[noreturn]] void bad_manifest(const std::string& what) { throw CheckpointError("[checkpoint.manifest] " + what); }
 
 // One line a part.
 std::string to_text(const FileRecord& record) {
@@ -31,12 +31,12 @@ std::string to_text(const FileRecord& record) {
 
 uint64_t read_hash(const Json& json) {
   const auto hash = hash_from_text(json.at("xxh3_64").get<std::string>());
-  if (!hash) bad("it is damaged: a hash is not 16 hexadecimal digits.");
+  if (!hash) bad_manifest("it is damaged: a hash is not 16 hexadecimal digits.");
   return *hash;
 }
 
 uint64_t read_size(const Json& json) {
-  if (!json.at("bytes").is_number_unsigned()) bad("it is damaged: a size is no whole number.");
+  if (!json.at("bytes").is_number_unsigned()) bad_manifest("it is damaged: a size is no whole number.");
   return json.at("bytes").get<uint64_t>();
 }
 
@@ -45,10 +45,10 @@ FileRecord read_record(const std::string& name, const Json& json) {
   uint64_t end = 0;
   for (const Json& item : json.at("parts")) {
     FilePart part{item.at("name").get<std::string>(), read_size(item), read_hash(item)};
-    if (__builtin_add_overflow(end, part.bytes, &end) || end > record.bytes) bad(cat("it is damaged: the parts of ", name, " are larger than the file."));
+    if (__builtin_add_overflow(end, part.bytes, &end) || end > record.bytes) bad_manifest(cat("it is damaged: the parts of ", name, " are larger than the file."));
     record.parts.push_back(std::move(part));
   }
-  if (end != record.bytes || record.parts.empty()) bad(cat("it is damaged: the parts of ", name, " are not the whole file."));
+  if (end != record.bytes || record.parts.empty()) bad_manifest(cat("it is damaged: the parts of ", name, " are not the whole file."));
   return record;
 }
 
@@ -69,11 +69,11 @@ Manifest read_fields(const Json& json) {
   for (const auto& [name, record] : json.at("files").items()) {
     // Other names could point out of the folder.
     if (name != kModelFile && name != kOptimizerFile && name != kStateFile && name != kStateTensorsFile)
-      bad(cat("it names the file '", escape_controls(name.substr(0, 200)), "', which no checkpoint has."));
+      bad_manifest(cat("it names the file '", escape_controls(name.substr(0, 200)), "', which no checkpoint has."));
     manifest.files.emplace(name, read_record(name, record));
   }
   for (const char* name : {kModelFile, kOptimizerFile, kStateFile})
-    if (!manifest.files.contains(name)) bad(cat("it is damaged: it does not name ", name, "."));
+    if (!manifest.files.contains(name)) bad_manifest(cat("it is damaged: it does not name ", name, "."));
   return manifest;
 }
 
@@ -92,7 +92,7 @@ std::string claimed_writer(const Json& json) {
 // Deep nesting is refused while it is read.
 Json parse(std::string_view text) {
   const auto shallow = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > 16) bad("it is damaged: nested too deeply.");
+    if (depth > 16) bad_manifest("it is damaged: nested too deeply.");
     return true;
   };
   return Json::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
@@ -120,7 +120,7 @@ std::string manifest_to_text(const Manifest& manifest) {
       separator = ",\n";
     }
   } catch (const Json::exception&) {
-    bad("a text of the origin, or the name of a tensor, is not UTF-8.");
+    bad_manifest("a text of the origin, or the name of a tensor, is not UTF-8.");
   }
   text += "\n},";
   text += kHashField;
@@ -133,17 +133,17 @@ Manifest manifest_from_text(std::string_view text) {
   const int64_t version = claimed_version(json);
   // Said first: a newer format may hash itself in another way.
   if (version > kCheckpointFormat)
-    bad(cat("it has format version ", version, ", written by ", claimed_writer(json), "; this program (Fulgur ", fulgur_version(), ") reads format versions <= ",
+    bad_manifest(cat("it has format version ", version, ", written by ", claimed_writer(json), "; this program (Fulgur ", fulgur_version(), ") reads format versions <= ",
             kCheckpointFormat, ". Use a newer version of Fulgur, or another checkpoint if this one is damaged."));
   if (text.size() < kTailBytes || !text.ends_with(kEnd) || !text.substr(0, text.size() - kTailBytes).ends_with(kHashField))
-    bad(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is no JSON." : "."));
+    bad_manifest(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is no JSON." : "."));
   const auto hash = hash_from_text(text.substr(text.size() - kTailBytes, 16));
-  if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes))) bad("it is damaged: it is not as it was written (its hash differs).");
+  if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes))) bad_manifest("it is damaged: it is not as it was written (its hash differs).");
   try {
-    if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1) bad("it is not the manifest of a checkpoint.");
+    if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1) bad_manifest("it is not the manifest of a checkpoint.");
     return read_fields(json);
   } catch (const Json::exception&) {
-    bad("it is damaged: a field is missing or has another kind.");
+    bad_manifest("it is damaged: a field is missing or has another kind.");
   }
 }
 

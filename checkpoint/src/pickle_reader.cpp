@@ -7,14 +7,13 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "safetensors_header.h"
+#include "shown_name.h"
 #include "state_dict_pickle.h"
 
 namespace fulgur::detail {
 namespace {
 
-[[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.pytorch] damaged pickle: " + what + "."); }
-
-std::string shown(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
+[[noreturn]] void bad_pickle(const std::string& what) { throw CheckpointError("[checkpoint.pytorch] damaged pickle: " + what + "."); }
 
 enum class Kind : uint8_t { none, boolean, integer, real, text, tuple, list, dict, object, function, storage_class, dtype, storage, tensor };
 
@@ -57,21 +56,21 @@ class Machine {
   explicit Machine(std::string_view pickle) : rest_(pickle) {}
 
   PickledStateDict run() {
-    if (rest_.size() < 2 || rest_[0] != '\x80') bad("it does not begin as one");
+    if (rest_.size() < 2 || rest_[0] != '\x80') bad_pickle("it does not begin as one");
     rest_.remove_prefix(1);
     if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
       throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocols 2 to 5 can be read; the file has protocol ",
                                 protocol, ". Save it with torch.save(…, pickle_protocol=2)."));
     while (step()) {}
-    if (!rest_.empty()) bad(cat(rest_.size(), " bytes stand behind its end"));
-    if (stack_.size() != 1 || !marks_.empty()) bad("its end leaves more or less than one value");
+    if (!rest_.empty()) bad_pickle(cat(rest_.size(), " bytes stand behind its end"));
+    if (stack_.size() != 1 || !marks_.empty()) bad_pickle("its end leaves more or less than one value");
     return state_dict(stack_.back());
   }
 
  private:
   // Bytes -------------------------------------------------------------------------------------------------------------
   std::string_view take(uint64_t bytes) {
-    if (bytes > rest_.size()) bad(cat("it is cut off: ", bytes, " bytes are to follow, ", rest_.size(), " do"));
+    if (bytes > rest_.size()) bad_pickle(cat("it is cut off: ", bytes, " bytes are to follow, ", rest_.size(), " do"));
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -85,7 +84,7 @@ class Machine {
   }
   std::string_view line() {
     const size_t end = rest_.substr(0, kMaxNameBytes).find('\n');
-    if (end == std::string_view::npos) bad("a name of code has no end");
+    if (end == std::string_view::npos) bad_pickle("a name of code has no end");
     const std::string_view text = take(end);
     take(1);
     return text;
@@ -93,13 +92,13 @@ class Machine {
 
   // Stack -------------------------------------------------------------------------------------------------------------
   Id make(Value value) {
-    if (values_.size() >= kMaxPickleValues) bad(cat("it has more than ", kMaxPickleValues, " values"));
+    if (values_.size() >= kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     values_.push_back(std::move(value));
     return static_cast<Id>(values_.size() - 1);
   }
   void push(Id id) {
     // What the memo gives back is no new value.
-    if (stack_.size() >= kMaxPickleValues) bad(cat("it has more than ", kMaxPickleValues, " values"));
+    if (stack_.size() >= kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     stack_.push_back(id);
   }
   void push(Kind kind, int64_t number_of = 0, std::string_view text = {}) { push(make({kind, number_of, text, {}})); }
@@ -111,17 +110,17 @@ class Machine {
   }
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   Id pop() {
-    if (stack_.size() <= floor()) bad("a value is missing");
+    if (stack_.size() <= floor()) bad_pickle("a value is missing");
     const Id id = stack_.back();
     stack_.pop_back();
     return id;
   }
   Id top() const {
-    if (stack_.size() <= floor()) bad("a value is missing");
+    if (stack_.size() <= floor()) bad_pickle("a value is missing");
     return stack_.back();
   }
   std::vector<Id> pop_to_mark() {
-    if (marks_.empty()) bad("a mark is missing");
+    if (marks_.empty()) bad_pickle("a mark is missing");
     std::vector<Id> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
     stack_.resize(marks_.back());
     marks_.pop_back();
@@ -135,18 +134,18 @@ class Machine {
   }
   void append(Kind kind, const std::vector<Id>& items) {
     Value& target = values_[top()];
-    if (target.kind != kind || (kind == Kind::dict && items.size() % 2 != 0)) bad(cat("values are added to ", kind_text(target.kind)));
+    if (target.kind != kind || (kind == Kind::dict && items.size() % 2 != 0)) bad_pickle(cat("values are added to ", kind_text(target.kind)));
     // A list may be added to itself through the memo, again and again.
-    if ((added_ += items.size()) > 2 * kMaxPickleValues) bad(cat("it has more than ", kMaxPickleValues, " values"));
+    if ((added_ += items.size()) > 2 * kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
   void remember(uint64_t index) {
-    if (index >= kMaxPickleValues) bad(cat("it remembers a value as number ", index, "; at most ", kMaxPickleValues, " are allowed"));
+    if (index >= kMaxPickleValues) bad_pickle(cat("it remembers a value as number ", index, "; at most ", kMaxPickleValues, " are allowed"));
     memo_[static_cast<Id>(index)] = top();
   }
   void recall(uint64_t index) {
     const auto found = index < kMaxPickleValues ? memo_.find(static_cast<Id>(index)) : memo_.end();
-    if (found == memo_.end()) bad(cat("it recalls value ", index, ", which it never had"));
+    if (found == memo_.end()) bad_pickle(cat("it recalls value ", index, ", which it never had"));
     push(found->second);
   }
 
@@ -156,7 +155,7 @@ class Machine {
     switch (code) {
       case '.': return false;
       case '(':
-        if (marks_.size() >= kMaxPickleDepth) bad(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
+        if (marks_.size() >= kMaxPickleDepth) bad_pickle(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
         marks_.push_back(stack_.size());
         break;
       case 'N': push_constant(Kind::none); break;
@@ -179,7 +178,7 @@ class Machine {
       // A frame says how many bytes belong together, which matters to who reads a stream.
       case 0x95:
         if (const uint64_t bytes = number(8); bytes > rest_.size())
-          bad(cat("it is cut off: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
+          bad_pickle(cat("it is cut off: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
         break;
       case '}': push(Kind::dict); break;
       case ']': push(Kind::list); break;
@@ -224,7 +223,7 @@ class Machine {
         const Value &name = values_[pop()], &module = values_[pop()];
         if (name.kind != Kind::text || module.kind != Kind::text ||
             std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
-          bad("a name of code is no text");
+          bad_pickle("a name of code is no text");
         global(module.text, name.text);
         break;
       }
@@ -233,7 +232,7 @@ class Machine {
       case 'b': build(); break;
       default: {
         static constexpr char kDigits[] = "0123456789abcdef";
-        bad(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15], " is none that torch.save writes for a state dict"));
+        bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15], " is none that torch.save writes for a state dict"));
       }
     }
     return true;
@@ -253,7 +252,7 @@ class Machine {
 
   void text(uint64_t bytes) {
     const std::string_view text = take(bytes);
-    if (!is_utf8(text)) bad("a text is not UTF-8");
+    if (!is_utf8(text)) bad_pickle("a text is not UTF-8");
     push(Kind::text, 0, text);
   }
 
@@ -273,7 +272,7 @@ class Machine {
       if (name == kTorchDtypes[i].name) return push(Kind::dtype, static_cast<int64_t>(i));
       if (!name.empty() && name == kTorchDtypes[i].storage) return push(Kind::storage_class, static_cast<int64_t>(i));
     }
-    throw CheckpointError(cat("[checkpoint.pytorch] the file names ", shown(cat(module, ".", name)),
+    throw CheckpointError(cat("[checkpoint.pytorch] the file names ", shown_name(cat(module, ".", name)),
                               "; a state dict of plain tensors needs no such thing, and code of a file is never run. "
                               "Save the state dict alone: torch.save(model.state_dict(), FILE)."));
   }
@@ -283,17 +282,17 @@ class Machine {
     const auto is = [&](size_t i, Kind kind) { return values_[id.items[i]].kind == kind; };
     if (id.kind != Kind::tuple || id.items.size() != 5 || !is(0, Kind::text) || values_[id.items[0]].text != "storage" || !is(1, Kind::storage_class) ||
         !is(2, Kind::text) || !is(3, Kind::text) || !is(4, Kind::integer))
-      bad("a storage is not described as torch.save does it");
+      bad_pickle("a storage is not described as torch.save does it");
     const int64_t dtype = values_[id.items[1]].number, count = values_[id.items[4]].number;
     PickledStorage storage{std::string(values_[id.items[2]].text), dtype < 0 ? nullptr : &kTorchDtypes[static_cast<size_t>(dtype)], 0};
-    if (storage.key.size() > 100) bad("the name of a storage is longer than 100 bytes");
+    if (storage.key.size() > 100) bad_pickle("the name of a storage is longer than 100 bytes");
     if (count < 0 || __builtin_mul_overflow(static_cast<uint64_t>(count), dtype < 0 ? 1 : storage.dtype->bytes, &storage.bytes))
-      bad(cat("storage ", shown(storage.key), " has ", count, " elements"));
+      bad_pickle(cat("storage ", shown_name(storage.key), " has ", count, " elements"));
     const auto [found, is_new] = storages_.emplace(storage.key, out_.storages.size());
     if (is_new) {
       out_.storages.push_back(std::move(storage));
     } else if (const PickledStorage& known = out_.storages[found->second]; known.dtype != storage.dtype || known.bytes != storage.bytes) {
-      bad(cat("storage ", shown(storage.key), " is described in two ways"));
+      bad_pickle(cat("storage ", shown_name(storage.key), " is described in two ways"));
     }
     push(Kind::storage, static_cast<int64_t>(found->second));
   }
@@ -301,20 +300,20 @@ class Machine {
   void reduce() {
     const Id arguments = pop(), function = pop();
     if (values_[function].kind != Kind::function || values_[arguments].kind != Kind::tuple)
-      bad(cat(kind_text(values_[function].kind), " is called, which is no function that a state dict needs"));
+      bad_pickle(cat(kind_text(values_[function].kind), " is called, which is no function that a state dict needs"));
     const auto called = static_cast<Function>(values_[function].number);
     if (called == Function::plain) return push(Kind::object);
-    if (values_[arguments].items.size() > kMaxArguments) bad("a function gets more arguments than torch.save gives any");
+    if (values_[arguments].items.size() > kMaxArguments) bad_pickle("a function gets more arguments than torch.save gives any");
     // A copy: what is made of them moves the values.
     const std::vector<Id> items = values_[arguments].items;
     switch (called) {
       case Function::ordered_dict:
-        if (!items.empty()) bad("an OrderedDict is made with arguments");
+        if (!items.empty()) bad_pickle("an OrderedDict is made with arguments");
         return push(Kind::dict);
       case Function::rebuild_tensor_v2: return rebuild_tensor(items, false);
       case Function::rebuild_tensor_v3: return rebuild_tensor(items, true);
       case Function::rebuild_parameter:
-        if (items.size() != 3 || values_[items[0]].kind != Kind::tensor) bad("a parameter is not described as torch.save does it");
+        if (items.size() != 3 || values_[items[0]].kind != Kind::tensor) bad_pickle("a parameter is not described as torch.save does it");
         return push(items[0]);
       case Function::plain: break;
     }
@@ -323,9 +322,9 @@ class Machine {
   std::vector<int64_t> sizes(Id id) {
     const Value& tuple = values_[id];
     std::vector<int64_t> out;
-    if (tuple.kind != Kind::tuple || tuple.items.size() > kMaxDimensions) bad("a tensor's shape is no tuple of at most 64 sizes");
+    if (tuple.kind != Kind::tuple || tuple.items.size() > kMaxDimensions) bad_pickle("a tensor's shape is no tuple of at most 64 sizes");
     for (const Id item : tuple.items) {
-      if (values_[item].kind != Kind::integer || values_[item].number < 0) bad("a tensor's shape or strides have something that is no size");
+      if (values_[item].kind != Kind::integer || values_[item].number < 0) bad_pickle("a tensor's shape or strides have something that is no size");
       out.push_back(values_[item].number);
     }
     return out;
@@ -337,18 +336,18 @@ class Machine {
     const auto is = [&](size_t i, Kind kind) { return values_[items[i]].kind == kind; };
     if ((items.size() != count && items.size() != count + 1) || !is(0, Kind::storage) || !is(1, Kind::integer) || !is(4, Kind::boolean) ||
         !is(5, Kind::dict) || !values_[items[5]].items.empty() || (with_dtype && !is(6, Kind::dtype)))
-      bad("a tensor is not described as torch.save does it");
+      bad_pickle("a tensor is not described as torch.save does it");
     PickledTensor tensor;
     if (items.size() > count) read_metadata(items[count], tensor);
     tensor.storage = static_cast<size_t>(values_[items[0]].number);
     const PickledStorage& storage = out_.storages[tensor.storage];
     tensor.dtype = with_dtype ? &kTorchDtypes[static_cast<size_t>(values_[items[6]].number)] : storage.dtype;
-    if (tensor.dtype == nullptr || (storage.dtype != nullptr && storage.dtype != tensor.dtype)) bad("a tensor's dtype is not that of its storage");
+    if (tensor.dtype == nullptr || (storage.dtype != nullptr && storage.dtype != tensor.dtype)) bad_pickle("a tensor's dtype is not that of its storage");
     tensor.offset = values_[items[1]].number;
     tensor.sizes = sizes(items[2]);
     tensor.strides = sizes(items[3]);
     check_bounds(tensor, storage);
-    if (tensors_.size() >= kMaxTensors) bad(cat("more than ", kMaxTensors, " tensors"));
+    if (tensors_.size() >= kMaxTensors) bad_pickle(cat("more than ", kMaxTensors, " tensors"));
     tensors_.push_back(std::move(tensor));
     push(Kind::tensor, static_cast<int64_t>(tensors_.size() - 1));
   }
@@ -356,19 +355,19 @@ class Machine {
   // What torch keeps of a view that is to be conjugated or negated: {'conj': True}, {'neg': True}.
   void read_metadata(Id id, PickledTensor& tensor) {
     const Value& metadata = values_[id];
-    if (metadata.kind != Kind::dict) bad("a tensor is not described as torch.save does it");
+    if (metadata.kind != Kind::dict) bad_pickle("a tensor is not described as torch.save does it");
     for (size_t i = 0; i < metadata.items.size(); i += 2) {
       const Value &key = values_[metadata.items[i]], &value = values_[metadata.items[i + 1]];
       const bool known =
           key.kind == Kind::text && value.kind == Kind::boolean && (key.text == "conj" || key.text == "neg");
-      if (!known) bad(cat("a tensor has the property ", shown(key_text(metadata.items[i])), ", which is not known"));
+      if (!known) bad_pickle(cat("a tensor has the property ", shown_name(key_text(metadata.items[i])), ", which is not known"));
       (key.text == "conj" ? tensor.conjugated : tensor.negated) = value.number != 0;
     }
   }
 
   static void check_bounds(const PickledTensor& tensor, const PickledStorage& storage) {
     const auto elements = static_cast<int64_t>(storage.bytes / tensor.dtype->bytes);
-    if (tensor.sizes.size() != tensor.strides.size()) bad("a tensor has more or fewer strides than sizes");
+    if (tensor.sizes.size() != tensor.strides.size()) bad_pickle("a tensor has more or fewer strides than sizes");
     int64_t product = static_cast<int64_t>(tensor.dtype->bytes), last = tensor.offset;
     bool overflow = tensor.offset < 0, empty = false;
     for (size_t i = 0; i < tensor.sizes.size(); ++i) {
@@ -381,19 +380,19 @@ class Machine {
       empty |= size == 0;
     }
     if (overflow || (empty ? tensor.offset > elements : last >= elements))
-      bad(cat("a tensor reaches out of storage ", shown(storage.key), ", which has ", elements, " elements"));
+      bad_pickle(cat("a tensor reaches out of storage ", shown_name(storage.key), ", which has ", elements, " elements"));
   }
 
   // The attribute _metadata of a state dict: versions of modules, which nothing here needs.
   void build() {
     const Id state = pop();
     if (values_[top()].kind != Kind::dict || values_[state].kind != Kind::dict)
-      bad(cat("attributes are set on ", kind_text(values_[top()].kind)));
+      bad_pickle(cat("attributes are set on ", kind_text(values_[top()].kind)));
   }
 
   // Result ------------------------------------------------------------------------------------------------------------
   void leave_out(std::string_view name, Id value) {
-    if (out_.left_out.size() < kMaxLeftOut) out_.left_out.push_back(cat(shown(name), " (", kind_text(values_[value].kind), ")"));
+    if (out_.left_out.size() < kMaxLeftOut) out_.left_out.push_back(cat(shown_name(name), " (", kind_text(values_[value].kind), ")"));
   }
 
   std::string_view key_text(Id key) const { return values_[key].kind == Kind::text ? values_[key].text : kind_text(values_[key].kind); }
@@ -421,9 +420,9 @@ class Machine {
         leave_out(key_text(items[i]), items[i + 1]);
         continue;
       }
-      if (key.kind != Kind::text || key.text.size() > kMaxNameBytes) bad(cat("a tensor's name is ", kind_text(key.kind), ", or longer than ", kMaxNameBytes, " bytes"));
-      if (!names.insert(key.text).second) bad(cat(shown(key.text), " stands in it twice"));
-      if (out_.tensors.size() >= kMaxTensors) bad(cat("more than ", kMaxTensors, " tensors"));
+      if (key.kind != Kind::text || key.text.size() > kMaxNameBytes) bad_pickle(cat("a tensor's name is ", kind_text(key.kind), ", or longer than ", kMaxNameBytes, " bytes"));
+      if (!names.insert(key.text).second) bad_pickle(cat(shown_name(key.text), " stands in it twice"));
+      if (out_.tensors.size() >= kMaxTensors) bad_pickle(cat("more than ", kMaxTensors, " tensors"));
       out_.tensors.push_back(tensors_[static_cast<size_t>(value.number)]);
       out_.tensors.back().name = key.text;
     }
@@ -449,7 +448,7 @@ class Machine {
 }  // namespace
 
 PickledStateDict read_state_dict_pickle(std::string_view pickle) {
-  if (pickle.size() > kMaxPickleBytes) bad(cat("it has ", pickle.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
+  if (pickle.size() > kMaxPickleBytes) bad_pickle(cat("it has ", pickle.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
   return Machine(pickle).run();
 }
 

@@ -6,13 +6,12 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "shown_name.h"
 
 namespace fulgur::detail {
 namespace {
 
-[[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.safetensors] damaged header: " + what + "."); }
-
-std::string shown(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
+[[noreturn]] void bad_header(const std::string& what) { throw CheckpointError("[checkpoint.safetensors] damaged header: " + what + "."); }
 
 // Reads the header as it is parsed, without a tree of it: a hostile one costs little more than its own text.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
@@ -23,13 +22,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     switch (place_) {
       case Place::outside: place_ = Place::top; return true;
       case Place::tensor_name:
-        if (header_.entries.size() >= kMaxTensors) bad(cat("more than ", kMaxTensors, " tensors"));
+        if (header_.entries.size() >= kMaxTensors) bad_header(cat("more than ", kMaxTensors, " tensors"));
         header_.entries.emplace_back().name = key_;
         has_ = {};
         place_ = Place::tensor;
         return true;
       case Place::metadata_name:
-        if (has_metadata_) bad("__metadata__ stands in it twice");
+        if (has_metadata_) bad_header("__metadata__ stands in it twice");
         has_metadata_ = true;
         place_ = Place::metadata;
         return true;
@@ -42,13 +41,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool key(std::string& name) override {
-    if (name.size() > kMaxNameBytes) bad(cat("a name has ", name.size(), " bytes; at most ", kMaxNameBytes, " are allowed"));
+    if (name.size() > kMaxNameBytes) bad_header(cat("a name has ", name.size(), " bytes; at most ", kMaxNameBytes, " are allowed"));
     if (place_ == Place::top) {
       place_ = name == "__metadata__" ? Place::metadata_name : Place::tensor_name;
       key_ = std::move(name);
     } else if (place_ == Place::metadata) {
       key_ = std::move(name);
-      if (header_.metadata.contains(key_)) bad(cat(shown(key_), " stands in __metadata__ twice"));
+      if (header_.metadata.contains(key_)) bad_header(cat(shown_name(key_), " stands in __metadata__ twice"));
     } else if (name == "dtype" && !has_.dtype) {
       place_ = Place::dtype;
     } else if (name == "shape" && !has_.shape) {
@@ -69,7 +68,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override {
     if (place_ == Place::shape) has_.shape = true;
     else if (offsets_ == 2) has_.offsets = true;
-    else bad(cat("data_offsets of ", shown(entry().name), " are not two numbers"));
+    else bad_header(cat("data_offsets of ", shown_name(entry().name), " are not two numbers"));
     offsets_ = 0;
     place_ = Place::tensor;
     return true;
@@ -77,10 +76,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(std::uint64_t value) override {
     if (place_ == Place::shape) {
       if (value > static_cast<uint64_t>(INT64_MAX)) wrong_number();
-      if (entry().shape.size() >= kMaxDimensions) bad(cat("shape of ", shown(entry().name), " has more than ", kMaxDimensions, " dimensions"));
+      if (entry().shape.size() >= kMaxDimensions) bad_header(cat("shape of ", shown_name(entry().name), " has more than ", kMaxDimensions, " dimensions"));
       entry().shape.push_back(static_cast<int64_t>(value));
     } else if (place_ == Place::offsets) {
-      if (++offsets_ > 2) bad(cat("data_offsets of ", shown(entry().name), " are not two numbers"));
+      if (++offsets_ > 2) bad_header(cat("data_offsets of ", shown_name(entry().name), " are not two numbers"));
       (offsets_ == 1 ? entry().begin : entry().end) = value;
     } else {
       wrong_kind();
@@ -105,7 +104,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool) override { wrong_kind(); }
   bool binary(nlohmann::json::binary_t&) override { wrong_kind(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    bad(cat("it is not JSON in UTF-8, at byte ", position));
+    bad_header(cat("it is not JSON in UTF-8, at byte ", position));
   }
 
  private:
@@ -116,14 +115,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   SafetensorsEntry& entry() { return header_.entries.back(); }
   [[noreturn]] void wrong_number() {
-    if (place_ == Place::shape) bad(cat("shape of ", shown(entry().name), " has a size that is no whole number"));
-    if (place_ == Place::offsets) bad(cat("an offset of ", shown(entry().name), " is no whole number"));
+    if (place_ == Place::shape) bad_header(cat("shape of ", shown_name(entry().name), " has a size that is no whole number"));
+    if (place_ == Place::offsets) bad_header(cat("an offset of ", shown_name(entry().name), " is no whole number"));
     wrong_kind();
   }
   [[noreturn]] void wrong_kind() {
-    if (place_ == Place::metadata || place_ == Place::metadata_name) bad("__metadata__ may hold strings only");
-    if (place_ == Place::outside || place_ == Place::top) bad("it is no JSON object");
-    bad(cat(shown(place_ == Place::tensor_name ? key_ : entry().name), " must have exactly dtype, shape and data_offsets"));
+    if (place_ == Place::metadata || place_ == Place::metadata_name) bad_header("__metadata__ may hold strings only");
+    if (place_ == Place::outside || place_ == Place::top) bad_header("it is no JSON object");
+    bad_header(cat(shown_name(place_ == Place::tensor_name ? key_ : entry().name), " must have exactly dtype, shape and data_offsets"));
   }
 
   SafetensorsHeader& header_;
@@ -136,14 +135,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 void check_size(const SafetensorsEntry& entry, uint64_t data_bytes) {
   uint64_t bytes = safetensors_dtype_size(entry.dtype);
-  if (bytes == 0) bad(cat(shown(entry.name), " has the unknown dtype ", shown(std::string_view(entry.dtype).substr(0, 40))));
+  if (bytes == 0) bad_header(cat(shown_name(entry.name), " has the unknown dtype ", shown_name(std::string_view(entry.dtype).substr(0, 40))));
   // Strides are products too, in which a size of 0 counts as 1.
   int64_t stride = 8;
   for (const int64_t size : entry.shape)
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) || __builtin_mul_overflow(stride, std::max<int64_t>(size, 1), &stride))
-      bad(cat("shape of ", shown(entry.name), " overflows"));
-  if (entry.end < entry.begin || entry.end > data_bytes) bad(cat(shown(entry.name), " ends at byte ", entry.end, " of ", data_bytes));
-  if (entry.end - entry.begin != bytes) bad(cat(shown(entry.name), " has ", entry.end - entry.begin, " bytes, its shape needs ", bytes));
+      bad_header(cat("shape of ", shown_name(entry.name), " overflows"));
+  if (entry.end < entry.begin || entry.end > data_bytes) bad_header(cat(shown_name(entry.name), " ends at byte ", entry.end, " of ", data_bytes));
+  if (entry.end - entry.begin != bytes) bad_header(cat(shown_name(entry.name), " has ", entry.end - entry.begin, " bytes, its shape needs ", bytes));
 }
 
 // A name that more than one tensor has.
@@ -168,34 +167,34 @@ uint64_t safetensors_dtype_size(std::string_view dtype) {
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes) {
-  if (json.empty() || json.front() != '{') bad("it does not start with '{'");
+  if (json.empty() || json.front() != '{') bad_header("it does not start with '{'");
   SafetensorsHeader header;
   HeaderReader reader(header);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   for (const SafetensorsEntry& entry : header.entries) check_size(entry, data_bytes);
-  if (const auto name = repeated_name(header)) bad(cat(shown(*name), " stands in it twice"));
+  if (const auto name = repeated_name(header)) bad_header(cat(shown_name(*name), " stands in it twice"));
   std::sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   uint64_t expected = 0;
   for (const SafetensorsEntry& entry : header.entries) {
-    if (entry.begin != expected) bad(cat(shown(entry.name), " begins at byte ", entry.begin, " instead of ", expected));
+    if (entry.begin != expected) bad_header(cat(shown_name(entry.name), " begins at byte ", entry.begin, " instead of ", expected));
     expected = entry.end;
   }
-  if (expected != data_bytes) bad(cat("the tensors end at byte ", expected, ", the file has ", data_bytes));
+  if (expected != data_bytes) bad_header(cat("the tensors end at byte ", expected, ", the file has ", data_bytes));
   return header;
 }
 
 std::string make_safetensors_header(const SafetensorsHeader& header) {
   const auto refuse = [](const std::string& what) { throw CheckpointError("[checkpoint.safetensors] " + what + "."); };
   if (header.entries.size() > kMaxTensors) refuse(cat("a file may hold ", kMaxTensors, " tensors; got ", header.entries.size()));
-  if (const auto name = repeated_name(header)) refuse(cat("two tensors have the name ", shown(*name)));
+  if (const auto name = repeated_name(header)) refuse(cat("two tensors have the name ", shown_name(*name)));
   std::string text = "{";
   try {
     if (!header.metadata.empty()) text += "\"__metadata__\":" + nlohmann::json(header.metadata).dump() + ",";
     for (const SafetensorsEntry& entry : header.entries) {
       if (entry.name == "__metadata__" || entry.name.size() > kMaxNameBytes || entry.shape.size() > kMaxDimensions)
-        refuse(cat("the format cannot hold a tensor with the name ", shown(entry.name), " and ", entry.shape.size(), " dimensions"));
+        refuse(cat("the format cannot hold a tensor with the name ", shown_name(entry.name), " and ", entry.shape.size(), " dimensions"));
       const nlohmann::ordered_json value{{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
       text += nlohmann::json(entry.name).dump() + ":" + value.dump() + ",";
     }

@@ -20,7 +20,7 @@ using ReadJson = nlohmann::json;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-[[noreturn]] void bad(const std::string& what) { throw CheckpointError("[checkpoint.state] " + what); }
+[[noreturn]] void bad_state(const std::string& what) { throw CheckpointError("[checkpoint.state] " + what); }
 
 std::string float_word(double value) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -33,7 +33,7 @@ double float_of_word(const std::string& word) {
   if (word == "inf") return kInfinity;
   if (word == "-inf") return -kInfinity;
   const auto bits = hash_from_text(word);
-  if (!bits) bad(cat("'", escape_controls(word.substr(0, 40)), "' is no number."));
+  if (!bits) bad_state(cat("'", escape_controls(word.substr(0, 40)), "' is no number."));
   return std::bit_cast<double>(*bits);
 }
 
@@ -45,7 +45,7 @@ std::string below(const std::string& place, std::string_view key) {
 
 Json to_json(const StateTree& tree, const std::string& place, StateTensors& tensors, int depth) {
   if (depth > kMaxStateDepth)
-    bad(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
+    bad_state(cat("'", escape_controls(place.substr(0, 80)), "…' is nested deeper than ", kMaxStateDepth, " levels."));
   if (const auto number = read_late_number(tree)) return to_json(*number, place, tensors, depth);
   return std::visit(
       [&](const auto& value) -> Json {
@@ -71,7 +71,7 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
           if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
           return map;
         } else if constexpr (std::is_same_v<T, std::string>) {
-          if (!is_utf8(value)) bad(cat("the text '", escape_controls(place), "' is not UTF-8."));
+          if (!is_utf8(value)) bad_state(cat("the text '", escape_controls(place), "' is not UTF-8."));
           return value;
         } else {
           return value;
@@ -83,7 +83,7 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
 StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int depth);
 
 StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
-  if (depth > 2 * kMaxStateDepth + 2) bad("it is nested too deeply.");
+  if (depth > 2 * kMaxStateDepth + 2) bad_state("it is nested too deeply.");
   switch (json.type()) {
     case ReadJson::value_t::null:
       return nullptr;
@@ -112,16 +112,16 @@ StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
       const std::string word = value.is_string() ? value.get<std::string>() : "";
       if (json.begin().key() == "__float__") return float_of_word(word);
       const auto found = tensors.find(word);
-      if (found == tensors.end()) bad(cat("the tensor '", escape_controls(word.substr(0, 200)), "' is missing."));
+      if (found == tensors.end()) bad_state(cat("the tensor '", escape_controls(word.substr(0, 200)), "' is missing."));
       return found->second;
     }
     default:
-      bad("a value of an unknown kind.");
+      bad_state("a value of an unknown kind.");
   }
 }
 
 StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
-  if (!json.is_object()) bad("a map is no object.");
+  if (!json.is_object()) bad_state("a map is no object.");
   StateTree::Map map;
   for (const auto& [key, item] : json.items()) map.emplace(key, from_json(item, tensors, depth));
   return map;
@@ -144,7 +144,7 @@ std::string encode_state(const StateTree& tree, const std::string& place, StateT
   try {
     return to_json(tree, place, tensors, 0).dump();
   } catch (const Json::exception&) {
-    bad(cat("a key in '", escape_controls(place), "' is not UTF-8."));
+    bad_state(cat("a key in '", escape_controls(place), "' is not UTF-8."));
   }
 }
 
@@ -152,12 +152,12 @@ DecodedState decode_state(std::string_view text, CheckpointParts parts, const Te
                           const TensorMap& state_tensors) {
   // Deep nesting is refused while it is read: recursion comes later.
   const auto shallow = [](int depth, ReadJson::parse_event_t, ReadJson&) {
-    if (depth > 2 * kMaxStateDepth + 4) bad("it is nested too deeply.");
+    if (depth > 2 * kMaxStateDepth + 4) bad_state("it is nested too deeply.");
     return true;
   };
   const ReadJson json = ReadJson::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers"))
-    bad("it is no state of a checkpoint.");
+    bad_state("it is no state of a checkpoint.");
   DecodedState decoded{nullptr, from_json(json["state"], state_tensors, 0)};
   if (parts == CheckpointParts::all) decoded.optimizers = from_json(json["optimizers"], optimizer_tensors, 0);
   return decoded;

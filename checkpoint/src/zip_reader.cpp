@@ -11,15 +11,14 @@
 
 #include "durable_file.h"
 #include "fulgur/core/text.h"
+#include "shown_name.h"
 
 namespace fulgur::detail {
 namespace {
 
 constexpr uint64_t kMaxEntries = 1u << 20;
 
-[[noreturn]] void bad(const std::string& what) { throw CheckpointError(cat("[checkpoint.pytorch] ", what)); }
-
-std::string shown(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
+[[noreturn]] void bad_zip(const std::string& what) { throw CheckpointError(cat("[checkpoint.pytorch] ", what)); }
 
 // Nothing is written by these names, but a file that has such ones was not made by torch.save.
 bool is_plain_name(std::string_view name) {
@@ -44,7 +43,7 @@ ZipReader::ZipReader(const std::filesystem::path& path) {
   struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
-    bad("it is no regular file.");
+    bad_zip("it is no regular file.");
   }
   std::FILE* file = fdopen(fd, "rb");
   if (file == nullptr) {
@@ -54,14 +53,14 @@ ZipReader::ZipReader(const std::filesystem::path& path) {
   zip_source_t* source = zip_source_filep_create(file, 0, -1, nullptr);
   if (source == nullptr) {
     std::fclose(file);
-    bad("the archive cannot be opened: out of memory.");
+    bad_zip("the archive cannot be opened: out of memory.");
   }
   open(source, static_cast<uint64_t>(info.st_size));
 }
 
 ZipReader::ZipReader(std::string_view archive) {
   zip_source_t* source = zip_source_buffer_create(archive.data(), archive.size(), 0, nullptr);
-  if (source == nullptr) bad("the archive cannot be opened: out of memory.");
+  if (source == nullptr) bad_zip("the archive cannot be opened: out of memory.");
   open(source, archive.size());
 }
 
@@ -73,36 +72,36 @@ void ZipReader::open(zip_source* source, uint64_t bytes) {
   zip_error_fini(&error);
   if (!archive_) {
     zip_source_free(source);
-    bad(cat("damaged or cut off: no zip archive can be read from it (", reason, ")."));
+    bad_zip(cat("damaged or cut off: no zip archive can be read from it (", reason, ")."));
   }
   list(bytes);
 }
 
 void ZipReader::list(uint64_t bytes) {
   const auto count = static_cast<uint64_t>(zip_get_num_entries(archive_.get(), 0));
-  if (count > kMaxEntries) bad(cat("it has ", count, " entries; at most ", kMaxEntries, " are allowed."));
+  if (count > kMaxEntries) bad_zip(cat("it has ", count, " entries; at most ", kMaxEntries, " are allowed."));
   uint64_t sum = 0;
   for (uint64_t i = 0; i < count; ++i) {
     zip_stat_t about;
     constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
     if (zip_stat_index(archive_.get(), i, ZIP_FL_ENC_RAW, &about) != 0 || (about.valid & kNeeded) != kNeeded)
-      bad(cat("entry ", i, " of the archive cannot be read (", zip_strerror(archive_.get()), ")."));
+      bad_zip(cat("entry ", i, " of the archive cannot be read (", zip_strerror(archive_.get()), ")."));
     const std::string_view name = about.name;
-    if (!is_plain_name(name)) bad(cat("the archive has an entry named ", shown(name), ", which torch.save never writes."));
-    if (about.encryption_method != ZIP_EM_NONE) bad(cat(shown(name), " is encrypted."));
+    if (!is_plain_name(name)) bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
+    if (about.encryption_method != ZIP_EM_NONE) bad_zip(cat(shown_name(name), " is encrypted."));
     // Their size is so bounded by that of the file, and a small one cannot ask for much memory.
     if (about.comp_method != ZIP_CM_STORE || about.comp_size != about.size)
-      bad(cat(shown(name), " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save it again."));
+      bad_zip(cat(shown_name(name), " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save it again."));
     if (about.size > bytes - sum)
-      bad(cat("its entries have more bytes than the file: ", shown(name), " claims ", about.size, " of ", bytes, "."));
+      bad_zip(cat("its entries have more bytes than the file: ", shown_name(name), " claims ", about.size, " of ", bytes, "."));
     sum += about.size;
-    if (!entries_.emplace(std::string(name), Entry{i, about.size}).second) bad(cat("the archive has two entries named ", shown(name), "."));
+    if (!entries_.emplace(std::string(name), Entry{i, about.size}).second) bad_zip(cat("the archive has two entries named ", shown_name(name), "."));
   }
 }
 
 void ZipReader::read(const std::string& name, const Entry& entry, void* data) const {
   const std::unique_ptr<zip_file_t, int (*)(zip_file_t*)> file(zip_fopen_index(archive_.get(), entry.index, 0), &zip_fclose);
-  if (!file) bad(cat(shown(name), " cannot be read (", zip_strerror(archive_.get()), ")."));
+  if (!file) bad_zip(cat(shown_name(name), " cannot be read (", zip_strerror(archive_.get()), ")."));
   auto* next = static_cast<char*>(data);
   uint64_t left = entry.bytes;
   char behind = 0;
@@ -111,15 +110,15 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
     const zip_int64_t got = left > 0 ? zip_fread(file.get(), next, left) : zip_fread(file.get(), &behind, 1);
     if (got < 0) {
       const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
-      bad(cat(shown(name), " is damaged (", zip_file_strerror(file.get()), ").",
+      bad_zip(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",
               checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save it again without." : ""));
     }
     if (got == 0) break;
-    if (left == 0) bad(cat(shown(name), " has more bytes than the archive says."));
+    if (left == 0) bad_zip(cat(shown_name(name), " has more bytes than the archive says."));
     next += got;
     left -= static_cast<uint64_t>(got);
   }
-  if (left > 0) bad(cat(shown(name), " is cut off: ", left, " of ", entry.bytes, " bytes are missing."));
+  if (left > 0) bad_zip(cat(shown_name(name), " is cut off: ", left, " of ", entry.bytes, " bytes are missing."));
 }
 
 }  // namespace fulgur::detail

@@ -20,7 +20,7 @@ std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) 
   return std::exchange(asked, true) ? nullptr : at::CUDAHooksRegistry()->Create(kKey, arguments);
 }
 
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool registered_cuda_hooks = [] {
   if (at::CUDAHooksRegistry()->Has(kKey)) return false;  // loaded already
   at::CUDAHooksRegistry()->Register(kKey, make_hooks, c10::REGISTRY_FALLBACK);
   return true;

@@ -51,7 +51,7 @@ class CudaAccelerator final : public Accelerator {
 };
 
 // Runs when libfulgur.so loads this library.
-[[maybe_unused]] const bool kRegistered = [] {
+[[maybe_unused]] const bool registered_cuda_accelerator = [] {
   static CudaAccelerator accelerator;
   register_accelerator(&accelerator);
   return true;

@@ -11,7 +11,7 @@ c10::intrusive_ptr<c10d::Backend> make(const c10::intrusive_ptr<c10d::Store>& st
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
 }
 
-[[maybe_unused]] const bool registered = (register_nccl_backend(&make), true);
+[[maybe_unused]] const bool registered_nccl_backend = (register_nccl_backend(&make), true);
 
 }  // namespace
 }  // namespace fulgur

@@ -51,7 +51,7 @@ class PinnedMemory final : public at::HostAllocator {
 };
 
 // Runs when libfulgur.so loads this library.
-[[maybe_unused]] const bool kRegistered = [] {
+[[maybe_unused]] const bool registered_pinned_memory = [] {
   static PinnedMemory pinned(*at::getHostAllocator(at::kCUDA));
   at::setHostAllocator(at::kCUDA, &pinned, /*priority=*/1);
   return true;

@@ -45,7 +45,7 @@ class CudaRecordedRandom final : public RecordedRandom {
 };
 
 // Runs when this library is loaded.
-[[maybe_unused]] const bool kRegistered = [] {
+[[maybe_unused]] const bool registered_recorded_random = [] {
   static const CudaRecordedRandom recorded;
   register_recorded_random(c10::kCUDA, &recorded);
   return true;

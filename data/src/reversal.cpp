@@ -65,7 +65,7 @@ void ReversalDataModule::setup(Verb) {
 
 StateTree ReversalDataModule::facts() const { return StateTree::map({{"vocabulary", options_.vocabulary}, {"length", options_.length}}); }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_reversal =
     Registry<DataModule>::add<ReversalDataModule>("ReversalDataModule", "Made sequences of random tokens; the target is the source reversed.");
 
 }  // namespace fulgur

@@ -85,7 +85,7 @@ StateTree SyntheticDataModule::facts() const {
   return facts;
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_synthetic =
     Registry<DataModule>::add<SyntheticDataModule>("SyntheticDataModule", "A made classification task: class prototypes plus noise.");
 
 }  // namespace fulgur

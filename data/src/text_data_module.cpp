@@ -148,7 +148,7 @@ void TextDataModule::load_state(const StateTree& state) {
 
 const TextVocabulary& TextDataModule::vocabulary() const { return impl_->vocabulary; }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_text_data_module =
     Registry<DataModule>::add<TextDataModule>("TextDataModule", "A plain text file as windows of characters or bytes, for language models.");
 
 }  // namespace fulgur

@@ -243,7 +243,7 @@ void CsvLogger::finalize(RunStatus) noexcept {
   impl_->file.finish([&] { impl_->flush(); });
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_csv_logger =
     Registry<Logger>::add<CsvLogger>("CsvLogger", "Metrics as a table, metrics.csv in the run folder.");
 
 }  // namespace fulgur

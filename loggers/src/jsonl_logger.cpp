@@ -151,7 +151,7 @@ void JsonlLogger::flush() { impl_->file.flush(); }
 
 void JsonlLogger::finalize(RunStatus) noexcept { impl_->file.finish(); }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_jsonl_logger =
     Registry<Logger>::add<JsonlLogger>("JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");
 
 }  // namespace fulgur

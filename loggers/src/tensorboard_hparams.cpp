@@ -14,7 +14,7 @@ namespace {
 using protozero::pbf_builder;
 using protozero::pbf_tag_type;
 
-enum class PluginData : pbf_tag_type { experiment = 2, session_start_info = 3, session_end_info = 4 };
+enum class HParamsPluginData : pbf_tag_type { experiment = 2, session_start_info = 3, session_end_info = 4 };
 enum class Experiment : pbf_tag_type { hparam_infos = 4, metric_infos = 5 };
 enum class HParamInfo : pbf_tag_type { name = 1, type = 4 };
 enum class MetricInfo : pbf_tag_type { name = 1 };
@@ -32,7 +32,7 @@ template <class Write>
 std::string hparams_event(double wall_time, std::string_view tag, Write write) {
   std::string content;
   {
-    pbf_builder<PluginData> data(content);
+    pbf_builder<HParamsPluginData> data(content);
     write(data);
   }
   return plugin_event(wall_time, tag, "hparams", content);
@@ -90,8 +90,8 @@ std::vector<HParam> flatten_hparams(const ConfigNode& hparams) {
 }
 
 std::string experiment_event(double wall_time, const std::vector<HParam>& hparams, std::string_view metric) {
-  return hparams_event(wall_time, "_hparams_/experiment", [&](pbf_builder<PluginData>& data) {
-    pbf_builder<Experiment> experiment(data, PluginData::experiment);
+  return hparams_event(wall_time, "_hparams_/experiment", [&](pbf_builder<HParamsPluginData>& data) {
+    pbf_builder<Experiment> experiment(data, HParamsPluginData::experiment);
     for (const HParam& hparam : hparams) {
       pbf_builder<HParamInfo> info(experiment, Experiment::hparam_infos);
       info.add_string(HParamInfo::name, hparam.name);
@@ -104,8 +104,8 @@ std::string experiment_event(double wall_time, const std::vector<HParam>& hparam
 }
 
 std::string run_start_event(double wall_time, const std::vector<HParam>& hparams) {
-  return hparams_event(wall_time, "_hparams_/session_start_info", [&](pbf_builder<PluginData>& data) {
-    pbf_builder<SessionStart> start(data, PluginData::session_start_info);
+  return hparams_event(wall_time, "_hparams_/session_start_info", [&](pbf_builder<HParamsPluginData>& data) {
+    pbf_builder<SessionStart> start(data, HParamsPluginData::session_start_info);
     for (const HParam& hparam : hparams) {
       pbf_builder<MapEntry> entry(start, SessionStart::hparams);
       entry.add_string(MapEntry::key, hparam.name);
@@ -116,8 +116,8 @@ std::string run_start_event(double wall_time, const std::vector<HParam>& hparams
 }
 
 std::string run_end_event(double wall_time, bool success) {
-  return hparams_event(wall_time, "_hparams_/session_end_info", [&](pbf_builder<PluginData>& data) {
-    pbf_builder<SessionEnd> end(data, PluginData::session_end_info);
+  return hparams_event(wall_time, "_hparams_/session_end_info", [&](pbf_builder<HParamsPluginData>& data) {
+    pbf_builder<SessionEnd> end(data, HParamsPluginData::session_end_info);
     end.add_enum(SessionEnd::status, success ? kSuccess : kFailure);
     end.add_double(SessionEnd::end_time_secs, wall_time);
   });

@@ -165,7 +165,7 @@ void TensorBoardLogger::finalize(RunStatus status) noexcept {
   });
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_tensorboard_logger =
     Registry<Logger>::add<TensorBoardLogger>("TensorBoardLogger", "Metrics and hyper-parameters for TensorBoard, an event file in the run folder.");
 
 }  // namespace fulgur

@@ -62,7 +62,7 @@ Tensor CnnClassifier::forward(const Tensor& input) {
   return head_->forward(x.flatten(1));
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_cnn_classifier =
     Registry<LightningModule>::add<CnnClassifier>("CnnClassifier", "A small convolutional classifier: convolution, batch norm, pooling, ReLU.");
 
 }  // namespace fulgur

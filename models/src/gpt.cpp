@@ -162,7 +162,7 @@ Outputs Gpt::predict_step(const Batch& batch, int64_t, int64_t) {
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_gpt =
     Registry<LightningModule>::add<Gpt>("Gpt", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
 
 }  // namespace fulgur

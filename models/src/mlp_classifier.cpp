@@ -21,7 +21,7 @@ Tensor MlpClassifier::forward(const Tensor& input) {
   return layers_->forward(flatten_samples(input, options_.in_features, "MlpClassifier", "in_features"));
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_mlp_classifier =
     Registry<LightningModule>::add<MlpClassifier>("MlpClassifier", "A classifier of fully connected layers with ReLU.");
 
 }  // namespace fulgur

@@ -123,7 +123,7 @@ Outputs Seq2Seq::test_step(const Batch& batch, int64_t, int64_t) {
 
 Outputs Seq2Seq::predict_step(const Batch& batch, int64_t, int64_t) { return {{"tokens", decode(batch["source"], batch["source"].size(1))}}; }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_seq2seq =
     Registry<LightningModule>::add<Seq2Seq>("Seq2Seq", "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on devices of their own.");
 
 }  // namespace fulgur

@@ -25,6 +25,6 @@ void Adagrad::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   else step(b.group->lr);
 }
 
-[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Adagrad>("Adagrad", "Adagrad on ATen's fused kernel (Duchi, Hazan and Singer 2011).");
+[[maybe_unused]] static const bool registered_adagrad = Registry<Optimizer>::add<Adagrad>("Adagrad", "Adagrad on ATen's fused kernel (Duchi, Hazan and Singer 2011).");
 
 }  // namespace fulgur

@@ -216,7 +216,7 @@ void ChainedScheduler::load_state(const StateTree& state) {
   LrScheduler::load_state(state);
 }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_composed_schedules[] = {
     Registry<LrScheduler>::add<WarmupLR>("WarmupLR", "Lets the rate rise before any schedule."),
     Registry<LrScheduler>::add<SequentialLR>("SequentialLR", "One schedule after another."),
     Registry<LrScheduler>::add<ChainedScheduler>("ChainedScheduler", "Several schedules at once."),

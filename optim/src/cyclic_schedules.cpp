@@ -101,7 +101,7 @@ std::optional<double> OneCycleLR::momentum_at(int64_t steps) const {
   return options_.max_momentum;
 }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_cyclic_schedules[] = {
     Registry<LrScheduler>::add<CyclicLR>("CyclicLR", "Lets the rate rise and fall again and again, momentum the other way."),
     Registry<LrScheduler>::add<OneCycleLR>("OneCycleLR", "Lets the rate rise and fall once over the run, momentum the other way."),
 };

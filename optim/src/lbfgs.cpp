@@ -145,7 +145,7 @@ void Lbfgs::load_parameter_state(const Tensor& parameter, const StateTree& state
   all[impl_->first()] = std::move(loaded);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_lbfgs =
     Registry<Optimizer>::add<Lbfgs>("LBFGS", "LibTorch's L-BFGS; evaluates the loss several times in a step.");
 
 }  // namespace fulgur

@@ -41,7 +41,7 @@ void Lion::update(Bucket& b, const std::optional<Tensor>&) {
   at::_foreach_lerp_(b.state[0], gradients, 1 - options_.betas[1]);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_lion =
     Registry<Optimizer>::add<Lion>("Lion", "Lion: steps by the sign of the momentum (Chen et al. 2023).");
 
 }  // namespace fulgur

@@ -133,7 +133,7 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   }
 }
 
-[[maybe_unused]] static const bool registered = Registry<Optimizer>::add<Muon>(
+[[maybe_unused]] static const bool registered_muon = Registry<Optimizer>::add<Muon>(
     "Muon", "Orthogonalized momentum for matrices, AdamW for all other parameters (Jordan et al. 2024).");
 
 }  // namespace fulgur

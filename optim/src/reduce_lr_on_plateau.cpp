@@ -77,7 +77,7 @@ void ReduceLROnPlateau::load_state(const StateTree& state) {
   LrScheduler::load_state(state);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_reduce_lr_on_plateau =
     Registry<LrScheduler>::add<ReduceLROnPlateau>("ReduceLROnPlateau", "Reduces the rate where a metric gets no better.");
 
 }  // namespace fulgur

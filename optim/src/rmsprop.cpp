@@ -71,7 +71,7 @@ void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
   }
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_rmsprop =
     Registry<Optimizer>::add<RmsProp>("RMSprop", "RMSprop on ATen's foreach operations.");
 
 }  // namespace fulgur

@@ -173,7 +173,7 @@ double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
   return initial_lr * (options_.final_factor + (1 - options_.final_factor) * shape);
 }
 
-[[maybe_unused]] static const bool registered[] = {
+[[maybe_unused]] static const bool registered_schedules[] = {
     Registry<LrScheduler>::add<StepLR>("StepLR", "Decays the rate by gamma every step_size steps."),
     Registry<LrScheduler>::add<MultiStepLR>("MultiStepLR", "Decays the rate by gamma at each milestone."),
     Registry<LrScheduler>::add<ExponentialLR>("ExponentialLR", "Multiplies the rate by gamma at each step."),

@@ -91,7 +91,7 @@ void Sgd::update_dampened(Bucket& b) {
   }
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_sgd =
     Registry<Optimizer>::add<Sgd>("SGD", "Stochastic gradient descent on ATen's fused kernel.");
 
 }  // namespace fulgur

@@ -381,7 +381,7 @@ void DdpStrategy::teardown() noexcept {
   module_ = nullptr;
 }
 
-[[maybe_unused]] static const bool registered = Registry<Strategy>::add<DdpStrategy>(
+[[maybe_unused]] static const bool registered_ddp = Registry<Strategy>::add<DdpStrategy>(
     "ddp", "Distributed data parallel: one process per device, gradients averaged over all.");
 
 }  // namespace fulgur

@@ -69,7 +69,7 @@ void DpStrategy::teardown() noexcept {
   replicas_.clear();
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_dp =
     Registry<Strategy>::add<DpStrategy>("dp", "Data parallel in one process: a copy of the module on each device, a chunk of the batch for each.");
 
 }  // namespace fulgur

@@ -84,7 +84,7 @@ void HalfPrecision::load_state(const StateTree& state) {
   ScaledPrecision::load_state(state);
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_half_precision =
     Registry<Precision>::add<Float16True>("16-true", "Weights and computation in float16.") &&
     Registry<Precision>::add<BFloat16True>("bf16-true", "Weights and computation in bfloat16.");
 

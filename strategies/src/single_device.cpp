@@ -28,7 +28,7 @@ std::unique_ptr<GraphCapture> SingleDeviceStrategy::make_graph_capture() {
   return accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
 }
 
-[[maybe_unused]] static const bool registered =
+[[maybe_unused]] static const bool registered_single_device =
     Registry<Strategy>::add<SingleDeviceStrategy>("single_device", "One process on one device.");
 
 }  // namespace fulgur

@@ -6,6 +6,8 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/errors.h"
 
+namespace checkpoint_name_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -56,3 +58,5 @@ TEST_CASE("triggers of ModelCheckpoint exclude each other, and top-k needs a mon
   timed.train_time_interval = Interval{.value = 3, .unit = Interval::Unit::epochs};
   CHECK_THROWS_WITH(ModelCheckpoint(timed), ContainsSubstring("must be a time"));
 }
+
+}  // namespace checkpoint_name_test

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+namespace chrome_trace_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
@@ -57,3 +59,5 @@ TEST_CASE("ChromeTrace writes what it has where the run ends inside its batches,
   CHECK(recorded(early, {.first_batch = 8, .batches = 50})->at("aten::_fused_sgd_") == 2);
   CHECK(recorded(failed, {.first_batch = 3, .batches = 50}, true)->at("aten::_fused_sgd_") == 2);
 }
+
+}  // namespace chrome_trace_test

@@ -8,6 +8,8 @@
 #include "fulgur/core/memory_stats.h"
 #include "support/expect_error.h"
 
+namespace device_stats_monitor_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -90,3 +92,5 @@ TEST_CASE("device stats: filter_keys keeps those keys only") {
   const std::string message = message_of<ConfigError>([] { DeviceStatsMonitor monitor({.filter_keys = {"resident"}}); });
   CHECK_THAT(message, Catch::Matchers::ContainsSubstring("'resident'") && Catch::Matchers::ContainsSubstring("resident_bytes"));
 }
+
+}  // namespace device_stats_monitor_test

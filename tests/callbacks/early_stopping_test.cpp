@@ -10,6 +10,8 @@
 #include "support/expect_error.h"
 #include "support/texts_of_one.h"
 
+namespace early_stopping_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -295,3 +297,5 @@ TEST_CASE("EarlyStopping: its state survives a checkpoint before the first check
   loaded.load_state(fresh.state());
   CHECK(std::isinf(loaded.best_score()));
 }
+
+}  // namespace early_stopping_test

@@ -8,6 +8,8 @@
 
 #include "support/expect_error.h"
 
+namespace gradient_accumulation_scheduler_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -115,3 +117,5 @@ TEST_CASE("GradientAccumulationScheduler: factor_at") {
   CHECK(scheduler.factor_at(4) == 2);
   CHECK(scheduler.factor_at(100) == 8);
 }
+
+}  // namespace gradient_accumulation_scheduler_test

@@ -5,6 +5,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace lambda_callback_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -50,3 +52,5 @@ TEST_CASE("LambdaCallback takes part in exactly the batch hooks that have a func
   CHECK(none.phase() == Phase::observe);
   CHECK(LambdaCallback({.phase = Phase::decide}).phase() == Phase::decide);
 }
+
+}  // namespace lambda_callback_test

@@ -9,6 +9,8 @@
 
 #include "support/expect_error.h"
 
+namespace learning_rate_monitor_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Approx;
@@ -169,3 +171,5 @@ TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optim
   CHECK(none.logger->values("lr-Plain").size() == 4);
   CHECK(none.logger->values("lr-Plain-momentum").empty());
 }
+
+}  // namespace learning_rate_monitor_test

@@ -9,6 +9,8 @@
 
 #include "support/expect_error.h"
 
+namespace model_checkpoint_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -155,3 +157,5 @@ TEST_CASE("ModelCheckpoint save_on_exception keeps what a failed fit had, once, 
   options.every_n_train_steps = 7;
   CHECK(train(options, std::make_shared<Failing>()).names == Names{"epoch=1-step=7.ckpt"});
 }
+
+}  // namespace model_checkpoint_test

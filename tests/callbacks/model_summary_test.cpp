@@ -11,6 +11,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace model_summary_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -118,3 +120,5 @@ TEST_CASE("ModelSummary prints when a fit begins, and only then") {
   CHECK(lines(Verb::fit, 0) == std::pair<size_t, size_t>(0, 1));
   CHECK(lines(Verb::validate, 1) == std::pair<size_t, size_t>(0, 0));
 }
+
+}  // namespace model_summary_test

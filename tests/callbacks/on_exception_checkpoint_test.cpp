@@ -12,6 +12,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "support/expect_error.h"
 
+namespace on_exception_checkpoint_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -148,3 +150,5 @@ TEST_CASE("OnExceptionCheckpoint takes only its own folders for its own") {
   for (const char* name : {"", "a/b", ".hidden", "../x"})
     CHECK_THAT(message_of<ConfigError>([&] { OnExceptionCheckpoint({.dirpath = crashed, .filename = name}); }), ContainsSubstring("filename must be a name"));
 }
+
+}  // namespace on_exception_checkpoint_test

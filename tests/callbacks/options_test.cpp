@@ -2,6 +2,8 @@
 #include "callbacks/scored.h"
 #include "support/guide.h"
 
+namespace options_test {
+
 using namespace fulgur;
 
 TEST_CASE("docs/callbacks.md has a section for each callback, with a row for each option and no other") {
@@ -15,3 +17,5 @@ TEST_CASE("each example of docs/callbacks.md is a config whose callbacks can be 
   });
   CHECK(examples >= 9);
 }
+
+}  // namespace options_test

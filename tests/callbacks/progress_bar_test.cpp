@@ -7,6 +7,8 @@
 
 #include <chrono>
 
+namespace progress_bar_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -225,3 +227,5 @@ TEST_CASE("ProgressBar: a fit that goes on inside an epoch shows it from there")
   CHECK(done(epoch.front()) == 13);
   CHECK(done(epoch.back()) == 20);
 }
+
+}  // namespace progress_bar_test

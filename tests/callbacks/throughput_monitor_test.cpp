@@ -13,6 +13,8 @@
 #include "peak_flops.h"
 #include "support/expect_error.h"
 
+namespace throughput_monitor_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using fulgur::detail::MatmulKind;
@@ -196,3 +198,5 @@ TEST_CASE("products of a precision") {
   CHECK(matmul_kind("32-true", true) == MatmulKind::tf32);
   CHECK_FALSE(matmul_kind("64-true", true));
 }
+
+}  // namespace throughput_monitor_test

@@ -8,6 +8,8 @@
 
 #include "support/expect_error.h"
 
+namespace timer_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -113,3 +115,5 @@ TEST_CASE("Timer: a run that fails leaves no stage open, and duration is a time"
   CHECK_THAT(message_of<ConfigError>([] { Timer({.duration = Interval{.value = 3, .unit = Interval::Unit::epochs}}); }),
              ContainsSubstring("duration must be a time such as 90min; got '3ep'"));
 }
+
+}  // namespace timer_test

@@ -2,6 +2,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace type_name_test {
+
 using fulgur::detail::short_type_name;
 
 TEST_CASE("short_type_name: no namespaces, no Impl") {
@@ -16,3 +18,5 @@ TEST_CASE("short_type_name: no namespaces, no Impl") {
   CHECK(short_type_name("my::Outer<int>::InnerImpl") == "Inner");
   CHECK(short_type_name("").empty());
 }
+
+}  // namespace type_name_test

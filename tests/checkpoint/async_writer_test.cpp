@@ -18,6 +18,8 @@
 #include "support/temporary_folder.h"
 #include "tensor_snapshot.h"
 
+namespace async_writer_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -365,3 +367,5 @@ TEST_CASE("parameters that take gradients are saved as they are") {
   CHECK(back.module[2].second.sizes() == at::IntArrayRef{0, 3});
   CHECK_FALSE(back.module[0].second.requires_grad());
 }
+
+}  // namespace async_writer_test

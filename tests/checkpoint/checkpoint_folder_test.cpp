@@ -15,6 +15,8 @@
 #include "hash.h"
 #include "support/temporary_folder.h"
 
+namespace checkpoint_folder_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -197,3 +199,5 @@ TEST_CASE("F46 files are 0644 and folders 0755, less the umask") {
   CHECK(modes(022, "a.ckpt") == std::set<unsigned>{0755, 0644});
   CHECK(modes(077, "b.ckpt") == std::set<unsigned>{0700, 0600});
 }
+
+}  // namespace checkpoint_folder_test

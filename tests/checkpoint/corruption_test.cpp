@@ -18,6 +18,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
+namespace corruption_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -326,3 +328,5 @@ TEST_CASE("F15 a checkpoint of a newer format is refused with the versions of bo
   forge(path, "\"format_version\": 2", "\"format_version\": 0");
   CHECK_THAT(read_error(path), ContainsSubstring("not the manifest of a checkpoint"));
 }
+
+}  // namespace corruption_test

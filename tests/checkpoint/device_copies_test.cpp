@@ -18,6 +18,8 @@
 #include "support/temporary_folder.h"
 #include "tensor_snapshot.h"
 
+namespace device_copies_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using fulgur::detail::TensorSnapshot;
@@ -229,3 +231,5 @@ TEST_CASE("on a GPU, a number of the device is written as a number, read by the 
     CHECK_FALSE(std::filesystem::exists(path / "state.safetensors"));
   }
 }
+
+}  // namespace device_copies_test

@@ -11,6 +11,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "hash.h"
 
+namespace fixture_test {
+
 using namespace fulgur;
 using fulgur::detail::hash_of;
 using fulgur::detail::hash_text;
@@ -105,3 +107,5 @@ TEST_CASE("writes a checkpoint like the fixture of the newest format", "[.][writ
   const CheckpointContent c = read_checkpoint(write_checkpoint(fs::path(folder) / "epoch=3-step=1000.ckpt", content_of_v1()));
   for (const auto& [name, hash] : hashes_of(c)) std::cout << "      {\"" << name << "\", \"" << hash << "\"},\n";
 }
+
+}  // namespace fixture_test

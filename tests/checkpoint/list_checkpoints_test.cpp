@@ -7,6 +7,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "support/temporary_folder.h"
 
+namespace list_checkpoints_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -88,3 +90,5 @@ TEST_CASE("damaged checkpoints are listed in their place, with what is wrong") {
   CHECK_FALSE(all[3].problem.has_value());
   CHECK_THAT(all[4].problem.value(), ContainsSubstring("zip archive"));
 }
+
+}  // namespace list_checkpoints_test

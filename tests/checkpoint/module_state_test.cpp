@@ -8,6 +8,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace module_state_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -133,3 +135,5 @@ TEST_CASE("Python's names of a tied parameter: both with equal values, or the ot
   CHECK_THROWS_WITH(load_module_state(module, {{"a", at::full({2}, 3.0)}, {"b", at::full({2}, 4.0)}}), ContainsSubstring("'b' and 'a' are one parameter"));
   CHECK(weight.equal(at::full({2}, 2.0)));
 }
+
+}  // namespace module_state_test

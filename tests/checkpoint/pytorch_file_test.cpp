@@ -18,6 +18,8 @@
 #include "fulgur/core/errors.h"
 #include "support/temporary_folder.h"
 
+namespace pytorch_file_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -267,3 +269,5 @@ TEST_CASE("exchange: C++ reads what this Python writes") {
   }
   CHECK(read_pytorch_file(folder / "lightning.ckpt").tensors.size() == 8);
 }
+
+}  // namespace pytorch_file_test

@@ -10,6 +10,8 @@
 #include "support/temporary_folder.h"
 #include "zip_writer.h"
 
+namespace pytorch_hostile_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using fulgur::detail::read_state_dict_pickle;
@@ -238,3 +240,5 @@ TEST_CASE("F12 an entry that stands in an archive twice, or whose checksum is an
   write_text(path, replaced(bytes, "12345678", "12345679"));
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("'a/data/0' is damaged") && ContainsSubstring("set_crc32_options"));
 }
+
+}  // namespace pytorch_hostile_test

@@ -13,6 +13,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
+namespace run_lock_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -198,3 +200,5 @@ TEST_CASE("F18 a folder that is absent, or a lock that cannot be made, is an err
   fs::create_directory(folder / "run.lock");
   CHECK_THROWS_WITH(RunLock(folder.path()), ContainsSubstring("run.lock"));
 }
+
+}  // namespace run_lock_test

@@ -19,6 +19,8 @@
 #include "safetensors_header.h"
 #include "support/temporary_folder.h"
 
+namespace safetensors_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -222,3 +224,5 @@ TEST_CASE("Python's safetensors reads the file") {
                               "'); assert t['x'].tolist()==[0,1,2,3] and t['y'].shape==(2,2) and t['y'].dtype=='int64'\"";
   CHECK(std::system(command.c_str()) == 0);
 }
+
+}  // namespace safetensors_test

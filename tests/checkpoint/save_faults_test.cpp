@@ -18,6 +18,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
+namespace save_faults_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -352,3 +354,5 @@ TEST_CASE("what cannot be written as data leaves nothing") {
   CHECK_THROWS_WITH(write_checkpoint(folder / "b.ckpt", bad), ContainsSubstring("two tensors have the name 'w'"));
   CHECK(names_in(folder.path()).empty());
 }
+
+}  // namespace save_faults_test

@@ -11,6 +11,8 @@
 
 #include "fulgur/core/errors.h"
 
+namespace state_json_test {
+
 using namespace fulgur;
 using namespace fulgur::detail;
 using Catch::Matchers::ContainsSubstring;
@@ -122,3 +124,5 @@ TEST_CASE("F12 a map of many keys takes no more than its share of time") {
   // Of processor time: far from what it takes, and from what looking each key up in a list would.
   CHECK(std::clock() - start < 10 * CLOCKS_PER_SEC);
 }
+
+}  // namespace state_json_test

@@ -9,6 +9,8 @@
 #include "fulgur/core/autocast.h"
 #include "fulgur/core/tensor.h"
 
+namespace autocast_test {
+
 using namespace fulgur;
 namespace autocast = at::autocast;
 
@@ -48,3 +50,5 @@ TEST_CASE("a weight gets its gradient behind a no-grad or inference region insid
   CHECK(gradient_behind(Plain{}));
   CHECK(gradient_behind(Inference{}));
 }
+
+}  // namespace autocast_test

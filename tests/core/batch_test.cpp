@@ -10,6 +10,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace batch_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -62,3 +64,5 @@ TEST_CASE("Batch on its own device is not copied") {
   const Batch batch{at::arange(3)};
   CHECK(batch.to(at::kCPU)[0].is_same(batch[0]));
 }
+
+}  // namespace batch_test

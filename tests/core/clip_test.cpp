@@ -7,6 +7,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace clip_test {
+
 using namespace fulgur;
 
 namespace {
@@ -55,3 +57,5 @@ TEST_CASE("norms of half-precision gradients are summed in float32") {
 }
 
 TEST_CASE("clipping no gradients gives 0") { CHECK(clip_grad_norm({}, 1.0).item<double>() == 0.0); }
+
+}  // namespace clip_test

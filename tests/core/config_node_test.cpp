@@ -5,6 +5,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace config_node_test {
+
 using namespace fulgur;
 
 TEST_CASE("a place is file, line and column, or the source alone") {
@@ -74,3 +76,5 @@ TEST_CASE("a report has an end") {
   CHECK(problems.report().size() < 2000);
   CHECK(problems.report().ends_with("… and 900 more"));
 }
+
+}  // namespace config_node_test

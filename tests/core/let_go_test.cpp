@@ -7,6 +7,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <stdexcept>
 
+namespace let_go_test {
+
 using namespace fulgur;
 
 namespace {
@@ -86,3 +88,5 @@ TEST_CASE("a view that holds the memory last lets go of it, with and without gra
     }
   }
 }
+
+}  // namespace let_go_test

@@ -2,6 +2,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace log_test {
+
 using namespace fulgur;
 
 namespace {
@@ -70,3 +72,5 @@ TEST_CASE("a progress bar is told before and after each line") {
   CHECK(guard.before == 1);
   CHECK(guard.after == 1);
 }
+
+}  // namespace log_test

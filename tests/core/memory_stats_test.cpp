@@ -6,6 +6,8 @@
 
 #include "fulgur/core/memory_stats.h"
 
+namespace memory_stats_test {
+
 using namespace fulgur;
 using fulgur::test::FakeDevice;
 
@@ -60,3 +62,5 @@ TEST_CASE("memory of the machine") {
   CHECK(machine.available > 0);
   CHECK(machine.available < machine.total);
 }
+
+}  // namespace memory_stats_test

@@ -6,6 +6,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace module_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -85,3 +87,5 @@ TEST_CASE("the default steps say that they are not overridden") {
   CHECK_THROWS_AS(net.validation_step({}, 0, 0), StepNotOverridden);
   CHECK_THROWS_AS(net.predict_step({}, 0, 0), StepNotOverridden);
 }
+
+}  // namespace module_test

@@ -6,6 +6,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace options_test {
+
 using namespace fulgur;
 
 namespace {
@@ -273,3 +275,5 @@ TEST_CASE("reading is linear in the number of keys") {
   fields.read(map, problems, "");
   CHECK(problems.items().size() == 100'000);
 }
+
+}  // namespace options_test

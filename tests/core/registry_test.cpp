@@ -4,6 +4,8 @@
 
 #include "support/expect_error.h"
 
+namespace registry_test {
+
 using namespace fulgur;
 
 namespace {
@@ -131,3 +133,5 @@ TEST_CASE("kinds are listed") {
   CHECK(Registry<Animal>::instance().names() == std::vector<std::string>{"Dog", "Snake"});
   throw_if_registration_failed();
 }
+
+}  // namespace registry_test

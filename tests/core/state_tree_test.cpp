@@ -9,6 +9,8 @@
 #include "fulgur/core/late_number.h"
 #include "fulgur/core/progress.h"
 
+namespace state_tree_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -61,3 +63,5 @@ TEST_CASE("a late number of the CPU is a number; one that is still a tensor is r
   CHECK_FALSE(read_late_number(pending(at::full({2}, 0.5))));
   CHECK_THROWS_AS(late_number(at::full({2}, 0.5)), Error);
 }
+
+}  // namespace state_tree_test

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <limits>
 
+namespace text_test {
+
 using namespace fulgur;
 
 TEST_CASE("doubles are written so that they read back exactly and as doubles") {
@@ -72,3 +74,5 @@ TEST_CASE("cat joins texts and numbers") {
   CHECK(join({"a", "b", "c"}) == "a, b, c");
   CHECK(join({}).empty());
 }
+
+}  // namespace text_test

@@ -11,6 +11,8 @@
 #include "idx_files.h"
 #include "support/expect_error.h"
 
+namespace changing_data_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -207,3 +209,5 @@ TEST_CASE("F39: a stream that is slow on its thread is warned of with what is wa
   CHECK(bytes.size(0) == 6);
   CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") && ContainsSubstring("a batch of the train set is waited for") && ContainsSubstring("batch 0 since"));
 }
+
+}  // namespace changing_data_test

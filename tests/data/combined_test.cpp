@@ -15,6 +15,8 @@
 #include "look_ahead.h"
 #include "support/expect_error.h"
 
+namespace combined_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -310,3 +312,5 @@ TEST_CASE("on a CPU a device prefetcher passes batches through") {
   CHECK(drain(loader).size() == 10);
   CHECK_THROWS_AS(DevicePrefetcher(nullptr, at::Device(at::kCPU)), ConfigError);
 }
+
+}  // namespace combined_test

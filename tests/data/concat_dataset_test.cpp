@@ -10,6 +10,8 @@
 #include "fulgur/data/subset_dataset.h"
 #include "support/expect_error.h"
 
+namespace concat_dataset_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -54,3 +56,5 @@ TEST_CASE("a random split by shares gives every sample to one part") {
   CHECK_THAT(message_of<ConfigError>([] { random_split(numbers(4), {0.5, 0.4}, 0); }), ContainsSubstring("got 0.9"));
   CHECK_THROWS_AS(random_split(numbers(4), {1.5, -0.5}, 0), ConfigError);
 }
+
+}  // namespace concat_dataset_test

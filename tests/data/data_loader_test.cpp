@@ -12,6 +12,8 @@
 #include "support/expect_error.h"
 #include "support/gpu.h"
 
+namespace data_loader_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -308,3 +310,5 @@ TEST_CASE("a sampler that contradicts itself is found") {
   DataLoader loader(numbers(4), {.sampler = std::make_shared<Short>(4)});
   CHECK_THAT(message_of<Error>([&] { loader.start_epoch(0); }), ContainsSubstring("got 1 instead of 4"));
 }
+
+}  // namespace data_loader_test

@@ -11,6 +11,8 @@
 #include "fulgur/data/tensor_data_module.h"
 #include "support/expect_error.h"
 
+namespace data_modules_test {
+
 using namespace fulgur;
 
 namespace {
@@ -138,3 +140,5 @@ TEST_CASE("options of a tensor data module reach its loaders") {
   for (const Stage stage : {Stage::validate, Stage::predict}) CHECK(data.loaders(stage).at(0)->size() == 4);  // 3, 3, 3, 1: evaluation drops none
   for (const Stage stage : {Stage::train, Stage::validate, Stage::predict}) CHECK(dynamic_cast<DataLoader&>(*data.loaders(stage).at(0)).num_workers() == 2);
 }
+
+}  // namespace data_modules_test

@@ -10,6 +10,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace idx_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -127,3 +129,5 @@ TEST_CASE("F37: what is no regular file is refused without waiting") {
   REQUIRE(mkfifo((folder / "fifo").c_str(), 0600) == 0);
   CHECK_THAT(message_of<DataError>([&] { read_idx(folder / "fifo", 1); }), ContainsSubstring("regular file"));
 }
+
+}  // namespace idx_test

@@ -12,6 +12,8 @@
 #include "fulgur/data/tensor_dataset.h"
 #include "support/gpu.h"
 
+namespace input_sets_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -95,3 +97,5 @@ TEST_CASE("on a GPU, a set that somebody holds is never written to again", "[gpu
   CHECK(sets.kept());
   CHECK(held[0].cpu().eq(1).all().item<bool>());
 }
+
+}  // namespace input_sets_test

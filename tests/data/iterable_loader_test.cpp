@@ -8,6 +8,8 @@
 #include "fulgur/data/iterable_loader.h"
 #include "support/expect_error.h"
 
+namespace iterable_loader_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -238,3 +240,5 @@ TEST_CASE("a stream has one position, and knows its share or says so") {
   loader.configure(0, 0, 1);
   CHECK(epoch_of(loader, 0).size() == 4);
 }
+
+}  // namespace iterable_loader_test

@@ -13,6 +13,8 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/tensor_dataset.h"
 
+namespace loader_speed_test {
+
 using namespace fulgur;
 using Clock = std::chrono::steady_clock;
 
@@ -61,3 +63,5 @@ TEST_CASE("time of a batch of 64 x 784 float, shuffled", "[.][speed]") {
   }
   std::printf("us/batch: %s\n", row.c_str());
 }
+
+}  // namespace loader_speed_test

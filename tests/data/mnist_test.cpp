@@ -15,6 +15,8 @@
 #include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
 
+namespace mnist_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -265,7 +267,9 @@ TEST_CASE("options of the idx data modules reach their loaders") {
 TEST_CASE("F38: a label out of range is named with file, index and value before training") {
   const TemporaryFolder folder;
   write_small_mnist(folder.path(), 30, 12);
-  write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, std::string(17, '\3') + '\12' + std::string(12, '\1')));
+  std::string labels(30, '\3');
+  labels[17] = '\12';
+  write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, labels));
   MnistDataModule data(small_options(folder.path()));
   CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
              ContainsSubstring("got 10 at index 17") && ContainsSubstring("train-labels-idx1-ubyte"));
@@ -340,3 +344,5 @@ TEST_CASE("F37: images that are not as many as the labels are refused before the
              ContainsSubstring("got 2000000 in ") && ContainsSubstring(" and 20 in "));
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(500));
 }
+
+}  // namespace mnist_test

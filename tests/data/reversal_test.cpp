@@ -9,6 +9,8 @@
 #include "fulgur/data/data_loader.h"
 #include "support/expect_error.h"
 
+namespace reversal_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -89,3 +91,5 @@ TEST_CASE("options of ReversalDataModule act") {
   options.vocabulary = 1;
   CHECK_THAT(test::message_of<ConfigError>([&] { ReversalDataModule none(options); }), ContainsSubstring("vocabulary must be at least 2") && ContainsSubstring("got vocabulary 1"));
 }
+
+}  // namespace reversal_test

@@ -14,6 +14,8 @@
 #include "fulgur/data/subset_dataset.h"
 #include "support/expect_error.h"
 
+namespace sample_dataset_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -156,3 +158,5 @@ TEST_CASE("random numbers of a sample depend on seed, epoch and index, not on th
   for (const double u : expected) mean += u / 64;
   CHECK(std::abs(mean - 0.5) < 0.15);  // standard deviation 0.036
 }
+
+}  // namespace sample_dataset_test

@@ -9,6 +9,8 @@
 #include "permutation.h"
 #include "support/expect_error.h"
 
+namespace samplers_test {
+
 using namespace fulgur;
 
 TEST_CASE("a sequential sampler gives the dataset's order") {
@@ -194,3 +196,5 @@ TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in the
   CHECK(test::epoch_of(fixed, 2) == test::epoch_of(same, 2));
   CHECK_THROWS_AS(DataLoader(test::numbers(4), {.batch_size = 2, .batch_sampler = std::make_shared<Uneven>()}), ConfigError);
 }
+
+}  // namespace samplers_test

@@ -10,6 +10,8 @@
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
 
+namespace subset_dataset_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -60,3 +62,5 @@ TEST_CASE("a split of more than there is names both numbers") {
   CHECK_THAT(test::message_of<ConfigError>([] { split_indices(10, {8, 3}, 0); }), ContainsSubstring("10 samples") && ContainsSubstring("3 with 2 left"));
   CHECK_THROWS_AS(split_indices(10, {-1}, 0), ConfigError);
 }
+
+}  // namespace subset_dataset_test

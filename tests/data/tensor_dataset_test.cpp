@@ -9,6 +9,8 @@
 #include "fulgur/data/tensor_dataset.h"
 #include "support/expect_error.h"
 
+namespace tensor_dataset_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -88,3 +90,5 @@ TEST_CASE("a tensor dataset does not write beyond the batch or into another dtyp
   other.set(0, at::zeros({1, 2, 3}, at::kFloat));
   CHECK_THROWS_AS(dataset.read(std::vector<int64_t>{1}, 0, other, {}), Error);
 }
+
+}  // namespace tensor_dataset_test

@@ -12,6 +12,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
+namespace text_data_module_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -219,3 +221,5 @@ TEST_CASE("tinyshakespeare has its known vocabulary") {
   CHECK(data.loaders(Stage::validate)[0]->samples() == (111539 - 1) / 128);
   CHECK(data.vocabulary().decode(all_of(data, Stage::validate).first[0]).starts_with("\n\nGREMIO:\n"));
 }
+
+}  // namespace text_data_module_test

@@ -7,6 +7,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace text_vocabulary_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -53,3 +55,5 @@ TEST_CASE("what a vocabulary cannot say is named") {
   CHECK_THROWS_AS(TextVocabulary::characters_of(""), DataError);
   CHECK_THAT(message_of<DataError>([&] { vocabulary.decode(at::tensor({0, 3}, at::kLong)); }), ContainsSubstring("[0, 3); got 3"));
 }
+
+}  // namespace text_vocabulary_test

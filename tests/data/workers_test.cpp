@@ -15,6 +15,8 @@
 #include "worker_tuner.h"
 #include "workers_advice.h"
 
+namespace workers_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -392,3 +394,5 @@ TEST_CASE("loader options out of range are refused") {
   CHECK_THROWS_AS(DataLoader(numbers(4), {.prefetch_factor = 0}), ConfigError);
   CHECK_THROWS_AS(DataLoader(numbers(4), {.timeout_s = -1}), ConfigError);
 }
+
+}  // namespace workers_test

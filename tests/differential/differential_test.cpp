@@ -12,6 +12,8 @@
 #include "relations.h"
 #include "support/temporary_folder.h"
 
+namespace differential_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -95,3 +97,5 @@ TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(as
 TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }
 TEST_CASE("seeds: any number of workers equals none, to the bit") { for_all_seeds(workers_equal_none); }
 TEST_CASE("seeds: metrics equal those of the predictions") { for_all_seeds(metrics_equal_predictions); }
+
+}  // namespace differential_test

@@ -5,6 +5,8 @@
 #include "relations.h"
 #include "support/temporary_folder.h"
 
+namespace once_failed_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -65,3 +67,5 @@ TEST_CASE("once failed: a stop that min_epochs holds up is asked for after a res
     "callbacks": [{"class_path": "EarlyStopping", "init_args": {"monitor": "val_loss", "patience": 1}}],
     "events": {}})");
 }
+
+}  // namespace once_failed_test

@@ -11,6 +11,8 @@
 #include "ranks.h"
 #include "strategies/ddp_problem.h"
 
+namespace ddp_baseline_test {
+
 using namespace fulgur;
 using test::DdpProblem;
 
@@ -88,3 +90,5 @@ TEST_CASE("ddp: weights and running statistics are those of PyTorch's DDP, to 1e
     }
   }
 }
+
+}  // namespace ddp_baseline_test

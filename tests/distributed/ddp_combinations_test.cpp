@@ -10,6 +10,8 @@
 
 #include "ranks.h"
 
+namespace ddp_combinations_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -190,3 +192,5 @@ TEST_CASE("ddp: a value of an epoch hook weighs the same on all ranks, whatever 
   }
   CHECK(mean == 0.5);
 }
+
+}  // namespace ddp_combinations_test

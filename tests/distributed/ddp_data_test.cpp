@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+namespace ddp_data_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -263,3 +265,5 @@ TEST_CASE("ddp: prepare_data runs in the first process of a node only") {
   CHECK(says(runs[0].err, "prepare_data was called"));
   CHECK_FALSE(says(read_text(run_folder(folder.path()) / "rank_1.log"), "prepare_data was called"));
 }
+
+}  // namespace ddp_data_test

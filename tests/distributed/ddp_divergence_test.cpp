@@ -11,6 +11,8 @@
 
 #include "ranks.h"
 
+namespace ddp_divergence_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -239,3 +241,5 @@ TEST_CASE("ddp: rank 0 alone says from where a run resumes, and with which optio
   CHECK(says(runs[0].err, "resume: "));
   CHECK_FALSE(says(runs[1].err, "resume: "));
 }
+
+}  // namespace ddp_divergence_test

@@ -8,6 +8,8 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
+namespace ddp_faults_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -198,3 +200,5 @@ TEST_CASE("F4: killed again and again, ranks go on from what was saved and end w
   REQUIRE(all_exit(run_ranks({.count = 2, .folder = hunted.path()}, probe("fit", 2, 8, arguments)), 0));
   CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
 }
+
+}  // namespace ddp_faults_test

@@ -3,6 +3,8 @@
 
 #include "ranks.h"
 
+namespace ddp_gpt_test {
+
 using namespace fulgur::test;
 
 TEST_CASE("ddp: a checkpointed GPT comes to the bits of one that keeps its activations, and to the weights of one process") {
@@ -33,3 +35,5 @@ TEST_CASE("ddp: a checkpointed GPT comes to the bits of one that keeps its activ
   CHECK(same_bits(plain, together(half, "every_2")));
   CHECK(same_bits(plain, together(unused, "all", {"--trainer.strategy.find_unused_parameters", "true"})));
 }
+
+}  // namespace ddp_gpt_test

@@ -7,6 +7,8 @@
 
 #include "support/gpu.h"
 
+namespace ddp_gpu_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -226,3 +228,5 @@ TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is
   CHECK(says(report, "\"captured_batches\": 0"));
   CHECK(says(report, tried[2]));
 }
+
+}  // namespace ddp_gpu_test

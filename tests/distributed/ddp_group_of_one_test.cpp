@@ -5,6 +5,8 @@
 
 #include "support/gpu.h"
 
+namespace ddp_group_of_one_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -59,3 +61,5 @@ TEST_CASE("on a GPU, a group of one over NCCL, or over Gloo, trains to the bits 
   require_gpus(1);
   for (const char* backend : {"nccl", "gloo"}) compare_with_one_device("cuda", backend);
 }
+
+}  // namespace ddp_group_of_one_test

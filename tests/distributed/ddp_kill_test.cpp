@@ -16,6 +16,8 @@
 #include "ranks.h"
 #include "support/process_stat.h"
 
+namespace ddp_kill_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 
@@ -127,3 +129,5 @@ TEST_CASE("F4, launched: ranks that are killed at random, one or both, again and
     CHECK((read_text(expected / "metrics.jsonl") == read_text(found / "metrics.jsonl")));
   }
 }
+
+}  // namespace ddp_kill_test

@@ -10,6 +10,8 @@
 #include "ranks.h"
 #include "support/gpu.h"
 
+namespace ddp_nccl_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -151,3 +153,5 @@ TEST_CASE("ddp: on two GPUs, a checkpoint costs no rank a wait for its device", 
     CHECK(count(many[rank].err, "pageable copy") <= count(few[rank].err, "pageable copy") + kMore);
   }
 }
+
+}  // namespace ddp_nccl_test

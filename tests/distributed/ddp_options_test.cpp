@@ -8,6 +8,8 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <nlohmann/json.hpp>
 
+namespace ddp_options_test {
+
 using namespace fulgur::test;
 using fulgur::detail::choose_backend;
 
@@ -168,3 +170,5 @@ TEST_CASE("ddp: the timeline of the Reducer as a Chrome trace of each rank: grad
     CHECK(first_exchange < last_backward);
   }
 }
+
+}  // namespace ddp_options_test

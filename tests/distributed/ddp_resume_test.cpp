@@ -4,6 +4,8 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <csignal>
 
+namespace ddp_resume_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -106,3 +108,5 @@ TEST_CASE("ddp: what many ranks have trained, one tests as any other") {
   CHECK(run.exit_code == 0);
   CHECK(says(run.out, "test_loss"));
 }
+
+}  // namespace ddp_resume_test

@@ -3,6 +3,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
+namespace ddp_training_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -140,3 +142,5 @@ TEST_CASE("ddp: early stopping acts on the metric of all ranks") {
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "3 epochs"));
 }
+
+}  // namespace ddp_training_test

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+namespace launch_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -432,3 +434,5 @@ TEST_CASE("launch: a strategy of a plug-in is launched with as many processes as
   // SGD steps by the mean of the gradients, or to the mean of the weights: the same.
   CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
 }
+
+}  // namespace launch_test

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <memory>
 
+namespace rendezvous_test {
+
 using namespace fulgur::test;
 
 namespace {
@@ -166,3 +168,5 @@ TEST_CASE("ddp: several processes that nobody started are an error that says how
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "devices"));
 }
+
+}  // namespace rendezvous_test

@@ -5,6 +5,8 @@
 #include "support/temporary_folder.h"
 #include "targets.h"
 
+namespace corpus_test {
+
 using namespace fulgur::test;
 namespace fs = std::filesystem;
 namespace fuzz = fulgur::fuzz;
@@ -36,3 +38,5 @@ TEST_CASE("the corpus of the pickle of .pt files") { replay("pytorch_pickle", fu
 TEST_CASE("the corpus of .pt files") { replay("pytorch_zip", fuzz::pytorch_zip); }
 TEST_CASE("the corpus of the idx reader") { replay("idx", fuzz::idx); }
 TEST_CASE("the corpus of the config loader") { replay("config", fuzz::config); }
+
+}  // namespace corpus_test

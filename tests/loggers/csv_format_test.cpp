@@ -6,6 +6,8 @@
 
 #include "loggers/hostile_names.h"
 
+namespace csv_format_test {
+
 using namespace fulgur;
 
 TEST_CASE("fields are quoted as RFC 4180 says") {
@@ -37,3 +39,5 @@ TEST_CASE("numbers are short and read back exactly") {
   CHECK(csv_number(std::numeric_limits<double>::infinity()) == "inf");
   CHECK(csv_number(-std::numeric_limits<double>::infinity()) == "-inf");
 }
+
+}  // namespace csv_format_test

@@ -13,6 +13,8 @@
 #include "loggers/warnings.h"
 #include "support/temporary_folder.h"
 
+namespace csv_logger_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -260,3 +262,5 @@ TEST_CASE("CsvLogger writes the hyper-parameters as hparams.yaml") {
   logger.log_hyperparams(ConfigNode::map({{"lr", ConfigNode::number(0.1)}, {"name", ConfigNode::string("2")}}));
   CHECK(read_text(folder / "hparams.yaml") == "lr: 0.1\nname: \"2\"\n");
 }
+
+}  // namespace csv_logger_test

@@ -14,6 +14,8 @@
 #include "loggers/warnings.h"
 #include "support/temporary_folder.h"
 
+namespace exact_cut_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -168,3 +170,5 @@ TEST_CASE("a logger in memory is cut where its checkpoint was made") {
   logger.start({}, 2);  // without a state, by step
   CHECK(logger.rows.empty());
 }
+
+}  // namespace exact_cut_test

@@ -13,6 +13,8 @@
 #include "loggers/warnings.h"
 #include "support/temporary_folder.h"
 
+namespace jsonl_logger_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -108,3 +110,5 @@ TEST_CASE("JsonlLogger writes the hyper-parameters as hparams.json, with their t
   CHECK(nlohmann::json::parse(read_text(folder / "hparams.json")) ==
         nlohmann::json::parse(R"({"lr": 0.1, "name": "2", "widths": [8], "bias": true})"));
 }
+
+}  // namespace jsonl_logger_test

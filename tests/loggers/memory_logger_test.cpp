@@ -2,6 +2,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace memory_logger_test {
+
 using namespace fulgur;
 
 TEST_CASE("a memory logger keeps what is logged and cuts a resumed past") {
@@ -20,3 +22,5 @@ TEST_CASE("a memory logger keeps what is logged and cuts a resumed past") {
   CHECK(logger.media.empty());
   CHECK(logger.log_dir == "run");
 }
+
+}  // namespace memory_logger_test

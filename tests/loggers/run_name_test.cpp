@@ -7,6 +7,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 
+namespace run_name_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -68,3 +70,5 @@ TEST_CASE("a logger that never started can be flushed and ended, and leaves noth
   CHECK(warnings.lines().empty());
   CHECK(std::filesystem::is_empty(folder.path()));
 }
+
+}  // namespace run_name_test

@@ -22,6 +22,8 @@
 #include "support/expect_error.h"
 #include "tensorboard_hparams.h"
 
+namespace tensorboard_logger_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -440,3 +442,5 @@ TEST_CASE("TensorBoard drops the cut-off past of a resumed run") {
   CHECK(read["scalars"]["hp_metric"] == nlohmann::json({{0, -1.0}}));
   CHECK(read["status"] == "STATUS_FAILURE");
 }
+
+}  // namespace tensorboard_logger_test

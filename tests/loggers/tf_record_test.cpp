@@ -2,6 +2,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+namespace tf_record_test {
+
 using namespace fulgur;
 
 TEST_CASE("crc-32c has its known values") {
@@ -26,3 +28,5 @@ TEST_CASE("a record is framed as TensorFlow frames it") {
   CHECK(record.size() == 24 + 16);
   CHECK(tf_record("123456789").substr(12) == "123456789\xe5\xb0\x8a\xc7");
 }
+
+}  // namespace tf_record_test

@@ -7,6 +7,8 @@
 #include "models/training.h"
 #include "support/expect_error.h"
 
+namespace autoencoder_test {
+
 using namespace fulgur;
 
 TEST_CASE("an autoencoder has mirrored parts and learns to give back its input") {
@@ -31,3 +33,5 @@ TEST_CASE("an autoencoder names the shape that does not fit") {
   CHECK_THAT(test::message_of<ConfigError>([&] { model.training_step(Batch({at::randn({2, 10})}), 0); }),
              Catch::Matchers::ContainsSubstring("Autoencoder") && Catch::Matchers::ContainsSubstring("[2, 10]"));
 }
+
+}  // namespace autoencoder_test

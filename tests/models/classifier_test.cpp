@@ -15,6 +15,8 @@
 #include "models/training.h"
 #include "support/expect_error.h"
 
+namespace classifier_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -127,3 +129,5 @@ TEST_CASE("the built-in models are registered, with all steps overridden") {
     CHECK(module->hparams().is_map());
   }
 }
+
+}  // namespace classifier_test

@@ -23,6 +23,8 @@
 #include "support/expect_error.h"
 #include "support/live_memory.h"
 
+namespace gpt_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -234,3 +236,5 @@ TEST_CASE("Gpt: its norms are known, so that a half precision can keep them in f
   const auto without = std::make_shared<Gpt>(plain);
   for (const auto& norm : nn::norm_layers(*without)) CHECK(norm.module->parameters().size() == 1);
 }
+
+}  // namespace gpt_test

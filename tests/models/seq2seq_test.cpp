@@ -20,6 +20,8 @@
 #include "models/training.h"
 #include "support/expect_error.h"
 
+namespace seq2seq_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -172,3 +174,5 @@ TEST_CASE("a Seq2Seq names options and tokens that do not fit") {
   CHECK_THAT(step(source, target[0]), ContainsSubstring("'target' must be int64 of shape [N, T]; got Long of shape [4]"));
   CHECK_THAT(message_of<DataError>([&] { model.decode(source + 9, 2); }), ContainsSubstring("vocabulary = 7); got"));
 }
+
+}  // namespace seq2seq_test

@@ -11,6 +11,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace batch_norm_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -130,3 +132,5 @@ TEST_CASE("a batch norm prints its options") {
   out << nn::BatchNorm2d(torch::nn::BatchNorm2dOptions(4).momentum(std::nullopt));
   CHECK(out.str() == "fulgur::nn::BatchNorm2d(4, eps=1e-05, momentum=None, affine=true, track_running_stats=true)");
 }
+
+}  // namespace batch_norm_test

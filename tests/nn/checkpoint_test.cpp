@@ -26,6 +26,8 @@
 #include "support/expect_error.h"
 #include "support/live_memory.h"
 
+namespace checkpoint_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -592,3 +594,5 @@ TEST_CASE("hooks of saved tensors pack and unpack what operations save") {
   // sin's cosine was taken of twice the value.
   CHECK(at::allclose(w.grad(), 3 * at::cos(at::ones({4}) * 6) + at::exp(at::ones({4}))));
 }
+
+}  // namespace checkpoint_test

@@ -15,6 +15,8 @@
 #include "saved_tensor_engine.h"
 #include "support/gpu.h"
 
+namespace cuda_library_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -80,3 +82,5 @@ TEST_CASE("libfulgur_cuda.so loads into a test program and takes that program's 
   CHECK(accelerator_count() == before + 1);
 }
 #endif
+
+}  // namespace cuda_library_test

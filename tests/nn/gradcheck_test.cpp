@@ -12,6 +12,8 @@
 #include "support/expect_error.h"
 #include "support/texts_of_one.h"
 
+namespace gradcheck_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -134,3 +136,5 @@ TEST_CASE("the backward of a batch norm over ranks passes gradcheck") {
   };
   CHECK_NOTHROW(nn::gradcheck(normalise, {input({4, 3}), input({3}), input({3})}));
 }
+
+}  // namespace gradcheck_test

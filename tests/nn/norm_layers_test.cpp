@@ -9,6 +9,8 @@
 #include "fulgur/nn/layer_norm.h"
 #include "fulgur/nn/norm_layers.h"
 
+namespace norm_layers_test {
+
 using namespace fulgur;
 
 namespace {
@@ -71,3 +73,5 @@ TEST_CASE("LayerNorm without affine has no parameters, and clone makes a layer o
   CHECK_FALSE(copy->weight.is_same(layer->weight));
   CHECK(copy->weight.equal(layer->weight));
 }
+
+}  // namespace norm_layers_test

@@ -25,6 +25,8 @@
 #include "fulgur/nn/parallel_apply.h"
 #include "support/expect_error.h"
 
+namespace parallel_apply_test {
+
 using namespace fulgur;
 using nn::parallel_apply;
 
@@ -262,3 +264,5 @@ TEST_CASE("parallel_apply from several threads: each caller waits for its own") 
   for (std::thread& caller : callers) caller.join();
   CHECK(wrong == 0);
 }
+
+}  // namespace parallel_apply_test

@@ -23,6 +23,8 @@
 #include "fulgur/nn/replica_tensors.h"
 #include "support/expect_error.h"
 
+namespace placed_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -394,3 +396,5 @@ TEST_CASE("a placed submodule may be called from several threads") {
   nn::parallel_apply(8, [&](size_t i) { results[i] = model.layer(x); });
   for (const Tensor& result : results) CHECK(at::allclose(result, expected));
 }
+
+}  // namespace placed_test

@@ -23,6 +23,8 @@
 #include "support/expect_error.h"
 #include "support/gpu.h"
 
+namespace replica_tensors_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -327,3 +329,5 @@ TEST_CASE("ReplicaTensors names what a replica has otherwise") {
   deeper->register_module("second_dropout", torch::nn::Dropout());
   CHECK_THAT(of(std::make_shared<Net>(), deeper), ContainsSubstring("layers; 1 differ: none and 'second_dropout'"));
 }
+
+}  // namespace replica_tensors_test

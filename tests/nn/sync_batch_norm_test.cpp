@@ -18,6 +18,8 @@
 #include "support/texts_of_one.h"
 #include "support/thread_collectives.h"
 
+namespace sync_batch_norm_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
@@ -443,3 +445,5 @@ TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples", "
   test::require_gpus(1);
   compare_mirrored(at::kCUDA);
 }
+
+}  // namespace sync_batch_norm_test

@@ -10,6 +10,8 @@
 #include "support/expect_error.h"
 #include "support/texts_of_one.h"
 
+namespace sync_norm_test {
+
 using namespace fulgur;
 
 namespace {
@@ -91,3 +93,5 @@ TEST_CASE("a clone of a norm that is switched over is so too") {
   const auto copy = std::dynamic_pointer_cast<nn::BatchNorm1dImpl>(bn->clone());
   CHECK_THROWS_AS(copy->forward(at::randn({2, 4})), std::logic_error);
 }
+
+}  // namespace sync_norm_test

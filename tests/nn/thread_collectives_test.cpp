@@ -8,6 +8,8 @@
 
 #include "support/expect_error.h"
 
+namespace thread_collectives_test {
+
 using namespace fulgur;
 
 TEST_CASE("collectives between threads") {
@@ -71,3 +73,5 @@ TEST_CASE("threads do not wait for one that has failed") {
   });
   CHECK(message == "rank 1 is broken");
 }
+
+}  // namespace thread_collectives_test

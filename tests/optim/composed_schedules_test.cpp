@@ -14,6 +14,8 @@
 #include "fulgur/optim/schedules.h"
 #include "fulgur/optim/sgd.h"
 
+namespace composed_schedules_test {
+
 using namespace fulgur;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
@@ -146,3 +148,5 @@ TEST_CASE("a function of the user's is a schedule") {
   schedule.step();
   CHECK(optimizer.groups()[0].lr == 0.25);
 }
+
+}  // namespace composed_schedules_test

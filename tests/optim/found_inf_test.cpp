@@ -19,6 +19,8 @@
 #include "support/device_counts.h"
 #include "support/gpu.h"
 
+namespace found_inf_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -121,3 +123,5 @@ TEST_CASE("on a GPU, found_inf leaves a step out by a few kernels for all parame
     CHECK(launches(24) < 10);
   }
 }
+
+}  // namespace found_inf_test

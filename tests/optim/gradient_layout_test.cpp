@@ -11,6 +11,8 @@
 #include "support/device_counts.h"
 #include "support/gpu.h"
 
+namespace gradient_layout_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -87,3 +89,5 @@ TEST_CASE("on a GPU, a gradient is copied only where its elements lie in another
   check<AdamW>(at::Device(at::kCUDA, 0));
   check<Sgd>(at::Device(at::kCUDA, 0));
 }
+
+}  // namespace gradient_layout_test

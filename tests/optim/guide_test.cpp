@@ -2,6 +2,8 @@
 #include "fulgur/core/optimizer.h"
 #include "support/guide.h"
 
+namespace guide_test {
+
 using namespace fulgur;
 
 TEST_CASE("docs/optimizers.md has a section for each optimizer and schedule, with a row for each option and no other") {
@@ -19,3 +21,5 @@ TEST_CASE("each example of docs/optimizers.md is a config whose optimizer and sc
   CHECK(made >= 25);
   CHECK(made + 1 >= examples);  // one is of the trainer
 }
+
+}  // namespace guide_test

@@ -10,6 +10,8 @@
 
 #include "fulgur/core/errors.h"
 
+namespace lbfgs_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -107,3 +109,5 @@ TEST_CASE("LBFGS takes one group of one dtype, the rate of a schedule, and no st
   optimizer.step_closure(valley.closure());
   CHECK(valley.x.equal(before));
 }
+
+}  // namespace lbfgs_test

@@ -7,6 +7,8 @@
 #include "baseline_problem.h"
 #include "baselines.h"
 
+namespace optimizer_baseline_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -96,3 +98,5 @@ TEST_CASE("a found infinity leaves parameters, state and counts of every optimiz
     CHECK(plain.weights() == skipped.weights());
   }
 }
+
+}  // namespace optimizer_baseline_test

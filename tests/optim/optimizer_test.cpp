@@ -16,6 +16,8 @@
 #include "fulgur/optim/sgd.h"
 #include "regression.h"
 
+namespace optimizer_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -250,3 +252,5 @@ TEST_CASE("a gradient of another dtype is named") {
   problem.w.mutable_grad() = problem.w.grad().to(at::kDouble);
   CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("gradient of 'w' is Double, the parameter Float"));
 }
+
+}  // namespace optimizer_test

@@ -9,6 +9,8 @@
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/muon.h"
 
+namespace parameter_rules_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -106,3 +108,5 @@ TEST_CASE("Muon steps matrices, AdamW what is none or is named") {
   Muon wrong(options);
   CHECK_THROWS_WITH(wrong.attach(network()), ContainsSubstring("Muon.adamw_parameters") && ContainsSubstring("head.weight"));
 }
+
+}  // namespace parameter_rules_test

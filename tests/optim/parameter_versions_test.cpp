@@ -10,6 +10,8 @@
 #include "fulgur/optim/torch_optimizer.h"
 #include "regression.h"
 
+namespace parameter_versions_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -61,3 +63,5 @@ TEST_CASE("a step of torch::optim, too, though it writes past the count") {
   check_versions(*torch_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
   check_versions(*torch_optimizer<torch::optim::Adam>(torch::optim::AdamOptions(0.1)));
 }
+
+}  // namespace parameter_versions_test

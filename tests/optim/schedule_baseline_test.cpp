@@ -7,6 +7,8 @@
 #include "fulgur/core/optimizer.h"
 #include "fulgur/optim/sgd.h"
 
+namespace schedule_baseline_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -84,3 +86,5 @@ TEST_CASE("every schedule goes on from its state exactly") {
     }
   }
 }
+
+}  // namespace schedule_baseline_test

@@ -12,6 +12,8 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/optim/sgd.h"
 
+namespace schedules_test {
+
 using namespace fulgur;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
@@ -112,3 +114,5 @@ TEST_CASE("lengths of a schedule may be intervals of the run") {
   StepLR unknown(StepLR::Options{.step_size = *Interval::parse("0.1dur"), .gamma = 0.1});
   CHECK_THROWS_WITH(rates(unknown, 1), ContainsSubstring("StepLR.step_size") && ContainsSubstring("length of the run"));
 }
+
+}  // namespace schedules_test

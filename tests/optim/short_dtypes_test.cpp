@@ -11,6 +11,8 @@
 #include "fulgur/optim/sgd.h"
 #include "support/gpu.h"
 
+namespace short_dtypes_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -71,3 +73,5 @@ TEST_CASE("on a GPU, optimizers step every element of short dtypes", "[gpu]") {
   require_gpus(1);
   check_all(at::Device(at::kCUDA, 0));
 }
+
+}  // namespace short_dtypes_test

@@ -14,6 +14,8 @@
 #include "fulgur/core/errors.h"
 #include "regression.h"
 
+namespace torch_optimizer_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -131,3 +133,5 @@ TEST_CASE("a closure and a factory that leaves parameters out are refused") {
   });
   CHECK_THROWS_AS(partial.attach(problem.groups()), ConfigError);
 }
+
+}  // namespace torch_optimizer_test

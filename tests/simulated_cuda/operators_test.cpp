@@ -17,6 +17,8 @@
 
 #include "fulgur/simulated_cuda/simulated_cuda.h"
 
+namespace operators_test {
+
 namespace {
 
 using at::Tensor;
@@ -519,3 +521,5 @@ TEST_CASE("without operators there are launches and no numbers", "[.setting]") {
   CHECK(counts.errors == 0);
   CHECK(filled.cpu().isnan().all().item<bool>());  // as cudaMalloc gave it
 }
+
+}  // namespace operators_test

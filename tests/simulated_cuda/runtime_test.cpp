@@ -12,6 +12,8 @@
 
 #include "fulgur/simulated_cuda/simulated_cuda.h"
 
+namespace runtime_test {
+
 namespace {
 
 struct Schedule {
@@ -609,3 +611,5 @@ TEST_CASE("zz: a kernel's assertion makes every later call fail") {
   CHECK(cudaGetLastError() == cudaErrorAssert);
   CHECK(std::strcmp(cudaGetErrorString(cudaErrorAssert), "device-side assert triggered") == 0);
 }
+
+}  // namespace runtime_test

@@ -7,6 +7,8 @@
 #include "made_up_clusters.h"
 #include "support/expect_error.h"
 
+namespace cluster_environment_test {
+
 namespace {
 
 using namespace fulgur;
@@ -385,3 +387,5 @@ TEST_CASE("processes that were started must be those of the config") {
   CHECK_THAT(test::message_of<DistributedError>([&] { require_place(alone, 4, 1); }),
              ContainsSubstring("cluster_environment: launcher"));
 }
+
+}  // namespace cluster_environment_test

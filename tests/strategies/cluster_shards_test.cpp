@@ -7,6 +7,8 @@
 #include "fulgur/data/samplers.h"
 #include "made_up_clusters.h"
 
+namespace cluster_shards_test {
+
 namespace {
 
 using namespace fulgur;
@@ -102,3 +104,5 @@ TEST_CASE("1,024 ranks of torchrun know their places and see each sample once") 
   check_places(places, "torchrun", "node001", 29400);
   check_shards(places);
 }
+
+}  // namespace cluster_shards_test

@@ -6,6 +6,8 @@
 #include "fulgur/optim/sgd.h"
 #include "support/thread_collectives.h"
 
+namespace ddp_baseline_test {
+
 using namespace fulgur;
 using test::DdpProblem;
 
@@ -51,3 +53,5 @@ TEST_CASE("averaged gradients equal PyTorch's DDP over 100 steps") {
     CHECK(found.size() == 3);
   }
 }
+
+}  // namespace ddp_baseline_test

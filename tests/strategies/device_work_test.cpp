@@ -16,6 +16,8 @@
 #include "support/device_counts.h"
 #include "support/gpu.h"
 
+namespace device_work_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -72,3 +74,5 @@ TEST_CASE("on GPUs, the threads of dp compute on the caller's current streams", 
   CHECK(seen == side);
   CHECK(sum.item<float>() == 8 * 1024);
 }
+
+}  // namespace device_work_test

@@ -14,6 +14,8 @@
 #include "fulgur/optim/sgd.h"
 #include "fulgur/strategies/grad_scaler.h"
 
+namespace grad_scaler_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -108,3 +110,5 @@ TEST_CASE("half gradients and a scale that is none are refused") {
   CHECK_THROWS_WITH(scaler.unscale(sgd, {at::ones({2}, at::kHalf)}), ContainsSubstring("needs float32 gradients") && ContainsSubstring("master_weights: true"));
   CHECK_THROWS_WITH(scaler.load_state(StateTree::map({{"scale", 0.0}, {"_growth_tracker", int64_t{0}}})), ContainsSubstring("positive"));
 }
+
+}  // namespace grad_scaler_test

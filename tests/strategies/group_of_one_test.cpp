@@ -9,6 +9,8 @@
 #include "process_group_impl.h"
 #include "support/gpu.h"
 
+namespace group_of_one_test {
+
 using namespace fulgur;
 
 namespace {
@@ -99,3 +101,5 @@ TEST_CASE("on a GPU, a group of one process exchanges with itself over NCCL, and
   const at::Device device = test::require_gpus(1).device(0);
   for (const char* backend : {"nccl", "gloo"}) check_exchanges(backend, device);
 }
+
+}  // namespace group_of_one_test

@@ -5,6 +5,8 @@
 #include "fulgur/strategies/cluster_environment.h"
 #include "support/expect_error.h"
 
+namespace hostlist_test {
+
 using fulgur::expand_hostlist;
 using Hosts = std::vector<std::string>;
 
@@ -32,3 +34,5 @@ TEST_CASE("what is no list of hosts is an error") {
   CHECK(message.find("[strategies.expand_hostlist]") == 0);
   CHECK(message.find("'" + list + "'") != std::string::npos);
 }
+
+}  // namespace hostlist_test

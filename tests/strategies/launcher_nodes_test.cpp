@@ -9,6 +9,8 @@
 #include "network_namespaces.h"
 #include "support/expect_error.h"
 
+namespace launcher_nodes_test {
+
 namespace {
 
 using namespace fulgur;
@@ -197,3 +199,5 @@ TEST_CASE("launcher on two nodes in networks of their own") {
                ContainsSubstring(cat("nothing listens on port ", nodes.options.main_port, " of '10.213.77.1'")));
   }
 }
+
+}  // namespace launcher_nodes_test

@@ -4,6 +4,8 @@
 
 #include "launching.h"
 
+namespace launcher_signals_test {
+
 namespace {
 
 using namespace fulgur;
@@ -83,3 +85,5 @@ TEST_CASE("launcher: handlers and mask are as before afterwards, and for the pro
   sigprocmask(SIG_SETMASK, nullptr, &mask);
   CHECK(sigismember(&mask, SIGCHLD) == 0);
 }
+
+}  // namespace launcher_signals_test

@@ -25,6 +25,8 @@ int64_t free_port() {
 
 }  // namespace fulgur::test
 
+namespace launcher_test {
+
 namespace {
 
 using namespace fulgur;
@@ -352,3 +354,5 @@ TEST_CASE("tell_launcher does nothing where nobody listens") {
   const Variable odd("FULGUR_FAILURE_PIPE", "x");
   CHECK_NOTHROW(tell_launcher("not to be printed"));
 }
+
+}  // namespace launcher_test

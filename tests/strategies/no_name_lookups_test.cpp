@@ -10,6 +10,8 @@
 #include "launch_store.h"
 #include "no_name_lookups.h"
 
+namespace no_name_lookups_test {
+
 namespace {
 
 /// A name server for this thread that gets queries and answers none.
@@ -77,3 +79,5 @@ TEST_CASE("launcher: connecting to the store asks no name server") {
   CHECK(store.port() > 0);
   CHECK_FALSE(server.was_asked());
 }
+
+}  // namespace no_name_lookups_test

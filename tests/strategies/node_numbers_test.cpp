@@ -7,6 +7,8 @@
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 
+namespace node_numbers_test {
+
 using namespace fulgur;
 using namespace fulgur::detail;
 using Catch::Matchers::ContainsSubstring;
@@ -66,3 +68,5 @@ TEST_CASE("ranks that cannot share a node are refused with what they were told")
   CHECK_THAT(error_of({"0 2 a", "2 2 a"}), ContainsSubstring("rank 1 is told that it is 2 of 2"));
   CHECK_THAT(error_of({"0 3 a", "1 3 a", "0 1 b"}), ContainsSubstring("2 ranks run on 'a', and rank 0 is told that it is 0 of 3"));
 }
+
+}  // namespace node_numbers_test

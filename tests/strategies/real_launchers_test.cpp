@@ -13,6 +13,8 @@
 #include "support/localhost.h"
 #include "support/temporary_folder.h"
 
+namespace real_launchers_test {
+
 namespace {
 
 using fulgur::cat;
@@ -137,3 +139,5 @@ TEST_CASE("srun: places of its tasks, and of those who are none") {
   CHECK(batch.front() == "none");
   tasks(batch, 2);
 }
+
+}  // namespace real_launchers_test

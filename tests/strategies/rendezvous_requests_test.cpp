@@ -8,6 +8,8 @@
 
 #include "rendezvous.h"
 
+namespace rendezvous_requests_test {
+
 using namespace fulgur;
 
 namespace {
@@ -84,3 +86,5 @@ TEST_CASE("the last rank to come looks once, and a rank that waits looks ever mo
   CHECK(store->looks - before <= 3);
   first.join();
 }
+
+}  // namespace rendezvous_requests_test

@@ -8,6 +8,8 @@
 #include "support/device_counts.h"
 #include "support/gpu.h"
 
+namespace captured_accumulation_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -129,3 +131,5 @@ TEST_CASE("on a GPU, each batch of a captured window is one launch", "[gpu]") {
   CHECK(counting->last.copies_on_device - counting->first.copies_on_device == 0);
   CHECK(counting->last.copies_to_device - counting->first.copies_to_device == 12);
 }
+
+}  // namespace captured_accumulation_gpu_test

@@ -19,6 +19,8 @@
 #include "fulgur/optim/cyclic_schedules.h"
 #include "support/gpu.h"
 
+namespace captured_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -381,3 +383,5 @@ TEST_CASE("on a GPU, a captured run reserves little more memory than an eager on
   CHECK(captured > 0);
   CHECK(static_cast<double>(captured) <= 1.3 * static_cast<double>(eager));
 }
+
+}  // namespace captured_gpu_test

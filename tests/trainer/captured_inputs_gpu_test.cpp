@@ -12,6 +12,8 @@
 #include "support/device_counts.h"
 #include "support/gpu.h"
 
+namespace captured_inputs_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -242,3 +244,5 @@ TEST_CASE("on a GPU, an epoch's odd last batch in the place of the first recordi
   const auto captured = check_same<Captured>(options, [] { return regression_data(14, 0); });
   CHECK(captured.report.captured_batches == 14);
 }
+
+}  // namespace captured_inputs_gpu_test

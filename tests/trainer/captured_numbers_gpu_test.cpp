@@ -7,6 +7,8 @@
 #include "captured_fit.h"
 #include "support/gpu.h"
 
+namespace captured_numbers_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -79,3 +81,5 @@ TEST_CASE("on a GPU, a number of the host that changes later ends the capture wh
   const auto values = captured.logger->values("late");
   CHECK(values.back().second == 2.0);
 }
+
+}  // namespace captured_numbers_gpu_test

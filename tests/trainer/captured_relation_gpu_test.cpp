@@ -12,6 +12,8 @@
 #include "fulgur/optim/rmsprop.h"
 #include "support/gpu.h"
 
+namespace captured_relation_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -176,3 +178,5 @@ TEST_CASE("on a GPU, captured steps of Muon equal eager ones but for rounding, w
     CHECK(at::allclose(value, captured.weights.at(name), 1e-3, 5e-3));
   }
 }
+
+}  // namespace captured_relation_gpu_test

@@ -7,6 +7,8 @@
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lbfgs.h"
 
+namespace captured_step_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -266,3 +268,5 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }),
              ContainsSubstring("only a CUDA device can; this run is on cpu"));
 }
+
+}  // namespace captured_step_test

@@ -11,6 +11,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text.h"
 
+namespace checkpointing_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -380,3 +382,5 @@ TEST_CASE("best.ckpt is of the callback that monitors a metric, whichever comes 
     CHECK(fit(4, "auto").best_checkpoint->filename() == "monitored-epoch=0.ckpt");
   }
 }
+
+}  // namespace checkpointing_test

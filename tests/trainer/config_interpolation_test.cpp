@@ -4,6 +4,8 @@
 
 #include "fulgur/core/text.h"
 
+namespace config_interpolation_test {
+
 using namespace fulgur;
 using test::load;
 using test::load_error;
@@ -103,3 +105,5 @@ TEST_CASE("doubled dollars are the characters themselves, also after a round tri
   CHECK(config.ckpt_path == "a ${b} $$ $c");
   CHECK(config_from_node(config.write()).ckpt_path == config.ckpt_path);
 }
+
+}  // namespace config_interpolation_test

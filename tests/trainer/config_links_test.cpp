@@ -2,6 +2,8 @@
 
 #include "support/expect_error.h"
 
+namespace config_links_test {
+
 using namespace fulgur;
 using test::load;
 using test::load_error;
@@ -80,3 +82,5 @@ TEST_CASE("a link and a value of one's own must agree") {
   CHECK(says(apply_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n" + link),
              "the config says '3', the link to data.classes says '7'"));
 }
+
+}  // namespace config_links_test

@@ -3,6 +3,8 @@
 #include "fulgur/core/text.h"
 #include "support/temporary_folder.h"
 
+namespace config_merge_test {
+
 using namespace fulgur;
 using test::load;
 using test::load_error;
@@ -160,3 +162,5 @@ TEST_CASE("F42 100,000 overrides are no trouble") {
   CHECK(config.trainer.max_epochs == 49'999);
   CHECK(value_at(config, "model.init_args.rate") == "50000.0");
 }
+
+}  // namespace config_merge_test

@@ -4,6 +4,8 @@
 
 #include "support/expect_error.h"
 
+namespace config_schema_test {
+
 using namespace fulgur;
 using Json = nlohmann::json;
 
@@ -180,3 +182,5 @@ TEST_CASE("every option of every component has a doc") {
     }
   }
 }
+
+}  // namespace config_schema_test

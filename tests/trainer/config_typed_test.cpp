@@ -5,6 +5,8 @@
 #include "fulgur/core/text.h"
 #include "support/expect_error.h"
 
+namespace config_typed_test {
+
 using namespace fulgur;
 using test::load;
 using test::load_error;
@@ -145,3 +147,5 @@ TEST_CASE("paths and texts with odd characters survive") {
   CHECK(config.trainer.default_root_dir == "runs/a b/ö #1");
   CHECK(load(to_yaml(config.write())).trainer.default_root_dir == "runs/a b/ö #1");
 }
+
+}  // namespace config_typed_test

@@ -8,6 +8,8 @@
 #include "fulgur/trainer/yaml.h"
 #include "support/temporary_folder.h"
 
+namespace config_yaml_test {
+
 using namespace fulgur;
 
 namespace {
@@ -266,3 +268,5 @@ TEST_CASE("styles of writing") {
   CHECK(to_yaml(node, {.comments = true, .skip_null = false}) == "# First.\na: 1.0\nb: null\n");
   CHECK(to_yaml(node, {.comments = false, .skip_null = true}) == "a: 1.0\n");
 }
+
+}  // namespace config_yaml_test

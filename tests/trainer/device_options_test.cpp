@@ -22,6 +22,8 @@
 #include "memory_format.h"
 #include "startup.h"
 
+namespace device_options_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -380,3 +382,5 @@ TEST_CASE("accelerator auto: a GPU that cannot be used is an error, or a warning
   CHECK(note == " (built for the CPU: GPUs are not used)");
   CHECK_THAT(lines, ContainsSubstring("[trainer.built_for_cpu]") && ContainsSubstring("the driver is broken"));
 }
+
+}  // namespace device_options_test

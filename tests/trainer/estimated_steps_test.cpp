@@ -6,6 +6,8 @@
 #include "fulgur/core/run_context.h"
 #include "fulgur/data/iterable_loader.h"
 
+namespace estimated_steps_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -103,3 +105,5 @@ TEST_CASE("estimated_steps of manual optimization counts batches: who steps how 
   CHECK(module->planned == 10);
   CHECK(report.global_step == 10);
 }
+
+}  // namespace estimated_steps_test

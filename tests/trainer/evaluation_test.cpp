@@ -11,6 +11,8 @@
 
 #include "fulgur/checkpoint/safetensors.h"
 
+namespace evaluation_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -194,3 +196,5 @@ TEST_CASE("predict: an output that a later batch leaves out is an error that nam
   CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(std::make_shared<Forgets>(), regression_data(8, 13, 4)),
                     ContainsSubstring("'second', which the first batch had, is missing"));
 }
+
+}  // namespace evaluation_test

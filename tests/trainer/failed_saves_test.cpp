@@ -8,6 +8,8 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/log.h"
 
+namespace failed_saves_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -67,3 +69,5 @@ TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable is no
   REQUIRE(report.last_checkpoint);
   CHECK(fs::exists(*report.last_checkpoint));
 }
+
+}  // namespace failed_saves_test

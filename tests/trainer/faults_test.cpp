@@ -10,6 +10,8 @@
 
 #include "fulgur/core/log.h"
 
+namespace faults_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -566,3 +568,5 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
   }
   CHECK(told_of("setup", Verb::test) == "nothing");
 }
+
+}  // namespace faults_test

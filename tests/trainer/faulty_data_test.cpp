@@ -7,6 +7,8 @@
 #include "data/file_dataset.h"
 #include "fulgur/core/errors.h"
 
+namespace faulty_data_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -58,3 +60,5 @@ TEST_CASE("F38, F39: a file that is deleted or changed during a fit ends it as a
     }
   }
 }
+
+}  // namespace faulty_data_test

@@ -19,6 +19,8 @@
 #include "step_rows.h"
 #include "support/gpu.h"
 
+namespace gpu_equals_cpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -412,3 +414,5 @@ TEST_CASE("on a GPU, a step that needs more memory than there is ends the run wi
                     Catch::Matchers::ContainsSubstring("out of memory"));
   CHECK(same_weights(first.weights, train<Planned>("cuda", after, {}).weights));
 }
+
+}  // namespace gpu_equals_cpu_test

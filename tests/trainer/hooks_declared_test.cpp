@@ -10,6 +10,8 @@
 
 #include "support/source_text.h"
 
+namespace hooks_declared_test {
+
 using fulgur::test::text_of;
 
 namespace {
@@ -77,3 +79,5 @@ TEST_CASE("each hook that is left out, or has another name, stands in the docs w
     CHECK(docs.find("`" + hook.name) != std::string::npos);
   }
 }
+
+}  // namespace hooks_declared_test

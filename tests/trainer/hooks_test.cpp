@@ -8,6 +8,8 @@
 
 #include "fulgur/callbacks/lambda_callback.h"
 
+namespace hooks_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -293,3 +295,5 @@ TEST_CASE("a Trainer refuses to run inside its own run") {
   trainer.fit(module, regression_data(8, 0));
   CHECK_THAT(module->message, ContainsSubstring("a run is under way"));
 }
+
+}  // namespace hooks_test

@@ -9,6 +9,8 @@
 #include "support/gpu.h"
 #include "support/host_waits.h"
 
+namespace host_waits_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -128,3 +130,5 @@ TEST_CASE("on a GPU, steps that write rows and draw the progress bar wait for no
       CHECK(waits_of<Talking>(options, 7, /*draws_bar=*/true) == 0);
     }
 }
+
+}  // namespace host_waits_test

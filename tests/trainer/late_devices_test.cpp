@@ -8,6 +8,8 @@
 #include "fulgur/virtual_devices/virtual_devices.h"
 #include "support/gpu.h"
 
+namespace late_devices_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -44,3 +46,5 @@ TEST_CASE("a backward and a fit on the CPU, then a fit on a GPU, in one process"
   require_gpus(1);
   check_fits_in_turn("cpu", "cuda");
 }
+
+}  // namespace late_devices_test

@@ -14,6 +14,8 @@
 #include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/trainer/config.h"
 
+namespace learning_rates_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Approx;
@@ -201,3 +203,5 @@ TEST_CASE("debug checks losses and gradients of manual optimization", "[trainer]
   module->bad_step = true;
   CHECK_THROWS_WITH(Trainer(options).fit(module, regression_data()), ContainsSubstring("first.weight") && ContainsSubstring("after the optimizer's step"));
 }
+
+}  // namespace learning_rates_test

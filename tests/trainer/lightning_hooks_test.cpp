@@ -13,6 +13,8 @@
 #include "fulgur/trainer/yaml.h"
 #include "support/source_text.h"
 
+namespace lightning_hooks_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Json = nlohmann::json;
@@ -404,3 +406,5 @@ TEST_CASE("the docs list the differences in the order of hooks, each with a rule
   for (const Difference& difference : kDifferences) expected.push_back(difference.name);
   CHECK(names == expected);
 }
+
+}  // namespace lightning_hooks_test

@@ -7,6 +7,8 @@
 
 #include "fulgur/models/mlp_classifier.h"
 
+namespace load_from_checkpoint_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -90,3 +92,5 @@ TEST_CASE("hyper-parameters reach every logger and the checkpoint; enable_autolo
   Trainer(options, parts).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
   CHECK(logger->hyperparams.is_null());
 }
+
+}  // namespace load_from_checkpoint_test

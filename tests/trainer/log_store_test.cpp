@@ -10,6 +10,8 @@
 
 #include "fulgur/core/errors.h"
 
+namespace log_store_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -156,3 +158,5 @@ TEST_CASE("after a resume the options of now count, and only once") {
   CHECK_THROWS_WITH(store.log("loss", LogScope::train_step, Stage::train, 4.0, 1, {}),
                     Catch::Matchers::ContainsSubstring("with other options"));
 }
+
+}  // namespace log_store_test

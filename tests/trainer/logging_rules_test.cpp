@@ -11,6 +11,8 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 
+namespace logging_rules_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -364,3 +366,5 @@ TEST_CASE("a metric of steps and epochs is the epoch's once that has ended, what
     CHECK(watcher->ended == of_each_step);
   }
 }
+
+}  // namespace logging_rules_test

@@ -14,6 +14,8 @@
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "fulgur/strategies/single_device.h"
 
+namespace manual_optimization_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -471,3 +473,5 @@ TEST_CASE("a plateau schedule of manual optimization needs no monitor, and the T
   TemporaryFolder folder;
   CHECK_NOTHROW(Trainer(quiet(folder)).fit(std::make_shared<Plateau>(), regression_data(8, 0, 4, false)));
 }
+
+}  // namespace manual_optimization_test

@@ -12,6 +12,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace module_mistakes_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -119,3 +121,5 @@ TEST_CASE("an error of shapes or devices names the layers that it is about, as f
   CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::Device(at::kCUDA, 0)),
              ContainsSubstring("not on cuda:0: ") && ContainsSubstring("first.weight on cpu") && ContainsSubstring("…"));
 }
+
+}  // namespace module_mistakes_test

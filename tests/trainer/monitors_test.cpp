@@ -12,6 +12,8 @@
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "support/expect_error.h"
 
+namespace monitors_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -109,3 +111,5 @@ TEST_CASE("what counts as a misspelt name of a metric of validation") {
     CHECK_FALSE(misspells_validation_metric(other, names));
   }
 }
+
+}  // namespace monitors_test

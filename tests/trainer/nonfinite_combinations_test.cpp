@@ -9,6 +9,8 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/optim/lbfgs.h"
 
+namespace nonfinite_combinations_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -165,3 +167,5 @@ TEST_CASE("stop: LBFGS ends with finite weights") {
   CHECK(report.exit_code == ExitCode::non_finite);
   for (const auto& [name, value] : weights(*module)) CHECK(value.isfinite().all().item<bool>());
 }
+
+}  // namespace nonfinite_combinations_test

@@ -19,6 +19,8 @@
 #include "fulgur/core/log.h"
 #include "support/gpu.h"
 
+namespace nonfinite_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -419,3 +421,5 @@ TEST_CASE("check_every judges gradients and weights, not a batch with NaN for mi
     CHECK(Trainer(options).fit(std::make_shared<Masks>(), regression_data(40, 0)).global_step == 10);
   }
 }
+
+}  // namespace nonfinite_test

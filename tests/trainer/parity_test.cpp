@@ -16,6 +16,8 @@
 #include "fulgur/data/samplers.h"
 #include "fulgur/optim/lbfgs.h"
 
+namespace parity_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -178,3 +180,5 @@ TEST_CASE("LBFGS through its closure equals torch::optim::LBFGS; hooks repeat, l
     CHECK(std::string(error.what()).find("accumulate_grad_batches") != std::string::npos);
   }
 }
+
+}  // namespace parity_test

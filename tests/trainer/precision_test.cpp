@@ -22,6 +22,8 @@
 #include "fulgur/strategies/half_precision.h"
 #include "fulgur/strategies/mixed_precision.h"
 
+namespace precision_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -446,3 +448,5 @@ TEST_CASE("the summary tells the bytes per trainable parameter, which are those 
   const StateTree& precision = content.state.at("precision");
   CHECK(precision.contains("master_weights") == (name == "bf16-true masters"));
 }
+
+}  // namespace precision_test

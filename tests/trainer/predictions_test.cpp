@@ -17,6 +17,8 @@
 #include "support/temporary_folder.h"
 #include "support/thread_collectives.h"
 
+namespace predictions_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using namespace fulgur::detail;
@@ -227,3 +229,5 @@ TEST_CASE("outputs of batches are put together; what differs from the first batc
   none.add({}, 2);
   CHECK_THROWS_WITH(none.add({{"y", rows(2)}}, 2), ContainsSubstring("the first batch had 'nothing'"));
 }
+
+}  // namespace predictions_test

@@ -8,6 +8,8 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/loggers/jsonl_logger.h"
 
+namespace preemption_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -117,3 +119,5 @@ TEST_CASE("F32 SIGTERM at any place: exit code 75, or 143 where nothing was lear
     CHECK(second.rows == whole.rows);
   }
 }
+
+}  // namespace preemption_test

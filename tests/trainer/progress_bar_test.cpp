@@ -7,6 +7,8 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/callbacks/progress_bar.h"
 
+namespace progress_bar_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -78,3 +80,5 @@ TEST_CASE("verbose of ModelCheckpoint prints a line for each checkpoint") {
   // The end of a fit is always told.
   CHECK(count(lines(false), "stopped: max_epochs · 1 epoch, 10 steps · last checkpoint: epoch=0-step=10.ckpt") == 1);
 }
+
+}  // namespace progress_bar_test

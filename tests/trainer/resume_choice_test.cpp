@@ -19,6 +19,8 @@
 #include "fulgur/data/sample_dataset.h"
 #include "fulgur/loggers/csv_logger.h"
 
+namespace resume_choice_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -571,3 +573,5 @@ TEST_CASE(
     }
   }
 }
+
+}  // namespace resume_choice_test

@@ -5,6 +5,8 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+namespace resume_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -125,3 +127,5 @@ TEST_CASE("a resume with another model is refused with every difference, and wei
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string()),
                     ContainsSubstring("AdamW") && ContainsSubstring("SGD"));
 }
+
+}  // namespace resume_test

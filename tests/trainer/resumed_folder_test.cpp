@@ -13,6 +13,8 @@
 #include "fulgur/loggers/jsonl_logger.h"
 #include "support/gpu.h"
 
+namespace resumed_folder_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
@@ -216,3 +218,5 @@ TEST_CASE("on a GPU, a run that is killed at any moment and resumed writes the r
   }
   CHECK(resumed > 5);
 }
+
+}  // namespace resumed_folder_test

@@ -12,6 +12,8 @@
 #include "same_on_all_ranks.h"
 #include "support/thread_collectives.h"
 
+namespace row_merge_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -388,3 +390,5 @@ TEST_CASE("a row of more metrics than the first exchange has room for") {
     for (size_t i = 0; i < 100; ++i) CHECK(row.values[i].second == static_cast<double>(i * (i % 2 == 0 ? 2 : 1)));
   }
 }
+
+}  // namespace row_merge_test

@@ -8,6 +8,8 @@
 #include "boring.h"
 #include "support/gpu.h"
 
+namespace run_ahead_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -56,3 +58,5 @@ TEST_CASE("on a GPU, the host is at most four steps ahead", "[gpu]") {
     CHECK(module->most_ahead <= 4);
   }
 }
+
+}  // namespace run_ahead_test

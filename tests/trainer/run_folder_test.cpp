@@ -9,6 +9,8 @@
 #include "fulgur/core/errors.h"
 #include "support/temporary_folder.h"
 
+namespace run_folder_test {
+
 using namespace fulgur;
 using namespace fulgur::detail;
 using Catch::Matchers::ContainsSubstring;
@@ -56,3 +58,5 @@ TEST_CASE("last and best: the config's own run folder first, then the newest run
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "logs", {}), ContainsSubstring("never logged the metric"));
   CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "other", {}), ContainsSubstring("no run under"));
 }
+
+}  // namespace run_folder_test

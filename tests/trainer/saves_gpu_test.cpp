@@ -17,6 +17,8 @@
 #include "support/gpu.h"
 #include "support/host_waits.h"
 
+namespace saves_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 namespace fs = std::filesystem;
@@ -365,3 +367,5 @@ TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once
     CHECK(verify_checkpoint(*report.last_checkpoint).ok());
   }
 }
+
+}  // namespace saves_gpu_test

@@ -6,6 +6,8 @@
 #include "trainer/second_device.h"
 #include "virtual_devices/paired.h"
 
+namespace several_gpus_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -49,3 +51,5 @@ TEST_CASE("on two GPUs, a device without an index is cuda:1 in a run on cuda:1",
   require_gpus(2);
   check_second_device("cuda", at::kCUDA);
 }
+
+}  // namespace several_gpus_test

@@ -14,6 +14,8 @@
 #include "fulgur/core/callback.h"
 #include "support/shown_lines.h"
 
+namespace silent_mistakes_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -243,3 +245,5 @@ TEST_CASE("a refused overfit_batches is called by its name") {
   shown_lines([&] { Trainer(options).fit(std::make_shared<SelfPlanned>(), regression_data(40, 8)); }, &error);
   CHECK_THAT(error, ContainsSubstring("overfit_batches") && !ContainsSubstring("limit_val_batches"));
 }
+
+}  // namespace silent_mistakes_test

@@ -20,6 +20,8 @@
 #include "step_rows.h"
 #include "support/gpu.h"
 
+namespace step_rows_gpu_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -391,3 +393,5 @@ TEST_CASE("sums on a device have the same bits however often they are read or re
   CHECK(sums(0, 7) == quiet_sums);
   CHECK(sums(2, 5) == quiet_sums);
 }
+
+}  // namespace step_rows_gpu_test

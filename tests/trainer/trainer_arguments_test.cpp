@@ -16,6 +16,8 @@
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/config.h"
 
+namespace trainer_arguments_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -445,3 +447,5 @@ TEST_CASE("a layer that the user keeps in eval mode stays in it, and is named on
   CHECK_FALSE(module->training);
   CHECK_THAT(warned, ContainsSubstring("in eval mode at the start of training: drop."));
 }
+
+}  // namespace trainer_arguments_test

@@ -12,6 +12,8 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
+namespace trainer_options_effect_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -391,3 +393,5 @@ TEST_CASE("a fit without optimizer, without data, with two optimizers is refused
                     ContainsSubstring("both"));
   CHECK(Trainer(quiet(folder), parts).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
 }
+
+}  // namespace trainer_options_effect_test

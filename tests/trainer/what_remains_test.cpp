@@ -9,6 +9,8 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "support/shown_lines.h"
 
+namespace what_remains_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -93,3 +95,5 @@ TEST_CASE("the report of an evaluation that a signal ends says where it was") {
   CHECK(report.checkpoint == fit.last_checkpoint);
   CHECK(!report.run_dir.empty());
 }
+
+}  // namespace what_remains_test

@@ -10,6 +10,8 @@
 
 #include "parted.h"
 
+namespace device_paths_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 
@@ -212,3 +214,5 @@ TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, where
   CHECK(module->before.equal(module->after));
   CHECK(module->mean->cpu().isfinite().all().item<bool>());
 }
+
+}  // namespace device_paths_test

@@ -22,6 +22,8 @@
 #include "fulgur/optim/sgd.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 
+namespace devices_test {
+
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
@@ -247,3 +249,5 @@ TEST_CASE("virtual devices are made once, and no more than were asked for first"
   CHECK_THROWS_WITH(enable_virtual_devices(9), ContainsSubstring("8 virtual devices") && ContainsSubstring("9"));
   CHECK_THROWS_WITH(enable_virtual_devices(0), ContainsSubstring("1 to 64"));
 }
+
+}  // namespace devices_test

@@ -13,6 +13,8 @@
 #include "parted.h"
 #include "support/expect_error.h"
 
+namespace dp_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -363,3 +365,5 @@ TEST_CASE("monitors tell of each device, and measure against all of them") {
   CHECK(metric_of(alone, "DeviceStatsMonitor.on_train_batch_end/peak_allocated_bytes") > 0);
   CHECK_THAT(metric_of(alone, "device/mfu"), WithinAbs(metric_of(alone, "device/flops_per_sec") / 1e6, 1e-9 * metric_of(alone, "device/flops_per_sec")));
 }
+
+}  // namespace dp_test

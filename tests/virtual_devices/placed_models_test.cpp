@@ -13,6 +13,8 @@
 #include "fulgur/nn/replica_tensors.h"
 #include "fulgur/virtual_devices/virtual_devices.h"
 
+namespace placed_models_test {
+
 using namespace fulgur;
 
 namespace {
@@ -83,3 +85,5 @@ TEST_CASE("a Seq2Seq in two places gives what it gives in one") {
     CHECK_NOTHROW(hybrid.validation_step(batch.to(virtual_device(0)), 0, 0));
   }
 }
+
+}  // namespace placed_models_test

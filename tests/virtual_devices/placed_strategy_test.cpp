@@ -9,6 +9,8 @@
 #include "paired.h"
 #include "support/expect_error.h"
 
+namespace placed_strategy_test {
+
 using namespace fulgur;
 using namespace fulgur::test;
 using Catch::Matchers::ContainsSubstring;
@@ -352,3 +354,5 @@ TEST_CASE("devices of a pipeline work at the same time, and say how much") {
   CHECK(whole < 1.05);
   CHECK(cut > 1.1 * whole);
 }
+
+}  // namespace placed_strategy_test

@@ -12,7 +12,7 @@
 namespace simulated_cuda {
 namespace {
 
-at::Tensor wide(const at::Tensor& value) { return value.scalar_type() == at::kDouble ? value : value.to(at::kFloat); }
+at::Tensor widened(const at::Tensor& value) { return value.scalar_type() == at::kDouble ? value : value.to(at::kFloat); }
 
 std::vector<int64_t> all_but_channels(const at::Tensor& value) {
   std::vector<int64_t> dims;
@@ -30,7 +30,7 @@ at::Tensor spread(const at::Tensor& value, const at::Tensor& like) {
 
 // (input, eps) → (mean, invstd)
 void stats(const TwinCall& call) {
-  const at::Tensor x = wide(call.tensor(0));
+  const at::Tensor x = widened(call.tensor(0));
   const auto dims = all_but_channels(x);
   const at::Tensor mean = x.mean(dims), variance = (x - spread(mean, x)).square().mean(dims);
   call.arguments = {mean, (variance + call.number(1)).rsqrt()};
@@ -38,17 +38,17 @@ void stats(const TwinCall& call) {
 
 // (input, weight?, bias?, mean, invstd, eps) → output
 void elemt(const TwinCall& call) {
-  const at::Tensor x = wide(call.tensor(0));
-  at::Tensor y = (x - spread(wide(call.tensor(3)), x)) * spread(wide(call.tensor(4)), x);
-  if (const auto weight = call.optional(1)) y = y * spread(wide(*weight), x);
-  if (const auto bias = call.optional(2)) y = y + spread(wide(*bias), x);
+  const at::Tensor x = widened(call.tensor(0));
+  at::Tensor y = (x - spread(widened(call.tensor(3)), x)) * spread(widened(call.tensor(4)), x);
+  if (const auto weight = call.optional(1)) y = y * spread(widened(*weight), x);
+  if (const auto bias = call.optional(2)) y = y + spread(widened(*bias), x);
   call.arguments = {y.to(call.tensor(0).scalar_type())};
 }
 
 // (input, mean, invstd, running_mean?, running_var?, momentum, eps, counts) → (mean, invstd), of all ranks
 void gather(const TwinCall& call, const at::Tensor& counts) {
-  const at::Tensor means = wide(call.tensor(1)), invstds = wide(call.tensor(2));
-  const at::Tensor n = wide(counts).reshape({-1, 1});
+  const at::Tensor means = widened(call.tensor(1)), invstds = widened(call.tensor(2));
+  const at::Tensor n = widened(counts).reshape({-1, 1});
   const double momentum = call.number(5), eps = call.number(6);
   const at::Tensor total = n.sum();
   const at::Tensor mean = (means * n).sum(0) / total;
@@ -65,9 +65,9 @@ void gather_with_count(const TwinCall& call) { gather(call, at::full({call.tenso
 
 // (grad, input, mean, invstd, weight?, input_g, weight_g, bias_g) → (sum_dy, sum_dy_xmu, grad_weight, grad_bias)
 void backward_reduce(const TwinCall& call) {
-  const at::Tensor dy = wide(call.tensor(0)), x = wide(call.tensor(1)), invstd = wide(call.tensor(3));
+  const at::Tensor dy = widened(call.tensor(0)), x = widened(call.tensor(1)), invstd = widened(call.tensor(3));
   const auto dims = all_but_channels(x);
-  const at::Tensor sum = dy.sum(dims), sum_x = (dy * (x - spread(wide(call.tensor(2)), x))).sum(dims);
+  const at::Tensor sum = dy.sum(dims), sum_x = (dy * (x - spread(widened(call.tensor(2)), x))).sum(dims);
   const auto weight = call.optional(4);
   const at::ScalarType type = weight ? weight->scalar_type() : sum.scalar_type();
   const bool input_g = call.arguments[5].toBool(), weight_g = call.arguments[6].toBool(),
@@ -78,13 +78,13 @@ void backward_reduce(const TwinCall& call) {
 
 // (grad, input, mean, invstd, weight?, sum_dy, sum_dy_xmu, counts) → grad of the input
 void backward_elemt(const TwinCall& call) {
-  const at::Tensor dy = wide(call.tensor(0)), x = wide(call.tensor(1)), invstd = wide(call.tensor(3));
-  const at::Tensor total = wide(call.tensor(7)).sum();
+  const at::Tensor dy = widened(call.tensor(0)), x = widened(call.tensor(1)), invstd = widened(call.tensor(3));
+  const at::Tensor total = widened(call.tensor(7)).sum();
   at::Tensor factor = invstd;
-  if (const auto weight = call.optional(4)) factor = factor * wide(*weight);
-  const at::Tensor slope = wide(call.tensor(6)) / total * invstd.square();
+  if (const auto weight = call.optional(4)) factor = factor * widened(*weight);
+  const at::Tensor slope = widened(call.tensor(6)) / total * invstd.square();
   const at::Tensor centred =
-      dy - spread(wide(call.tensor(5)) / total, x) - (x - spread(wide(call.tensor(2)), x)) * spread(slope, x);
+      dy - spread(widened(call.tensor(5)) / total, x) - (x - spread(widened(call.tensor(2)), x)) * spread(slope, x);
   call.arguments = {(centred * spread(factor, x)).to(call.tensor(1).scalar_type())};
 }
 
@@ -95,25 +95,25 @@ void native(const TwinCall& call) {
       at::native_batch_norm(call.tensor(0), call.optional(1), call.optional(2), call.optional(3), call.optional(4),
                             call.arguments[5].toBool(), call.number(6), call.number(7));
   if (!call.arguments[5].toBool()) {
-    mean = wide(call.tensor(3));
-    invstd = (wide(call.tensor(4)) + call.number(7)).rsqrt();
+    mean = widened(call.tensor(3));
+    invstd = (widened(call.tensor(4)) + call.number(7)).rsqrt();
   }
   call.arguments = {y, mean, invstd};
 }
 
 // (input, weight, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd, reserve)
-void cudnn(const TwinCall& call) {
+void cudnn_batch_norm(const TwinCall& call) {
   auto [y, mean, invstd] =
       at::native_batch_norm(call.tensor(0), call.tensor(1), call.optional(2), call.optional(3), call.optional(4),
                             call.arguments[5].toBool(), call.number(6), call.number(7));
   call.arguments = {y, mean, invstd, at::empty({0}, at::kByte)};
 }
 
-std::optional<at::Tensor> wide(const std::optional<at::Tensor>& value) {
-  return value ? std::optional(wide(*value)) : std::nullopt;
+std::optional<at::Tensor> widened(const std::optional<at::Tensor>& value) {
+  return value ? std::optional(widened(*value)) : std::nullopt;
 }
 
-at::Tensor like(const at::Tensor& value, const at::Tensor& other) {
+at::Tensor in_dtype_of(const at::Tensor& value, const at::Tensor& other) {
   return value.defined() ? value.to(other.scalar_type()) : value;
 }
 
@@ -125,27 +125,27 @@ void native_backward(const TwinCall& call) {
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = wanted[i];
   const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
   auto [dx, dw, db] = at::native_batch_norm_backward(
-      wide(call.tensor(0)), wide(x), wide(call.optional(2)), wide(call.optional(3)), wide(call.optional(4)),
-      wide(call.optional(5)), wide(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
-  call.arguments = {like(dx, x), like(dw, scale), like(db, scale)};
+      widened(call.tensor(0)), widened(x), widened(call.optional(2)), widened(call.optional(3)), widened(call.optional(4)),
+      widened(call.optional(5)), widened(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
+  call.arguments = {in_dtype_of(dx, x), in_dtype_of(dw, scale), in_dtype_of(db, scale)};
 }
 
 // (input, grad, weight, running_mean?, running_var?, mean?, invstd?, eps, reserve) → (grads of input, weight, bias)
-void cudnn_backward(const TwinCall& call) {
+void cudnn_batch_norm_backward(const TwinCall& call) {
   auto [dx, dw, db] = at::native_batch_norm_backward(
-      wide(call.tensor(1)), wide(call.tensor(0)), wide(call.tensor(2)), wide(call.optional(3)), wide(call.optional(4)),
-      wide(call.optional(5)), wide(call.optional(6)), true, call.number(7), {true, true, true});
-  call.arguments = {like(dx, call.tensor(0)), like(dw, call.tensor(2)), like(db, call.tensor(2))};
+      widened(call.tensor(1)), widened(call.tensor(0)), widened(call.tensor(2)), widened(call.optional(3)), widened(call.optional(4)),
+      widened(call.optional(5)), widened(call.optional(6)), true, call.number(7), {true, true, true});
+  call.arguments = {in_dtype_of(dx, call.tensor(0)), in_dtype_of(dw, call.tensor(2)), in_dtype_of(db, call.tensor(2))};
 }
 
 // (grad, input, normalized_shape, rstd, weight?, mask) → (grads of input, weight)
 void rms_norm_backward(const TwinCall& call) {
-  const at::Tensor dy = wide(call.tensor(0)), x = wide(call.tensor(1)), rstd = wide(call.tensor(3));
+  const at::Tensor dy = widened(call.tensor(0)), x = widened(call.tensor(1)), rstd = widened(call.tensor(3));
   const auto shape = call.arguments[2].toIntVector();
   std::vector<int64_t> last, first;
   for (int64_t d = 0; d < x.dim(); ++d) (d < x.dim() - static_cast<int64_t>(shape.size()) ? first : last).push_back(d);
   const auto weight = call.optional(4);
-  const at::Tensor scaled = weight ? dy * wide(*weight) : dy, normal = x * rstd;
+  const at::Tensor scaled = weight ? dy * widened(*weight) : dy, normal = x * rstd;
   const at::Tensor dx = rstd * (scaled - normal * (scaled * normal).mean(last, /*keepdim=*/true));
   at::Tensor dw;
   if (weight) dw = (first.empty() ? dy * normal : (dy * normal).sum(first)).to(weight->scalar_type());
@@ -163,8 +163,8 @@ void add_norm_twins(HandWrittenTwins& twins) {
   twins["aten::batch_norm_backward_elemt"] = {Mode::beside, backward_elemt};
   twins["aten::native_batch_norm"] = {Mode::beside, native};
   twins["aten::native_batch_norm_backward"] = {Mode::beside, native_backward};
-  twins["aten::cudnn_batch_norm"] = {Mode::instead, cudnn};
-  twins["aten::cudnn_batch_norm_backward"] = {Mode::instead, cudnn_backward};
+  twins["aten::cudnn_batch_norm"] = {Mode::instead, cudnn_batch_norm};
+  twins["aten::cudnn_batch_norm_backward"] = {Mode::instead, cudnn_batch_norm_backward};
   twins["aten::_fused_rms_norm_backward"] = {Mode::beside, rms_norm_backward};
 }
 

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+
+/// A name that a file holds, for a message: in quotes, without control characters, cut after 200 bytes.
+inline std::string shown_name(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
+
+}  // namespace fulgur::detail
