@@ -26,11 +26,11 @@ struct VerbHelp {
   const char* doc;
 };
 constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
-                          {"validate", "Evaluate on the validation data"},
-                          {"test", "Evaluate on the test data"},
-                          {"predict", "Write predictions"},
-                          {"config", "Check the config and print it, and run nothing"},
-                          {"schema", "Print the JSON Schema of the config, for editors"}};
+                              {"validate", "Evaluate on the validation data"},
+                              {"test", "Evaluate on the test data"},
+                              {"predict", "Write predictions"},
+                              {"config", "Check the config and print it, and run nothing"},
+                              {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; everything else that begins with `--` is a key of the config.
 constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
@@ -42,10 +42,12 @@ struct Short {
   const char* value;  ///< null: the user's
   const char* doc;
 };
-constexpr Short kShorts[] = {
-    {"resume", "ckpt_path", "auto", "fit: go on from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
-    {"allow-config-change", "load.allow_config_change", "true", "fit: where config and checkpoint differ, the config wins"},
-    {"verify", "load.verify", nullptr, "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
+constexpr Short kShorts[] = {{"resume", "ckpt_path", "auto",
+                              "fit: go on from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
+                             {"allow-config-change", "load.allow_config_change", "true",
+                              "fit: where config and checkpoint differ, the config wins"},
+                             {"verify", "load.verify", nullptr,
+                              "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
 
 template <class Names>
 bool is_one_of(const std::string& name, const Names& names) {
@@ -77,16 +79,19 @@ YamlStyle parse_style(const std::string& text) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const std::string word = text.substr(begin, end - begin);
-    if (word == "comments") style.comments = true;
-    else if (word == "skip_null") style.skip_null = true;
-    else throw ConfigError(cat("[cli] --print_config takes comments and skip_null; got '", word, "'"));
+    if (word == "comments")
+      style.comments = true;
+    else if (word == "skip_null")
+      style.skip_null = true;
+    else
+      throw ConfigError(cat("[cli] --print_config takes comments and skip_null; got '", word, "'"));
     begin = end + 1;
   }
   return style;
 }
 
-/// Takes the overrides out of the arguments: what is left is for CLI11, which would take `fit` in `--model.name fit` for
-/// the verb.
+/// Takes the overrides out of the arguments: what is left is for CLI11, which would take `fit` in `--model.name fit`
+/// for the verb.
 std::vector<std::string> take_overrides(const std::vector<std::string>& arguments, CommandLine& out) {
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   const std::unique_ptr<Fields> trainer = FieldTraits<TrainerOptions>::type().object();
@@ -114,11 +119,15 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
       if (!has_value && is_one_of(name, kWithValue) && i + 1 < arguments.size()) rest.push_back(arguments[++i]);
       continue;
     }
-    const auto* shorthand = std::find_if(std::begin(kShorts), std::end(kShorts), [&](const Short& option) { return name == option.name; });
+    const auto* shorthand =
+        std::find_if(std::begin(kShorts), std::end(kShorts), [&](const Short& option) { return name == option.name; });
     if (shorthand != std::end(kShorts)) {
       if (shorthand->value != nullptr && has_value) throw ConfigError(cat("[cli] --", name, " takes no value"));
-      if (shorthand->value == nullptr && !has_value && i + 1 == arguments.size()) throw ConfigError(cat("[cli] --", name, " needs a value"));
-      out.sources.overrides.emplace_back(shorthand->key, shorthand->value != nullptr ? shorthand->value : has_value ? argument.substr(equals + 1) : arguments[++i]);
+      if (shorthand->value == nullptr && !has_value && i + 1 == arguments.size())
+        throw ConfigError(cat("[cli] --", name, " needs a value"));
+      out.sources.overrides.emplace_back(shorthand->key, shorthand->value != nullptr ? shorthand->value
+                                                         : has_value                 ? argument.substr(equals + 1)
+                                                                                     : arguments[++i]);
       if (name == "resume") out.resume = true;
       continue;
     }
@@ -149,23 +158,34 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
 /// Verbs that bring weights to Python and back, and show what a checkpoint holds.
 void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
   CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights for Python")->fallthrough();
-  exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")->required()->type_name("CKPT");
+  exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")
+      ->required()
+      ->type_name("CKPT");
   exports->add_option("--format", out.format, "safetensors or pt; by the name of the output where it is not given")
       ->check(CLI::IsMember({"safetensors", "pt"}))
       ->type_name("FORMAT");
-  exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")->type_name("FILE");
+  exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")
+      ->type_name("FILE");
   exports->add_flag("--force", out.force, "Replaces the output where it exists");
   CLI::App* imports = app.add_subcommand("import", "Make a checkpoint from a Python state dict")->fallthrough();
-  imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")->required()->type_name("FILE");
-  imports->add_option("--output", out.output, "Checkpoint folder to make; the file's name in this folder if not given")->type_name("DIR");
+  imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
+      ->required()
+      ->type_name("FILE");
+  imports->add_option("--output", out.output, "Checkpoint folder to make; the file's name in this folder if not given")
+      ->type_name("DIR");
   imports->add_option("--strict", out.strict, "false: loads what fits, and lists the rest")->type_name("BOOL");
   imports->add_flag("--convert", out.convert, "Converts floating weights of another dtype to that of the module");
-  imports->add_option("--key_prefix", out.key_prefixes, "Beginning of names in the file = what stands for it in the module; may be given several times")
+  imports
+      ->add_option("--key_prefix", out.key_prefixes,
+                   "Beginning of names in the file = what stands for it in the module; may be given several times")
       ->type_name("OLD=NEW")
       ->expected(1)
       ->take_all();
-  CLI::App* inspect = app.add_subcommand("inspect", "Show what a checkpoint, or a file of weights, holds")->fallthrough();
-  inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")->required()->type_name("CKPT");
+  CLI::App* inspect =
+      app.add_subcommand("inspect", "Show what a checkpoint, or a file of weights, holds")->fallthrough();
+  inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")
+      ->required()
+      ->type_name("CKPT");
   inspect->add_flag("--json", out.json, "Prints it as JSON");
 }
 
@@ -201,8 +221,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   const std::string print_help = "Prints the config with all defaults and exits; =comments,skip_null";
   app.add_flag("--print_config", print_help);
   for (const Short& option : kShorts) {
-    if (option.value != nullptr) app.add_flag(std::string("--") + option.name, option.doc);
-    else app.add_option(std::string("--") + option.name, option.doc)->type_name("WHAT");
+    if (option.value != nullptr)
+      app.add_flag(std::string("--") + option.name, option.doc);
+    else
+      app.add_option(std::string("--") + option.name, option.doc)->type_name("WHAT");
   }
   for (const VerbHelp& verb : kRuns) app.add_subcommand(verb.name, verb.doc)->fallthrough()->footer(kFooter);
   CLI::App* list = app.add_subcommand("list", "List the components, of one kind or of all")->fallthrough();
@@ -231,9 +253,13 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     return out;
   }
   out.verb = verbs.front()->get_name();
-  if (out.resume && out.verb != "fit") throw ConfigError(cat("[cli] --resume is for fit; ", out.verb, " takes --ckpt_path last, best or a path"));
-  if (out.resume && std::count_if(out.sources.overrides.begin(), out.sources.overrides.end(), [](const auto& o) { return o.first == "ckpt_path"; }) > 1)
-    throw ConfigError("[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the two");
+  if (out.resume && out.verb != "fit")
+    throw ConfigError(cat("[cli] --resume is for fit; ", out.verb, " takes --ckpt_path last, best or a path"));
+  if (out.resume && std::count_if(out.sources.overrides.begin(), out.sources.overrides.end(),
+                                  [](const auto& o) { return o.first == "ckpt_path"; }) > 1)
+    throw ConfigError(
+        "[cli] --resume and --ckpt_path contradict each other: --resume finds the checkpoint itself. Give one of the "
+        "two");
   if (*kind || !argument.empty()) out.argument = argument;
   out.sources.files.assign(files.begin(), files.end());
   out.plugins.assign(plugins.begin(), plugins.end());

@@ -24,9 +24,9 @@ struct CommandLine {
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
   bool json = false;                            ///< of inspect
-  bool resume = false;  ///< stands in the overrides as `ckpt_path: auto`
-  std::string text;       ///< help or version, to be printed instead of running anything
-  bool is_error = false;  ///< no verb was given: `text` goes to stderr, exit code 2
+  bool resume = false;                          ///< stands in the overrides as `ckpt_path: auto`
+  std::string text;                             ///< help or version, to be printed instead of running anything
+  bool is_error = false;                        ///< no verb was given: `text` goes to stderr, exit code 2
 };
 
 /// Reads the arguments and the environment; options stand before or after the verb. Throws a ConfigError that names the

@@ -30,14 +30,18 @@ WeightsFormat format_of(const CommandLine& command) {
   const fs::path end = command.output ? command.output->extension() : fs::path();
   if (end == kSafetensors) return WeightsFormat::safetensors;
   if (end == ".pt" || end == ".pth") return WeightsFormat::pytorch;
-  throw ConfigError("[cli.export] the format must be known; neither --format nor the name of --output tells. Give --format safetensors or --format pt.");
+  throw ConfigError(
+      "[cli.export] the format must be known; neither --format nor the name of --output tells. Give --format "
+      "safetensors or --format pt.");
 }
 
 std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& pairs) {
   std::map<std::string, std::string> prefixes;
   for (const std::string& pair : pairs) {
     const size_t equals = pair.find('=');
-    if (equals == std::string::npos) throw ConfigError(cat("[cli.import] --key_prefix is OLD=NEW; got '", escape_controls(pair), "'. Leave NEW empty to drop OLD."));
+    if (equals == std::string::npos)
+      throw ConfigError(
+          cat("[cli.import] --key_prefix is OLD=NEW; got '", escape_controls(pair), "'. Leave NEW empty to drop OLD."));
     if (!prefixes.emplace(pair.substr(0, equals), pair.substr(equals + 1)).second)
       throw ConfigError(cat("[cli.import] --key_prefix names '", escape_controls(pair.substr(0, equals)), "' twice."));
   }
@@ -63,7 +67,8 @@ ExitCode export_checkpoint(const CommandLine& command) {
   const fs::path checkpoint = *command.argument;
   WeightsFile weights;
   weights.format = format_of(command);
-  const fs::path output = command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
+  const fs::path output =
+      command.output.value_or(named_after(checkpoint, weights.format == WeightsFormat::pytorch ? ".pt" : kSafetensors));
   CheckpointContent content = read_checkpoint(checkpoint, CheckpointParts::weights_and_state);
   weights.tensors = std::move(content.module);
   weights.aliases = std::move(content.aliases);
@@ -78,13 +83,17 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   // What does not fit is told in the words of this verb; the module is given up then.
   const LoadOptions options{
       .strict = false, .key_prefixes = prefixes_of(command.key_prefixes), .convert_formats = command.convert};
-  if (output.extension() != ".ckpt") throw ConfigError(cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
+  if (output.extension() != ".ckpt")
+    throw ConfigError(
+        cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(output, ignored)))
-    throw CheckpointError(cat("[cli.import] the output must not exist; ", escape_controls(output.string()), " does. Name another one with --output."));
+    throw CheckpointError(cat("[cli.import] the output must not exist; ", escape_controls(output.string()),
+                              " does. Name another one with --output."));
   const WeightsFile weights = read_weights_file(file);
   if (!weights.left_out.empty())
-    log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out), ". Resuming a Python run is not possible; its weights are imported."));
+    log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out),
+                  ". Resuming a Python run is not possible; its weights are imported."));
   const PreparedRun run = prepare(config, Verb::fit);
   run.module->configure_model();
   std::string line;

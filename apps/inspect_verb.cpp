@@ -51,7 +51,8 @@ std::vector<std::string> row_of(const TensorInfo& tensor) {
 
 Json json_of(const std::vector<TensorInfo>& tensors) {
   Json out = Json::array();
-  for (const TensorInfo& tensor : tensors) out.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
+  for (const TensorInfo& tensor : tensors)
+    out.push_back({{"name", tensor.name}, {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"bytes", tensor.bytes}});
   return out;
 }
 
@@ -75,47 +76,59 @@ uint64_t values_of(const CheckpointInspection::File& file) {
 
 std::string text_of(const CheckpointInspection& found) {
   const CheckpointOrigin& origin = found.summary.origin;
-  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n", "epoch         ", found.summary.epoch, "\n", "global step   ",
-                         found.summary.global_step, "\n");
-  if (found.state.contains("imported")) text += cat("imported from ", escape_controls(found.state.at("imported").as_string()), "\n");
-  text += cat("holds         ", found.summary.weights_only ? "weights only" : "weights, optimizers and the run's state", "\n");
-  text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch), ", ",
-              origin.device.empty() ? "device unknown" : escape_controls(origin.device), ", world size ", origin.world_size, "\n");
-  for (const auto& [name, value] : metrics_of(found.state)) text += cat("metric        ", escape_controls(name), " ", value, "\n");
+  std::string text = cat("checkpoint    ", escape_controls(found.summary.path.string()), "\n", "epoch         ",
+                         found.summary.epoch, "\n", "global step   ", found.summary.global_step, "\n");
+  if (found.state.contains("imported"))
+    text += cat("imported from ", escape_controls(found.state.at("imported").as_string()), "\n");
+  text += cat("holds         ", found.summary.weights_only ? "weights only" : "weights, optimizers and the run's state",
+              "\n");
+  text += cat("origin        Fulgur ", escape_controls(origin.fulgur), ", LibTorch ", escape_controls(origin.libtorch),
+              ", ", origin.device.empty() ? "device unknown" : escape_controls(origin.device), ", world size ",
+              origin.world_size, "\n");
+  for (const auto& [name, value] : metrics_of(found.state))
+    text += cat("metric        ", escape_controls(name), " ", value, "\n");
   Rows files;
   for (const auto& file : found.files) {
     files.push_back({escape_controls(file.name), bytes_text(file.bytes)});
-    if (!file.tensors.empty()) files.back().push_back(cat(file.tensors.size(), " tensors, ", format_count(static_cast<int64_t>(values_of(file))), " values"));
+    if (!file.tensors.empty())
+      files.back().push_back(
+          cat(file.tensors.size(), " tensors, ", format_count(static_cast<int64_t>(values_of(file))), " values"));
   }
   text += "files\n" + columns(files);
   for (const auto& file : found.files) {
     if (file.name != "model.safetensors") continue;
     Rows tensors;
     for (const TensorInfo& tensor : file.tensors) tensors.push_back(row_of(tensor));
-    for (const auto& [alias, name] : found.aliases) tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
+    for (const auto& [alias, name] : found.aliases)
+      tensors.push_back({escape_controls(alias), "is " + escape_controls(name)});
     text += "weights\n" + columns(tensors);
   }
-  return text + (found.report.ok() ? "verified      every byte is as it was written\n" : cat("damaged\n", found.report.text(), "\n"));
+  return text + (found.report.ok() ? "verified      every byte is as it was written\n"
+                                   : cat("damaged\n", found.report.text(), "\n"));
 }
 
 Json json_of(const CheckpointInspection& found) {
   const CheckpointOrigin& origin = found.summary.origin;
   Json metrics = Json::object(), files = Json::array(), problems = Json::array();
   for (const auto& [name, value] : metrics_of(found.state)) {
-    if (std::isfinite(value)) metrics[name] = value;
-    else metrics[name] = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+    if (std::isfinite(value))
+      metrics[name] = value;
+    else
+      metrics[name] = std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
   }
   for (const auto& file : found.files) {
     Json one{{"name", file.name}, {"bytes", file.bytes}};
     if (file.name.ends_with(".safetensors")) one["tensors"] = json_of(file.tensors);
     files.push_back(std::move(one));
   }
-  for (const CheckpointProblem& problem : found.report.problems) problems.push_back({{"file", problem.file}, {"part", problem.part}, {"message", problem.message}});
+  for (const CheckpointProblem& problem : found.report.problems)
+    problems.push_back({{"file", problem.file}, {"part", problem.part}, {"message", problem.message}});
   return {{"path", found.summary.path.string()},
           {"epoch", found.summary.epoch},
           {"global_step", found.summary.global_step},
           {"weights_only", found.summary.weights_only},
-          {"imported_from", found.state.contains("imported") ? Json(found.state.at("imported").as_string()) : Json(nullptr)},
+          {"imported_from",
+           found.state.contains("imported") ? Json(found.state.at("imported").as_string()) : Json(nullptr)},
           {"origin",
            {{"fulgur", origin.fulgur},
             {"libtorch", origin.libtorch},
@@ -142,15 +155,21 @@ std::string dtype_text(at::ScalarType dtype) {
 ExitCode inspect_file(const fs::path& path, bool as_json) {
   const WeightsFile file = read_weights_file(path);
   std::vector<TensorInfo> tensors;
-  for (const auto& [name, tensor] : file.tensors) tensors.push_back({name, dtype_text(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
+  for (const auto& [name, tensor] : file.tensors)
+    tensors.push_back({name, dtype_text(tensor.scalar_type()), tensor.sizes().vec(), tensor.nbytes()});
   const std::string format = file.format == WeightsFormat::pytorch ? "pt" : "safetensors";
   if (as_json) {
-    print(json_text(Json{{"path", path.string()}, {"format", format}, {"tensors", json_of(tensors)}, {"aliases", file.aliases}, {"left_out", file.left_out}}));
+    print(json_text(Json{{"path", path.string()},
+                         {"format", format},
+                         {"tensors", json_of(tensors)},
+                         {"aliases", file.aliases},
+                         {"left_out", file.left_out}}));
     return ExitCode::ok;
   }
   Rows rows;
   for (const TensorInfo& tensor : tensors) rows.push_back(row_of(tensor));
-  std::string text = cat("file          ", escape_controls(path.string()), "\nformat        ", format, "\nweights\n", columns(rows));
+  std::string text =
+      cat("file          ", escape_controls(path.string()), "\nformat        ", format, "\nweights\n", columns(rows));
   if (!file.left_out.empty()) text += cat("left out      ", join(file.left_out), "\n");
   print(text);
   return ExitCode::ok;

@@ -19,7 +19,8 @@ namespace {
 
 using fulgur::ExitCode;
 
-/// One block on stderr. Lines are ours; what stands in them may be anybody's and must not reach the terminal as control.
+/// One block on stderr. Lines are ours; what stands in them may be anybody's and must not reach the terminal as
+/// control.
 int fail(std::string_view message, ExitCode code) {
   const std::string process = fulgur::log::process_name();
   std::string block = process.empty() ? "error: " : "[" + process + "] error: ";

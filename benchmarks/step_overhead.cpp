@@ -1,7 +1,7 @@
 // C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
-// 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the batches
-// as they lie in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and the least and
-// the median of each are printed. With `--report FILE` they are written there, for benchmarks/run.sh.
+// 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the
+// batches as they lie in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and
+// the least and the median of each are printed. With `--report FILE` they are written there, for benchmarks/run.sh.
 //
 //   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead
 #include <ATen/core/grad_mode.h>
@@ -157,7 +157,8 @@ int main(int count, char** values) {
     const Result b = hand_loop(true);
     const Result c = trainer_loop();
     if (a.weight != b.weight || a.weight != c.weight) {
-      std::fprintf(stderr, "the loops came to different weights: %.17g, %.17g and %.17g\n", a.weight, b.weight, c.weight);
+      std::fprintf(stderr, "the loops came to different weights: %.17g, %.17g and %.17g\n", a.weight, b.weight,
+                   c.weight);
       return 1;
     }
     weight = a.weight;
@@ -171,7 +172,9 @@ int main(int count, char** values) {
       for (const double value : list) rows.push_back({{key, value}});
       return rows;
     };
-    const auto least = [](const std::vector<double>& seconds) { return *std::min_element(seconds.begin(), seconds.end()); };
+    const auto least = [](const std::vector<double>& seconds) {
+      return *std::min_element(seconds.begin(), seconds.end());
+    };
     bench::write_report(bench::Arguments(count, values),
                         {{"rows",
                           {{"by_hand", samples("cpu_s", plain)},
@@ -186,9 +189,11 @@ int main(int count, char** values) {
     std::printf("%-24s %10.2f %10.2f\n", name, microseconds(seconds, false), microseconds(seconds, true));
   };
   const auto difference = [](const char* name, const std::vector<double>& a, const std::vector<double>& b) {
-    std::printf("%-24s %10.2f %10.2f\n", name, microseconds(a, false) - microseconds(b, false), microseconds(a, true) - microseconds(b, true));
+    std::printf("%-24s %10.2f %10.2f\n", name, microseconds(a, false) - microseconds(b, false),
+                microseconds(a, true) - microseconds(b, true));
   };
-  std::printf("C1 step overhead, Linear(32,2), batch 8, SGD, %lld steps, 10 callbacks, 1 logged value, CPU time\n", static_cast<long long>(kSteps));
+  std::printf("C1 step overhead, Linear(32,2), batch 8, SGD, %lld steps, 10 callbacks, 1 logged value, CPU time\n",
+              static_cast<long long>(kSteps));
   std::printf("%-24s %10s %10s\n", "us/step", "min", "median");
   row("by hand, batches as are", plain);
   row("by hand, same loader", loader);

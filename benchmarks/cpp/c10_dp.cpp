@@ -19,7 +19,8 @@ constexpr int64_t kDevices = 2;
 
 class Process {
  public:
-  Process(const bench::Inputs& inputs, fulgur::DpStrategy& strategy) : inputs_(inputs), strategy_(strategy), net_(false) {
+  Process(const bench::Inputs& inputs, fulgur::DpStrategy& strategy)
+      : inputs_(inputs), strategy_(strategy), net_(false) {
     strategy_.attach(net_);
     strategy_.attach_replicas(net_, {std::make_shared<bench::Net>(false)});
     fulgur::ParamGroup group;
@@ -38,12 +39,15 @@ class Process {
   /// The loss of the first device's part: that of rank 0.
   Tensor step() {
     // Both ranks' batches, one behind the other.
-    const auto joined = [&](size_t entry) { return at::cat({inputs_.batch(number_, 0)[entry], inputs_.batch(number_, 1)[entry]}); };
+    const auto joined = [&](size_t entry) {
+      return at::cat({inputs_.batch(number_, 0)[entry], inputs_.batch(number_, 1)[entry]});
+    };
     const fulgur::Batch batch = fulgur::Batch{joined(0), joined(1)}.to(strategy_.device());
     ++number_;
     const auto parts = strategy_.split(net_, batch, fulgur::Stage::train);
     std::vector<Tensor> losses(parts.size());
-    strategy_.run_parts(parts.size(), [&](size_t i) { losses[i] = parts[i].module->training_step(parts[i].batch, 0).loss; });
+    strategy_.run_parts(parts.size(),
+                        [&](size_t i) { losses[i] = parts[i].module->training_step(parts[i].batch, 0).loss; });
     Tensor loss = losses[0] * parts[0].share;
     for (size_t i = 1; i < parts.size(); ++i) loss = loss + losses[i].to(strategy_.device()) * parts[i].share;
     strategy_.backward(net_, loss, fulgur::GradSync::now, {});
@@ -64,7 +68,8 @@ void run(const bench::Arguments& arguments) {
   fulgur::enable_virtual_devices(kDevices);
   const bench::Inputs inputs(arguments);
   fulgur::DpStrategy strategy;
-  strategy.configure({.devices = {fulgur::virtual_device(0), fulgur::virtual_device(1)}, .precision = std::make_shared<fulgur::Float32True>()});
+  strategy.configure({.devices = {fulgur::virtual_device(0), fulgur::virtual_device(1)},
+                      .precision = std::make_shared<fulgur::Float32True>()});
   Process process(inputs, strategy);
   nlohmann::json losses, rows;
   process.reset();
@@ -76,7 +81,8 @@ void run(const bench::Arguments& arguments) {
     for (int64_t i = 0; i < steps; ++i) process.step();
     const double wall_s = bench::wall_seconds() - wall;
     // Of both devices; a rank's CPU time is its own.
-    rows["fulgur_dp"].push_back({{"wall_s", wall_s / static_cast<double>(steps)}, {"cpu_s", (bench::cpu_seconds() - cpu) / static_cast<double>(steps * kDevices)}});
+    rows["fulgur_dp"].push_back({{"wall_s", wall_s / static_cast<double>(steps)},
+                                 {"cpu_s", (bench::cpu_seconds() - cpu) / static_cast<double>(steps * kDevices)}});
   }
   bench::write_report(arguments, {{"rows", rows}, {"losses", losses}});
   strategy.teardown();

@@ -2,9 +2,9 @@
 //
 //   c10_fulgur --variant plain|view|bn|sync_bn --blocks 5 --steps 8 --inputs FOLDER --report FILE
 //
-// plain: the strategy as it is by default, what it is made of done by hand (one all-reduce of all gradients after backward,
-// one for each gradient, none), and an exchange in every fourth step; view: gradients in the buckets; bn: a network with
-// BatchNorm; sync_bn: the same, normalised over all ranks.
+// plain: the strategy as it is by default, what it is made of done by hand (one all-reduce of all gradients after
+// backward, one for each gradient, none), and an exchange in every fourth step; view: gradients in the buckets; bn: a
+// network with BatchNorm; sync_bn: the same, normalised over all ranks.
 #include <ATen/ops/cat.h>
 
 #include <functional>
@@ -44,7 +44,8 @@ struct Way {
 
 class Rank {
  public:
-  Rank(const bench::Inputs& inputs, fulgur::DdpStrategy& strategy, bool norm) : inputs_(inputs), strategy_(strategy), net_(norm) {
+  Rank(const bench::Inputs& inputs, fulgur::DdpStrategy& strategy, bool norm)
+      : inputs_(inputs), strategy_(strategy), net_(norm) {
     strategy_.attach(net_);
     fulgur::ParamGroup group;
     for (const auto& parameter : net_.named_parameters()) {
@@ -98,7 +99,11 @@ void run(const bench::Arguments& arguments) {
   Rank rank(inputs, strategy, variant == "bn" || variant == "sync_bn");
   std::vector<Way> ways;
   if (variant == "plain") {
-    ways = {{"local", false}, {"each", false, 1, reduce_each}, {"flat", false, 1, reduce_flat}, {"ddp"}, {"no_sync", true, bench::kAccumulated}};
+    ways = {{"local", false},
+            {"each", false, 1, reduce_each},
+            {"flat", false, 1, reduce_flat},
+            {"ddp"},
+            {"no_sync", true, bench::kAccumulated}};
   } else {
     ways = {{variant}};
   }
@@ -117,7 +122,8 @@ void run(const bench::Arguments& arguments) {
       const double cpu = bench::cpu_seconds(), wall = bench::wall_seconds();
       for (int64_t i = 0; i < steps; ++i) rank.step(way);
       const double wall_s = bench::wall_seconds() - wall;
-      rows["fulgur_" + way.name].push_back({{"wall_s", wall_s / static_cast<double>(steps)}, {"cpu_s", (bench::cpu_seconds() - cpu) / static_cast<double>(steps)}});
+      rows["fulgur_" + way.name].push_back({{"wall_s", wall_s / static_cast<double>(steps)},
+                                            {"cpu_s", (bench::cpu_seconds() - cpu) / static_cast<double>(steps)}});
     }
   strategy.collectives().barrier("the end");
   if (strategy.rank() == 0) bench::write_report(arguments, {{"rows", rows}, {"losses", losses}});

@@ -22,7 +22,8 @@ struct Way {
   size_t every;
   bool early_stop;
 };
-const std::vector<Way> kWays = {{"none", 0, true}, {"every 2", 2, true}, {"all", 1, true}, {"all, no early stop", 1, false}};
+const std::vector<Way> kWays = {
+    {"none", 0, true}, {"every 2", 2, true}, {"all", 1, true}, {"all, no early stop", 1, false}};
 
 struct MlpBlock : torch::nn::Module {
   torch::nn::Linear in{nullptr}, out{nullptr};
@@ -36,8 +37,13 @@ struct MlpBlock : torch::nn::Module {
 template <class Block>
 class Stack {
  public:
-  Stack(std::string kind, const std::string& probed, const Tensors& data, const std::vector<std::shared_ptr<Block>>& blocks)
-      : kind_(std::move(kind)), probed_(probed), blocks_(blocks), x_(data.at("x").clone().requires_grad_()), dy_(data.at("dy")) {
+  Stack(std::string kind, const std::string& probed, const Tensors& data,
+        const std::vector<std::shared_ptr<Block>>& blocks)
+      : kind_(std::move(kind)),
+        probed_(probed),
+        blocks_(blocks),
+        x_(data.at("x").clone().requires_grad_()),
+        dy_(data.at("dy")) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < blocks_.size(); ++i)
       for (auto& parameter : blocks_[i]->named_parameters())
@@ -70,7 +76,8 @@ class Stack {
   Tensor forward(const Way& way) const {
     Tensor x = x_;
     for (size_t i = 0; i < blocks_.size(); ++i)
-      x = way.every > 0 && i % way.every == 0 ? fulgur::nn::checkpoint({.early_stop = way.early_stop}, blocks_[i], x) : blocks_[i]->forward(x);
+      x = way.every > 0 && i % way.every == 0 ? fulgur::nn::checkpoint({.early_stop = way.early_stop}, blocks_[i], x)
+                                              : blocks_[i]->forward(x);
     return x;
   }
 
@@ -91,7 +98,8 @@ class Stack {
 
   std::vector<double> gradients() const {
     std::vector<double> norms = {x_.grad().to(at::kDouble).norm().template item<double>()};
-    for (const auto& block : blocks_) norms.push_back(block->named_parameters()[probed_].grad().to(at::kDouble).norm().template item<double>());
+    for (const auto& block : blocks_)
+      norms.push_back(block->named_parameters()[probed_].grad().to(at::kDouble).norm().template item<double>());
     return norms;
   }
 
@@ -105,12 +113,14 @@ class Stack {
 int main(int count, char** values) {
   return bench::run(count, values, [](const bench::Arguments& arguments) {
     Tensors data;
-    for (auto& [name, tensor] : fulgur::read_safetensors(arguments.text("inputs") + "/blocks.safetensors").tensors) data.emplace(name, tensor);
+    for (auto& [name, tensor] : fulgur::read_safetensors(arguments.text("inputs") + "/blocks.safetensors").tensors)
+      data.emplace(name, tensor);
     const int64_t layers = arguments.number("layers"), width = data.at("x").size(2), steps = arguments.number("steps");
     std::vector<std::shared_ptr<fulgur::GptBlock>> gpt;
     std::vector<std::shared_ptr<MlpBlock>> mlp;
     for (int64_t i = 0; i < layers; ++i) {
-      gpt.push_back(std::make_shared<fulgur::GptBlock>(fulgur::GptBlockOptions{.n_embd = width, .n_head = arguments.number("heads")}));
+      gpt.push_back(std::make_shared<fulgur::GptBlock>(
+          fulgur::GptBlockOptions{.n_embd = width, .n_head = arguments.number("heads")}));
       mlp.push_back(std::make_shared<MlpBlock>(width));
     }
     nlohmann::json report;

@@ -25,7 +25,9 @@ constexpr int64_t kBatch = 128, kEvalBatch = 1000;
 constexpr double kRate = 1e-3;
 constexpr size_t kComparedLosses = 20;
 
-torch::nn::Conv2dOptions convolution(int64_t in, int64_t out) { return torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false); }
+torch::nn::Conv2dOptions convolution(int64_t in, int64_t out) {
+  return torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false);
+}
 
 class Classifier : public fulgur::LightningModule {
  public:
@@ -72,7 +74,9 @@ struct Inputs {
   explicit Inputs(const bench::Arguments& arguments) {
     const std::string folder = arguments.text("inputs");
     for (const auto& [name, value] : fulgur::read_safetensors(folder + "/data.safetensors").tensors) data[name] = value;
-    for (const auto& [name, value] : fulgur::read_safetensors(folder + "/start" + arguments.text("seed") + ".safetensors").tensors) start[name] = value;
+    for (const auto& [name, value] :
+         fulgur::read_safetensors(folder + "/start" + arguments.text("seed") + ".safetensors").tensors)
+      start[name] = value;
     Tensor train = data.at("train_x").to(at::kFloat).div_(255);
     const Tensor mean = train.mean(), std = train.std();
     data["train_x"] = train.sub_(mean).div_(std);
@@ -85,7 +89,8 @@ struct Inputs {
       if (start.contains(item.key())) item.value().copy_(start.at(item.key()));
   }
   std::shared_ptr<fulgur::DataLoader> loader(const std::string& set, fulgur::DataLoaderOptions options) const {
-    const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{data.at(set + "_x"), data.at(set + "_y")});
+    const auto dataset =
+        std::make_shared<fulgur::TensorDataset>(fulgur::Batch{data.at(set + "_x"), data.at(set + "_y")});
     return std::make_shared<fulgur::DataLoader>(dataset, std::move(options));
   }
 };
@@ -104,16 +109,22 @@ void train(const bench::Arguments& arguments) {
   fulgur::Parts parts;
   parts.add(std::make_shared<fulgur::EarlyStopping>(fulgur::EarlyStopping::Options{
       .monitor = "val_acc", .patience = arguments.number("epochs"), .mode = "max", .stopping_threshold = goal - 1e-6}));
-  const fulgur::DataSource data(inputs.loader("train", {.batch_size = kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.start.at("order"))}),
-                                {inputs.loader("test", {.batch_size = kEvalBatch})});
+  const fulgur::DataSource data(
+      inputs.loader("train",
+                    {.batch_size = kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.start.at("order"))}),
+      {inputs.loader("test", {.batch_size = kEvalBatch})});
   const fulgur::FitReport report = fulgur::Trainer(options, parts).fit(module, data);
 
   double accuracy = 0;
   for (const auto& [name, value] : report.metrics)
     if (name == "val_acc") accuracy = value;
   const double began = 1e-9 * static_cast<double>(std::atoll(std::getenv("BENCH_START_NS")));
-  const nlohmann::json sample = {{"wall_s", bench::wall_seconds() - began}, {"cpu_s", bench::cpu_seconds()}, {"epochs", report.epochs}};
-  bench::write_report(arguments, {{"samples", {sample}}, {"reached", accuracy >= goal - 1e-6}, {"accuracy", accuracy}, {"first_losses", module->first_losses}});
+  const nlohmann::json sample = {
+      {"wall_s", bench::wall_seconds() - began}, {"cpu_s", bench::cpu_seconds()}, {"epochs", report.epochs}};
+  bench::write_report(arguments, {{"samples", {sample}},
+                                  {"reached", accuracy >= goal - 1e-6},
+                                  {"accuracy", accuracy},
+                                  {"first_losses", module->first_losses}});
 }
 
 }  // namespace

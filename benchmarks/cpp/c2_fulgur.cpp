@@ -51,8 +51,8 @@ int main(int count, char** values) {
   if (arguments.text("mode") == "barebones") options.barebones = true;
   const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{inputs.x, inputs.y});
   const auto loader = std::make_shared<fulgur::DataLoader>(
-      dataset,
-      fulgur::DataLoaderOptions{.batch_size = bench::kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.order)});
+      dataset, fulgur::DataLoaderOptions{.batch_size = bench::kBatch,
+                                         .sampler = std::make_shared<bench::GivenOrder>(inputs.order)});
   fulgur::Trainer(options).fit(module, fulgur::DataSource(loader));
 
   bench::write_report(arguments,

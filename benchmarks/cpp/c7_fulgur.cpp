@@ -31,11 +31,13 @@ CheckpointContent make_content(int64_t parameters) {
   for (int64_t left = parameters; left > 0; left -= kLargest) {
     const int64_t size = std::min(left, kLargest);
     const auto number = static_cast<double>(content.module.size());
-    content.module.emplace_back("layer" + std::to_string(content.module.size()) + ".weight", at::full({size}, number + 0.1, at::kFloat));
+    content.module.emplace_back("layer" + std::to_string(content.module.size()) + ".weight",
+                                at::full({size}, number + 0.1, at::kFloat));
     averages.emplace_back(at::full({size}, number + 0.2, at::kFloat));
     squares.emplace_back(at::full({size}, number + 0.3, at::kFloat));
   }
-  content.optimizers = StateTree::List{StateTree::map({{"exp_avg", std::move(averages)}, {"exp_avg_sq", std::move(squares)}})};
+  content.optimizers =
+      StateTree::List{StateTree::map({{"exp_avg", std::move(averages)}, {"exp_avg_sq", std::move(squares)}})};
   content.state["progress"] = StateTree::map({{"global_step", 1000}, {"epoch", 3}});
   return content;
 }
@@ -44,7 +46,8 @@ std::vector<Tensor> tensors_of(const CheckpointContent& content) {
   std::vector<Tensor> tensors;
   for (const auto& [name, tensor] : content.module) tensors.push_back(tensor);
   for (const char* name : {"exp_avg", "exp_avg_sq"})
-    for (const StateTree& tensor : content.optimizers.as_list()[0].at(name).as_list()) tensors.push_back(tensor.tensor());
+    for (const StateTree& tensor : content.optimizers.as_list()[0].at(name).as_list())
+      tensors.push_back(tensor.tensor());
   return tensors;
 }
 
@@ -97,7 +100,8 @@ void run(const bench::Arguments& arguments) {
   Samples copy, stall, write, raw_synced, raw;
   for (int64_t round = 0; round < arguments.number("rounds"); ++round) {
     measure(copy, [&] {
-      for (size_t i = 0; i < tensors.size(); ++i) std::memcpy(buffers[i].mutable_data_ptr(), tensors[i].const_data_ptr(), tensors[i].nbytes());
+      for (size_t i = 0; i < tensors.size(); ++i)
+        std::memcpy(buffers[i].mutable_data_ptr(), tensors[i].const_data_ptr(), tensors[i].nbytes());
     });
     measure(stall, [&] { writer.submit(folder / "async.ckpt", content); });
     finish();
@@ -109,7 +113,10 @@ void run(const bench::Arguments& arguments) {
     fs::remove(folder / "raw");
   }
   fs::remove_all(folder);
-  bench::write_report(arguments, {{"rows", {{"memcpy", copy}, {"submit", stall}, {"write_checkpoint", write}, {"raw_synced", raw_synced}, {"raw", raw}}}});
+  bench::write_report(
+      arguments,
+      {{"rows",
+        {{"memcpy", copy}, {"submit", stall}, {"write_checkpoint", write}, {"raw_synced", raw_synced}, {"raw", raw}}}});
 }
 
 }  // namespace

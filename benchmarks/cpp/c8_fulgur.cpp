@@ -30,13 +30,16 @@ struct Classifier : fulgur::LightningModule {
     if (first_step_s == 0) first_step_s = bench::wall_seconds() - started_s;
     return at::cross_entropy_loss(layer->forward(batch[0]), batch[1]);
   }
-  fulgur::OptimizerPlan configure_optimizers() override { return std::make_shared<fulgur::AdamW>(fulgur::AdamW::Options{}); }
+  fulgur::OptimizerPlan configure_optimizers() override {
+    return std::make_shared<fulgur::AdamW>(fulgur::AdamW::Options{});
+  }
 };
 
 void run(const bench::Arguments& arguments) {
   const int64_t samples = arguments.number("samples"), steps = samples / kBatch;
   at::manual_seed(1);
-  const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{at::randn({samples, 16}), at::randint(4, {samples}, at::kLong)});
+  const auto dataset = std::make_shared<fulgur::TensorDataset>(
+      fulgur::Batch{at::randn({samples, 16}), at::randint(4, {samples}, at::kLong)});
   const fs::path folder = fs::path(arguments.text("scratch")) / "c8";
   const auto fit = [&](int64_t max_steps, const fulgur::CheckpointChoice& from, Classifier& module) {
     fulgur::TrainerOptions options;
@@ -49,9 +52,11 @@ void run(const bench::Arguments& arguments) {
     fulgur::Parts parts;
     parts.seed = 1;
     module.started_s = bench::wall_seconds();
-    const auto loader = std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kBatch, .shuffle = true});
+    const auto loader =
+        std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kBatch, .shuffle = true});
     // The module is the caller's.
-    return fulgur::Trainer(options, parts).fit(std::shared_ptr<fulgur::LightningModule>(&module, [](auto*) {}), fulgur::DataSource(loader), from);
+    return fulgur::Trainer(options, parts)
+        .fit(std::shared_ptr<fulgur::LightningModule>(&module, [](auto*) {}), fulgur::DataSource(loader), from);
   };
   const auto fresh = [] {
     at::manual_seed(2);

@@ -31,7 +31,8 @@ class ConvNet : public fulgur::LightningModule {
  public:
   ConvNet() {
     for (size_t i = 0; i < kLayout.size(); ++i) {
-      const auto how = torch::nn::Conv2dOptions(kLayout[i].in, kLayout[i].out, 3).stride(kLayout[i].stride).padding(1).bias(false);
+      const auto how =
+          torch::nn::Conv2dOptions(kLayout[i].in, kLayout[i].out, 3).stride(kLayout[i].stride).padding(1).bias(false);
       convolutions_.push_back(register_module(fulgur::cat("conv", i), torch::nn::Conv2d(how)));
       norms_.push_back(register_module(fulgur::cat("norm", i), fulgur::nn::BatchNorm2d(kLayout[i].out)));
     }
@@ -62,7 +63,8 @@ class WithAdamW : public Net {
 
 class Stamps : public fulgur::Callback {
  public:
-  void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const fulgur::Batch&, int64_t) override {
+  void on_train_batch_end(fulgur::RunContext&, const fulgur::StepOutput& output, const fulgur::Batch&,
+                          int64_t) override {
     losses.push_back(output.loss.item<double>());
     laps.stamp();
   }
@@ -79,20 +81,25 @@ struct Kind {
 const std::array<Kind, 2> kKinds = {{
     {"gpt", "GPT", 8,
      []() -> std::shared_ptr<fulgur::LightningModule> {
-       const fulgur::Gpt::Options options{.vocab_size = 256, .block_size = 256, .n_layer = 6, .n_head = 6, .n_embd = 384};
+       const fulgur::Gpt::Options options{
+           .vocab_size = 256, .block_size = 256, .n_layer = 6, .n_head = 6, .n_embd = 384};
        return std::make_shared<WithAdamW<fulgur::Gpt>>(options);
      }},
-    {"conv", "conv net", 64, []() -> std::shared_ptr<fulgur::LightningModule> { return std::make_shared<WithAdamW<ConvNet>>(); }},
+    {"conv", "conv net", 64,
+     []() -> std::shared_ptr<fulgur::LightningModule> { return std::make_shared<WithAdamW<ConvNet>>(); }},
 }};
-constexpr std::array<std::array<const char*, 2>, 2> kPrecisions = {{{"32-true", "float32"}, {"bf16-mixed", "bf16-mixed"}}};
+constexpr std::array<std::array<const char*, 2>, 2> kPrecisions = {
+    {{"32-true", "float32"}, {"bf16-mixed", "bf16-mixed"}}};
 
-void train(const bench::Arguments& arguments, const Kind& kind, const char* precision, const std::string& name, nlohmann::json& report) {
+void train(const bench::Arguments& arguments, const Kind& kind, const char* precision, const std::string& name,
+           nlohmann::json& report) {
   const std::string path = arguments.text("inputs") + "/" + kind.file;
   const auto module = kind.make();
   {
     const at::NoGradGuard no_grad;
     auto parameters = module->named_parameters();
-    for (const auto& [parameter, value] : fulgur::read_safetensors(path + "_weights.safetensors").tensors) parameters[parameter].copy_(value);
+    for (const auto& [parameter, value] : fulgur::read_safetensors(path + "_weights.safetensors").tensors)
+      parameters[parameter].copy_(value);
   }
   std::map<std::string, Tensor> data;
   for (const auto& [entry, value] : fulgur::read_safetensors(path + "_data.safetensors").tensors) data[entry] = value;
@@ -104,12 +111,14 @@ void train(const bench::Arguments& arguments, const Kind& kind, const char* prec
   if (kind.file == "conv") options.memory_format = "channels_last";
   options.max_steps = kWarmups + arguments.number("steps");
   options.default_root_dir = arguments.text("scratch");
-  options.logger.enabled = options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = false;
+  options.logger.enabled = options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary =
+      false;
   const auto stamps = std::make_shared<Stamps>();
   fulgur::Parts parts;
   parts.add(stamps);
   const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{data.at("x"), data.at("y")});
-  const fulgur::DataSource source(std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kind.batch}));
+  const fulgur::DataSource source(
+      std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kind.batch}));
   fulgur::Trainer(options, parts).fit(module, source);
 
   auto samples = stamps->laps.samples();
@@ -124,7 +133,8 @@ int main(int count, char** values) {
   return bench::run(count, values, [](const bench::Arguments& arguments) {
     nlohmann::json report;
     for (const Kind& kind : kKinds)
-      for (const auto& [precision, title] : kPrecisions) train(arguments, kind, precision, kind.title + ", " + title, report);
+      for (const auto& [precision, title] : kPrecisions)
+        train(arguments, kind, precision, kind.title + ", " + title, report);
     bench::write_report(arguments, report);
   });
 }

@@ -22,8 +22,10 @@ constexpr int64_t kComparedLosses = 12;
 /// Linear layers with ReLU between them; with `norm`, BatchNorm in front of each ReLU.
 struct Net : fulgur::LightningModule {
   explicit Net(bool norm) {
-    for (int64_t i = 0; i < kLayers; ++i) linear_.push_back(register_module("linear" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
-    for (int64_t i = 0; i + 1 < kLayers && norm; ++i) norm_.push_back(register_module("norm" + std::to_string(i), fulgur::nn::BatchNorm1d(kWidth)));
+    for (int64_t i = 0; i < kLayers; ++i)
+      linear_.push_back(register_module("linear" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+    for (int64_t i = 0; i + 1 < kLayers && norm; ++i)
+      norm_.push_back(register_module("norm" + std::to_string(i), fulgur::nn::BatchNorm1d(kWidth)));
   }
 
   fulgur::StepOutput training_step(const fulgur::Batch& batch, int64_t) override {
@@ -55,10 +57,15 @@ struct Inputs {
   Tensor x, y;
   std::map<std::string, Tensor> weights;
   explicit Inputs(const Arguments& arguments) {
-    for (const auto& [name, value] : fulgur::read_safetensors(arguments.text("inputs") + "/data.safetensors").tensors) (name == "x" ? x : y) = value;
-    for (const auto& [name, value] : fulgur::read_safetensors(arguments.text("inputs") + "/weights.safetensors").tensors) weights[name] = value;
+    for (const auto& [name, value] : fulgur::read_safetensors(arguments.text("inputs") + "/data.safetensors").tensors)
+      (name == "x" ? x : y) = value;
+    for (const auto& [name, value] :
+         fulgur::read_safetensors(arguments.text("inputs") + "/weights.safetensors").tensors)
+      weights[name] = value;
   }
-  fulgur::Batch batch(int64_t number, int64_t rank) const { return {x[number % kBatches][rank], y[number % kBatches][rank]}; }
+  fulgur::Batch batch(int64_t number, int64_t rank) const {
+    return {x[number % kBatches][rank], y[number % kBatches][rank]};
+  }
 };
 
 }  // namespace bench

@@ -1,5 +1,5 @@
-// A plug-in for `trainer` with a network and data that can be trained the wrong way, for benchmarks/techniques.sh: what is always
-// right in Fulgur has no option there to switch it off.
+// A plug-in for `trainer` with a network and data that can be trained the wrong way, for benchmarks/techniques.sh: what
+// is always right in Fulgur has no option there to switch it off.
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/max_pool2d.h>
@@ -26,7 +26,8 @@ using fulgur::Tensor;
 
 constexpr int64_t kSide = 28, kClasses = 10;
 
-/// Convolutions with batch norm, pooling and ReLU (none where `channels` is empty), and two linear layers, on 28 x 28 grey images.
+/// Convolutions with batch norm, pooling and ReLU (none where `channels` is empty), and two linear layers, on 28 x 28
+/// grey images.
 class TechniqueNet : public fulgur::Classifier {
  public:
   struct Options {
@@ -37,7 +38,8 @@ class TechniqueNet : public fulgur::Classifier {
     bool zero_gradients = false;
     bool validation_gradients = false;
     void fields(Fields& f) {
-      f(channels, "channels", "Channels of the convolutions; each is followed by batch norm and 2x2 pooling.").at_least(1);
+      f(channels, "channels", "Channels of the convolutions; each is followed by batch norm and 2x2 pooling.")
+          .at_least(1);
       f(hidden, "hidden", "Width of the layer before the last.").at_least(1);
       f(bias, "bias", "A bias in convolutions, which the batch norm behind it takes off again.");
       f(item_per_step, "item_per_step", "Reads the loss of each step.");
@@ -51,7 +53,8 @@ class TechniqueNet : public fulgur::Classifier {
     for (size_t i = 0; i < options.channels.size(); ++i) {
       const int64_t out = options.channels[i];
       convolutions_.push_back(
-          register_module(fulgur::cat("conv", i), torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(options.bias))));
+          register_module(fulgur::cat("conv", i),
+                          torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(options.bias))));
       norms_.push_back(register_module(fulgur::cat("norm", i), fulgur::nn::BatchNorm2d(out)));
       in = out;
       side /= 2;
@@ -62,7 +65,8 @@ class TechniqueNet : public fulgur::Classifier {
 
   Tensor forward(const Tensor& images) override {
     Tensor x = images;
-    for (size_t i = 0; i < convolutions_.size(); ++i) x = at::max_pool2d(norms_[i]->forward(convolutions_[i](x)), 2).relu_();
+    for (size_t i = 0; i < convolutions_.size(); ++i)
+      x = at::max_pool2d(norms_[i]->forward(convolutions_[i](x)), 2).relu_();
     return last_(hidden_(x.flatten(1)).relu_());
   }
   fulgur::StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -94,7 +98,8 @@ class TechniqueNetOwnTransfer final : public TechniqueNet {
   using TechniqueNet::TechniqueNet;
   Batch on_before_batch_transfer(Batch batch, int64_t) override { return batch; }
 };
-FULGUR_REGISTER(fulgur::LightningModule, TechniqueNetOwnTransfer, "TechniqueNet, whose batches are copied when they are wanted.");
+FULGUR_REGISTER(fulgur::LightningModule, TechniqueNetOwnTransfer,
+                "TechniqueNet, whose batches are copied when they are wanted.");
 
 /// Samples that cost some time each, as decoding a file does.
 class CostlySamples : public fulgur::DataModule {
@@ -150,14 +155,16 @@ class OwnBuffer : public fulgur::TensorDataModule {
       f(copy, "copy", "The tensor is a copy of the array.");
     }
   };
-  explicit OwnBuffer(const Options& options) : TensorDataModule({.batch_size = options.batch_size}), options_(options) {}
+  explicit OwnBuffer(const Options& options)
+      : TensorDataModule({.batch_size = options.batch_size}), options_(options) {}
   void setup(fulgur::Verb) override {
     const int64_t values = options_.samples * kSide * kSide;
     buffer_.resize(static_cast<size_t>(values));
     for (size_t i = 0; i < buffer_.size(); ++i) buffer_[i] = static_cast<float>(i % 251) / 251;
     Tensor images = at::from_blob(buffer_.data(), {options_.samples, 1, kSide, kSide}, at::kFloat);
     if (options_.copy) images = images.clone();
-    set_data({.train = Batch({Batch::Entry{"image", images}, Batch::Entry{"label", at::randint(kClasses, {options_.samples}, at::kLong)}})});
+    set_data({.train = Batch({Batch::Entry{"image", images},
+                              Batch::Entry{"label", at::randint(kClasses, {options_.samples}, at::kLong)}})});
   }
 
  private:

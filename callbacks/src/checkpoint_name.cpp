@@ -29,7 +29,8 @@ std::string format_value(double value, std::string_view format, std::string_view
     std::snprintf(text, sizeof text, cat("%", digits, kind).c_str(), value);
     return text;
   }
-  throw ConfigError(cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern), "' has the unknown format ':", escape_controls(format),
+  throw ConfigError(cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern),
+                        "' has the unknown format ':", escape_controls(format),
                         "'. Use for example :.2f, :03d or :.1e."));
 }
 
@@ -45,14 +46,17 @@ std::string fill_checkpoint_name(std::string_view pattern, bool insert_names,
     }
     const size_t end = pattern.find('}', i);
     if (end == std::string_view::npos)
-      throw ConfigError(cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern), "' has a '{' without '}'."));
+      throw ConfigError(
+          cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern), "' has a '{' without '}'."));
     std::string_view field = pattern.substr(i + 1, end - i - 1);
     std::string_view format;
     if (const size_t colon = field.find(':'); colon != std::string_view::npos) {
       format = field.substr(colon + 1);
       field = field.substr(0, colon);
     }
-    if (field.empty()) throw ConfigError(cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern), "' has an empty field {}."));
+    if (field.empty())
+      throw ConfigError(
+          cat("[callbacks.ModelCheckpoint] filename '", escape_controls(pattern), "' has an empty field {}."));
     if (insert_names) name += cat(field, "=");
     name += format_value(value_of(field).value_or(0), format, pattern);
     i = end;

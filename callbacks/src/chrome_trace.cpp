@@ -21,7 +21,9 @@ using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
 void ChromeTrace::Options::fields(Fields& f) {
-  f(first_batch, "first_batch", "Training batches before the first that is recorded, counted from the start of this process.").at_least(0);
+  f(first_batch, "first_batch",
+    "Training batches before the first that is recorded, counted from the start of this process.")
+      .at_least(0);
   f(batches, "batches", "Training batches that are recorded; a trace has some hundred kilobytes for each.").at_least(1);
 }
 
@@ -39,7 +41,8 @@ void ChromeTrace::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
   // On a machine without a GPU the recorder would complain of that.
   if (run.device().is_cpu()) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   profiler::prepareProfiler(config, activities);
-  profiler::enableProfiler(config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
+  profiler::enableProfiler(
+      config, activities, {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE});
   recording_ = true;
 }
 
@@ -63,7 +66,7 @@ void ChromeTrace::stop(RunContext* run) noexcept {
   }
 }
 
-[[maybe_unused]] static const bool registered_chrome_trace =
-    Registry<Callback>::add<ChromeTrace>("ChromeTrace", "Writes what happens in a few training steps as a Chrome trace, for each rank.");
+[[maybe_unused]] static const bool registered_chrome_trace = Registry<Callback>::add<ChromeTrace>(
+    "ChromeTrace", "Writes what happens in a few training steps as a Chrome trace, for each rank.");
 
 }  // namespace fulgur

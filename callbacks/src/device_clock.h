@@ -7,8 +7,8 @@
 
 namespace fulgur::detail {
 
-/// Moments in the work of a device, taken without waiting for it: on the CPU the clock, elsewhere an event on the current
-/// stream, through c10's interface for any device.
+/// Moments in the work of a device, taken without waiting for it: on the CPU the clock, elsewhere an event on the
+/// current stream, through c10's interface for any device.
 class DeviceClock {
  public:
   struct Moment {
@@ -21,7 +21,9 @@ class DeviceClock {
   /// Seconds between two moments as the device came to them. Waits where it has not.
   double seconds(const Moment& from, const Moment& to) const;
   /// The same as the host came to them.
-  static double host_seconds(const Moment& from, const Moment& to) { return std::chrono::duration<double>(to.host - from.host).count(); }
+  static double host_seconds(const Moment& from, const Moment& to) {
+    return std::chrono::duration<double>(to.host - from.host).count();
+  }
 
  private:
   at::Device device_;

@@ -9,8 +9,9 @@
 namespace fulgur {
 namespace {
 
-const std::vector<std::string> kKeys{"allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "peak_reserved_bytes", "alloc_retries",
-                                     "ooms",            "cpu_percent",          "resident_bytes", "memory_percent"};
+const std::vector<std::string> kKeys{"allocated_bytes",     "peak_allocated_bytes", "reserved_bytes",
+                                     "peak_reserved_bytes", "alloc_retries",        "ooms",
+                                     "cpu_percent",         "resident_bytes",       "memory_percent"};
 
 }  // namespace
 
@@ -22,7 +23,8 @@ void DeviceStatsMonitor::Options::fields(Fields& f) {
 DeviceStatsMonitor::DeviceStatsMonitor(Options options) : options_(std::move(options)) {
   for (const std::string& key : options_.filter_keys)
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
-      throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys names keys of this callback; got '", escape_controls(key), "'. There are: ", join(kKeys), "."));
+      throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys names keys of this callback; got '",
+                            escape_controls(key), "'. There are: ", join(kKeys), "."));
 }
 
 void DeviceStatsMonitor::on_train_start(RunContext& run) {
@@ -61,10 +63,11 @@ void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, 
   if (passed > 0) log(run, "cpu_percent", 100 * (usage.cpu_seconds - cpu_seconds_) / passed);
   cpu_seconds_ = usage.cpu_seconds;
   log(run, "resident_bytes", static_cast<double>(usage.resident));
-  if (machine.total > 0) log(run, "memory_percent", 100 * (1 - static_cast<double>(machine.available) / static_cast<double>(machine.total)));
+  if (machine.total > 0)
+    log(run, "memory_percent", 100 * (1 - static_cast<double>(machine.available) / static_cast<double>(machine.total)));
 }
 
-[[maybe_unused]] static const bool registered_device_stats_monitor =
-    Registry<Callback>::add<DeviceStatsMonitor>("DeviceStatsMonitor", "Logs memory of the device, and load and memory of the process.");
+[[maybe_unused]] static const bool registered_device_stats_monitor = Registry<Callback>::add<DeviceStatsMonitor>(
+    "DeviceStatsMonitor", "Logs memory of the device, and load and memory of the process.");
 
 }  // namespace fulgur

@@ -26,7 +26,9 @@ void EarlyStopping::Options::fields(Fields& f) {
 }
 
 EarlyStopping::EarlyStopping(Options options) : options_(std::move(options)), best_score_(worst_score()) {
-  if (options_.monitor.empty()) throw ConfigError("[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
+  if (options_.monitor.empty())
+    throw ConfigError(
+        "[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
 }
 
 double EarlyStopping::worst_score() const {
@@ -34,7 +36,9 @@ double EarlyStopping::worst_score() const {
   return options_.mode == "max" ? -kInfinity : kInfinity;
 }
 
-std::string EarlyStopping::state_key() const { return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", options_.mode, "}"); }
+std::string EarlyStopping::state_key() const {
+  return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", options_.mode, "}");
+}
 
 StateTree EarlyStopping::state() const {
   return StateTree::map({{"wait_count", wait_count_}, {"stopped_epoch", stopped_epoch_}, {"best_score", best_score_}});
@@ -53,7 +57,9 @@ bool EarlyStopping::checks_at_train_epoch_end(RunContext& run) const {
   return !run.has_validation() || run.validates_each_epoch_end();
 }
 
-bool EarlyStopping::enabled(RunContext& run) const { return run.verb() == Verb::fit && !run.sanity_checking() && !run.fast_dev_run(); }
+bool EarlyStopping::enabled(RunContext& run) const {
+  return run.verb() == Verb::fit && !run.sanity_checking() && !run.fast_dev_run();
+}
 
 void EarlyStopping::setup(RunContext&, Verb verb) {
   if (verb != Verb::fit) return;
@@ -74,7 +80,8 @@ void EarlyStopping::on_sanity_check_end(RunContext& run) {
 
 void EarlyStopping::on_train_start(RunContext& run) {
   if (enabled(run) && !checks_at_train_epoch_end(run) && !run.has_validation())
-    log::warn("early_stopping.never_checks", "EarlyStopping has check_on_train_epoch_end: false, but no validation runs in this fit: it never checks");
+    log::warn("early_stopping.never_checks",
+              "EarlyStopping has check_on_train_epoch_end: false, but no validation runs in this fit: it never checks");
 }
 
 void EarlyStopping::on_train_epoch_end(RunContext& run) {
@@ -101,7 +108,8 @@ void EarlyStopping::check(RunContext& run) {
   }
   if (run.collectives().any(stops)) {
     stopped_epoch_ = run.progress().epoch;
-    run.request_stop(cat("EarlyStopping: ", stops ? message_ : cat(options_.monitor, ", by the decision of another rank")));
+    run.request_stop(
+        cat("EarlyStopping: ", stops ? message_ : cat(options_.monitor, ", by the decision of another rank")));
   }
   if (options_.verbose && !verdict.message.empty()) tell(run, verdict.message);
 }
@@ -111,19 +119,23 @@ EarlyStopping::Verdict EarlyStopping::judge(double current) {
   if (options_.check_finite && !std::isfinite(current))
     return {EarlyStoppingReason::non_finite_metric, cat(name, " is not finite: ", current, "; best is ", best_score_)};
   if (options_.stopping_threshold && better(current, *options_.stopping_threshold))
-    return {EarlyStoppingReason::stopping_threshold, cat(name, " is ", current, ", better than the threshold ", *options_.stopping_threshold)};
+    return {EarlyStoppingReason::stopping_threshold,
+            cat(name, " is ", current, ", better than the threshold ", *options_.stopping_threshold)};
   if (options_.divergence_threshold && better(*options_.divergence_threshold, current))
-    return {EarlyStoppingReason::divergence_threshold, cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold)};
+    return {EarlyStoppingReason::divergence_threshold,
+            cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold)};
   const double needed = options_.mode == "max" ? current - options_.min_delta : current + options_.min_delta;
   if (better(needed, best_score_)) {
     const double before = best_score_;
     best_score_ = current;
     wait_count_ = 0;
-    return {.message = std::isinf(before) ? cat(name, " is ", current, ", the first value") : cat(name, " improved from ", before, " to ", current)};
+    return {.message = std::isinf(before) ? cat(name, " is ", current, ", the first value")
+                                          : cat(name, " improved from ", before, " to ", current)};
   }
   if (++wait_count_ < options_.patience) return {};
   return {EarlyStoppingReason::patience_exhausted,
-          cat(name, " did not improve in the last ", wait_count_, wait_count_ == 1 ? " check" : " checks", "; best is ", best_score_)};
+          cat(name, " did not improve in the last ", wait_count_, wait_count_ == 1 ? " check" : " checks", "; best is ",
+              best_score_)};
 }
 
 void EarlyStopping::tell(RunContext& run, const std::string& message) const {

@@ -124,7 +124,8 @@ void GradientAccumulationScheduler::apply(RunContext& run) {
   if (factor != run.accumulation()) run.set_accumulation(factor);
 }
 
-[[maybe_unused]] static const bool registered_gradient_accumulation_scheduler = Registry<Callback>::add<GradientAccumulationScheduler>(
-    "GradientAccumulationScheduler", "Changes how many batches make a step, by the position in the run.");
+[[maybe_unused]] static const bool registered_gradient_accumulation_scheduler =
+    Registry<Callback>::add<GradientAccumulationScheduler>(
+        "GradientAccumulationScheduler", "Changes how many batches make a step, by the position in the run.");
 
 }  // namespace fulgur

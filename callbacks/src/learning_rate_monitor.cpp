@@ -10,7 +10,8 @@
 namespace fulgur {
 
 void LearningRateMonitor::Options::fields(Fields& f) {
-  f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.").one_of({"step", "epoch"});
+  f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.")
+      .one_of({"step", "epoch"});
   f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
   f(log_weight_decay, "log_weight_decay", "Also log the weight decay of optimizers that have one.");
   f(log_key_prefix, "log_key_prefix", "Put in front of each key.");
@@ -56,7 +57,8 @@ void LearningRateMonitor::log(RunContext& run, bool at_step) const {
     run.log(group.key, group.optimizer->groups()[group.index].lr, {.reduce_fx = Reduce::last});
     const auto momentum = options_.log_momentum ? group.optimizer->momentum() : std::nullopt;
     if (momentum) run.log(group.momentum_key, *momentum, {.reduce_fx = Reduce::last});
-    const auto decay = options_.log_weight_decay ? group.optimizer->weight_decay(group.optimizer->groups()[group.index]) : std::nullopt;
+    const auto decay = options_.log_weight_decay ? group.optimizer->weight_decay(group.optimizer->groups()[group.index])
+                                                 : std::nullopt;
     if (decay) run.log(group.decay_key, *decay, {.reduce_fx = Reduce::last});
   }
 }
@@ -67,7 +69,7 @@ std::vector<std::string> LearningRateMonitor::keys() const {
   return keys;
 }
 
-[[maybe_unused]] static const bool registered_learning_rate_monitor =
-    Registry<Callback>::add<LearningRateMonitor>("LearningRateMonitor", "Logs the learning rates of all parameter groups.");
+[[maybe_unused]] static const bool registered_learning_rate_monitor = Registry<Callback>::add<LearningRateMonitor>(
+    "LearningRateMonitor", "Logs the learning rates of all parameter groups.");
 
 }  // namespace fulgur

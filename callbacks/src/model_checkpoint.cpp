@@ -126,8 +126,8 @@ void ModelCheckpoint::setup(RunContext&, Verb) {
 }
 
 void ModelCheckpoint::refuse_monitor(RunContext& run) const {
-  throw ConfigError(cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run),
-                        " Name one of them."));
+  throw ConfigError(
+      cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run), " Name one of them."));
 }
 
 void ModelCheckpoint::on_sanity_check_end(RunContext& run) {

@@ -20,7 +20,8 @@ struct Row {
 // `12,345.678`.
 std::string with_commas(const std::string& number) {
   std::string out = number;
-  for (auto at = static_cast<int64_t>(std::min(number.find('.'), number.size())) - 3; at > 0; at -= 3) out.insert(static_cast<size_t>(at), 1, ',');
+  for (auto at = static_cast<int64_t>(std::min(number.find('.'), number.size())) - 3; at > 0; at -= 3)
+    out.insert(static_cast<size_t>(at), 1, ',');
   return out;
 }
 
@@ -38,7 +39,8 @@ int64_t params_below(const std::vector<NamedParameter>& parameters, const std::s
 
 class Summary {
  public:
-  Summary(const torch::nn::Module& module, int64_t max_depth) : max_depth_(max_depth), parameters_(unique_parameters(module)) {
+  Summary(const torch::nn::Module& module, int64_t max_depth)
+      : max_depth_(max_depth), parameters_(unique_parameters(module)) {
     visit(module, "", 1);
     for (const NamedParameter& parameter : parameters_) {
       const int64_t count = parameter.value.numel();
@@ -53,14 +55,17 @@ class Summary {
   std::vector<std::string> lines() const {
     std::vector<std::string> lines;
     if (!rows_.empty()) add_table(lines);
-    const auto total = [&](const std::string& value, const std::string& what) { lines.push_back(cat(padded(value, 10), value.size() < 10 ? "" : " ", what)); };
+    const auto total = [&](const std::string& value, const std::string& what) {
+      lines.push_back(cat(padded(value, 10), value.size() < 10 ? "" : " ", what));
+    };
     total(format_count(trainable_), "Trainable params");
     total(format_count(total_ - trainable_), "Non-trainable params");
     total(format_count(total_), "Total params");
     int64_t bytes = 0;
     for (const auto& [dtype, count] : bytes_) bytes += count;
     total(with_commas(format_fixed(static_cast<double>(bytes) / 1e6, 3)), "Total estimated model params size (MB)");
-    for (const auto& [dtype, count] : bytes_) total(with_commas(cat(count)), cat("Bytes of params in ", name_of(dtype)));
+    for (const auto& [dtype, count] : bytes_)
+      total(with_commas(cat(count)), cat("Bytes of params in ", name_of(dtype)));
     total(cat(train_mode_), "Modules in train mode");
     total(cat(eval_mode_), "Modules in eval mode");
     lines.insert(lines.end(), notes_.begin(), notes_.end());
@@ -76,9 +81,11 @@ class Summary {
       const std::string type = detail::short_type_name(child.name());
       ++(child.is_training() ? train_mode_ : eval_mode_);
       if (max_depth_ < 0 || depth <= max_depth_)
-        rows_.push_back({name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
+        rows_.push_back(
+            {name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
       if (!conv.empty() && type.starts_with("BatchNorm"))
-        notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which ", name, " (", type, ") behind it takes out again. Make it with .bias(false)."));
+        notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which ", name, " (", type,
+                             ") behind it takes out again. Make it with .bias(false)."));
       conv = type.starts_with("Conv") && has_bias(child) ? name : "";
       conv_type = type;
       visit(child, name + ".", depth + 1);
@@ -88,11 +95,16 @@ class Summary {
   // As PyTorch calls it: `float32`, not `Float`.
   static std::string name_of(at::ScalarType dtype) {
     switch (dtype) {
-      case at::kFloat: return "float32";
-      case at::kDouble: return "float64";
-      case at::kHalf: return "float16";
-      case at::kBFloat16: return "bfloat16";
-      default: return c10::toString(dtype);
+      case at::kFloat:
+        return "float32";
+      case at::kDouble:
+        return "float64";
+      case at::kHalf:
+        return "float16";
+      case at::kBFloat16:
+        return "bfloat16";
+      default:
+        return c10::toString(dtype);
     }
   }
 
@@ -113,14 +125,13 @@ class Summary {
     const size_t index = cat(rows_.size() - 1).size();
     const std::string rule(index + name + type + params + mode + 4 * 3, '-');
     const auto add = [&](std::string number, const Row& row) {
-      std::string line = cat(padded(std::move(number), index), " | ", padded(row.name, name), " | ", padded(row.type, type), " | ",
-                             padded(row.params, params), " | ", row.mode);
+      std::string line = cat(padded(std::move(number), index), " | ", padded(row.name, name), " | ",
+                             padded(row.type, type), " | ", padded(row.params, params), " | ", row.mode);
       lines.push_back(std::move(line));
     };
     add("", {"Name", "Type", "Params", "Mode"});
     lines.push_back(rule);
-    for (size_t i = 0; i < rows_.size(); ++i)
-      add(rows_[i].type == "n/a" ? "" : cat(i), rows_[i]);
+    for (size_t i = 0; i < rows_.size(); ++i) add(rows_[i].type == "n/a" ? "" : cat(i), rows_[i]);
     lines.push_back(rule);
   }
 
@@ -159,7 +170,9 @@ std::string bytes_per_parameter(RunContext& run) {
 
 }  // namespace
 
-std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) { return Summary(module, max_depth).lines(); }
+std::vector<std::string> summarize(const torch::nn::Module& module, int64_t max_depth) {
+  return Summary(module, max_depth).lines();
+}
 
 void ModelSummary::Options::fields(Fields& f) {
   f(max_depth, "max_depth", "Levels of layers that get a row; -1: all, 0: only the totals.").at_least(-1);

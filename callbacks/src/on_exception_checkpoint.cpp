@@ -9,14 +9,17 @@ namespace fulgur {
 namespace fs = std::filesystem;
 
 void OnExceptionCheckpoint::Options::fields(Fields& f) {
-  f(dirpath, "dirpath", "Folder of the checkpoint, the same for all runs; default: checkpoints/ in the run folder, without going on by itself.");
+  f(dirpath, "dirpath",
+    "Folder of the checkpoint, the same for all runs; default: checkpoints/ in the run folder, without going on by "
+    "itself.");
   f(filename, "filename", "Name of the checkpoint, without .ckpt.");
 }
 
 OnExceptionCheckpoint::OnExceptionCheckpoint(Options options) : options_(std::move(options)) {
   const std::string& name = options_.filename;
   if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos)
-    throw ConfigError(cat("[callbacks.OnExceptionCheckpoint] filename must be a name without folders; got '", escape_controls(name), "'. Folders belong into dirpath."));
+    throw ConfigError(cat("[callbacks.OnExceptionCheckpoint] filename must be a name without folders; got '",
+                          escape_controls(name), "'. Folders belong into dirpath."));
   if (options_.dirpath) options_.dirpath = fs::absolute(*options_.dirpath).lexically_normal();
 }
 
@@ -28,7 +31,8 @@ std::vector<fs::path> OnExceptionCheckpoint::written() const {
     std::string name = item->path().filename().string();
     if (!name.starts_with(options_.filename) || !name.ends_with(".ckpt")) continue;
     const std::string version = name.substr(options_.filename.size(), name.size() - options_.filename.size() - 5);
-    const bool numbered = version.starts_with("-v") && version.size() > 2 && version.find_first_not_of("0123456789", 2) == std::string::npos;
+    const bool numbered = version.starts_with("-v") && version.size() > 2 &&
+                          version.find_first_not_of("0123456789", 2) == std::string::npos;
     if (!version.empty() && !numbered) continue;
     // What lacks this file is no checkpoint, whatever it is called.
     std::error_code missing;
@@ -48,14 +52,21 @@ std::optional<fs::path> OnExceptionCheckpoint::resume_candidate() const {
 
 void OnExceptionCheckpoint::setup(RunContext&, Verb) { batches_at_start_.reset(); }
 
-void OnExceptionCheckpoint::on_train_start(RunContext& run) { batches_at_start_ = run.progress().batches_total.completed; }
+void OnExceptionCheckpoint::on_train_start(RunContext& run) {
+  batches_at_start_ = run.progress().batches_total.completed;
+}
 
 void OnExceptionCheckpoint::on_exception(RunContext& run, const std::exception& error) {
   // Before the first batch there is nothing that the next run could not make anew.
   const bool trained = batches_at_start_ && run.progress().batches_total.completed > *batches_at_start_;
   if (run.verb() != Verb::fit || run.fast_dev_run() || !trained) return;
-  run.request_checkpoint({.name = options_.dirpath.value_or(run.checkpoint_dir()) / options_.filename, .reason = cat("exception: ", error.what()),
-                          .best = false, .keep = true, .weights_only = false, .owner = state_key(), .score = {}});
+  run.request_checkpoint({.name = options_.dirpath.value_or(run.checkpoint_dir()) / options_.filename,
+                          .reason = cat("exception: ", error.what()),
+                          .best = false,
+                          .keep = true,
+                          .weights_only = false,
+                          .owner = state_key(),
+                          .score = {}});
 }
 
 void OnExceptionCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {

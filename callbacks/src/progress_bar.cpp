@@ -43,7 +43,11 @@ Extent fitting(std::string_view text, int64_t columns) {
   Extent extent;
   while (extent.bytes < text.size()) {
     const auto lead = static_cast<unsigned char>(text[extent.bytes]);
-    const size_t bytes = std::min<size_t>(lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4, text.size() - extent.bytes);
+    const size_t bytes = std::min<size_t>(lead < 0x80   ? 1
+                                          : lead < 0xE0 ? 2
+                                          : lead < 0xF0 ? 3
+                                                        : 4,
+                                          text.size() - extent.bytes);
     const bool narrow = lead < 0xE1 || text.substr(extent.bytes, bytes) == kFull;  // 0xE1: from U+1000 on
     const int64_t width = narrow ? 1 : 2;
     if (extent.columns + width > columns) break;
@@ -144,7 +148,11 @@ void ProgressBar::after_line() {
 }
 
 void ProgressBar::begin(std::string title, std::optional<int64_t> total, int64_t done_before) {
-  bar_ = {.title = std::move(title), .total = total, .done = done_before, .done_before = done_before, .began = Clock::now()};
+  bar_ = {.title = std::move(title),
+          .total = total,
+          .done = done_before,
+          .done_before = done_before,
+          .began = Clock::now()};
   // The first line comes after a full interval, the first bar at once.
   drawn_ = terminal_ ? Clock::time_point{} : bar_.began;
   active_ = installed_;
@@ -183,7 +191,8 @@ std::string ProgressBar::line(RunContext& run, int64_t columns) const {
   tail += cat(", ", format_fixed(rate, rate < 10 ? 2 : 1), " it/s]");
   std::string metrics;
   if (!run.sanity_checking())
-    for (const auto& [name, value] : run.progress_metrics()) metrics += cat(" ", escape_controls(name), "=", metric_text(value));
+    for (const auto& [name, value] : run.progress_metrics())
+      metrics += cat(" ", escape_controls(name), "=", metric_text(value));
   if (columns == 0) return cat(bar_.title, ":", tail, metrics);
   std::string bar;
   if (bar_.total && *bar_.total > 0) {
@@ -206,7 +215,8 @@ double ProgressBar::seconds_left(RunContext& run, double rate) const {
   const double batches = static_cast<double>(*bar_.total - bar_.done);
   if (batches > 0 && rate <= 0) return NAN;
   const bool training = run.verb() == Verb::fit && run.stage() == Stage::train;
-  return (batches > 0 ? batches / rate : 0) + (training ? static_cast<double>(validations_left(run)) * validation_s_ : 0);
+  return (batches > 0 ? batches / rate : 0) +
+         (training ? static_cast<double>(validations_left(run)) * validation_s_ : 0);
 }
 
 int64_t ProgressBar::validations_left(RunContext& run) const {
@@ -232,7 +242,9 @@ void ProgressBar::on_train_start(RunContext& run) {
 
 void ProgressBar::on_train_epoch_start(RunContext& run) { begin_epoch(run, 0); }
 
-void ProgressBar::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) { advance(run, batch_idx + 1); }
+void ProgressBar::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) {
+  advance(run, batch_idx + 1);
+}
 
 void ProgressBar::on_train_epoch_end(RunContext& run) { end(run); }
 
@@ -259,7 +271,9 @@ void ProgressBar::on_validation_start(RunContext& run) {
   begin_evaluation(run, run.sanity_checking() ? "Sanity check" : "Validation", Stage::validate);
 }
 
-void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
+void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
+  advance_evaluation(run, loader_idx);
+}
 
 void ProgressBar::on_validation_end(RunContext& run) {
   if (run.verb() != Verb::fit) return end(run);
@@ -277,11 +291,15 @@ void ProgressBar::on_validation_end(RunContext& run) {
 }
 
 void ProgressBar::on_test_start(RunContext& run) { begin_evaluation(run, "Test", Stage::test); }
-void ProgressBar::on_test_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
+void ProgressBar::on_test_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
+  advance_evaluation(run, loader_idx);
+}
 void ProgressBar::on_test_end(RunContext& run) { end(run); }
 
 void ProgressBar::on_predict_start(RunContext& run) { begin_evaluation(run, "Predict", Stage::predict); }
-void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) { advance_evaluation(run, loader_idx); }
+void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
+  advance_evaluation(run, loader_idx);
+}
 void ProgressBar::on_predict_end(RunContext& run) { end(run); }
 
 [[maybe_unused]] static const bool registered_progress_bar =

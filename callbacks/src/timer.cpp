@@ -6,14 +6,16 @@
 namespace fulgur {
 
 void Timer::Options::fields(Fields& f) {
-  f(duration, "duration", "Time of training after which the fit ends, such as 90min; default: no limit.").units({"s", "min", "h"});
+  f(duration, "duration", "Time of training after which the fit ends, such as 90min; default: no limit.")
+      .units({"s", "min", "h"});
   f(interval, "interval", "When the time is looked at: after each step, or each epoch.").one_of({"step", "epoch"});
   f(verbose, "verbose", "Print a line when the time is over.");
 }
 
 Timer::Timer(Options options) : options_(std::move(options)) {
   if (options_.duration && options_.duration->unit != Interval::Unit::seconds)
-    throw ConfigError(cat("[callbacks.Timer] duration must be a time such as 90min; got '", options_.duration->text(), "'."));
+    throw ConfigError(
+        cat("[callbacks.Timer] duration must be a time such as 90min; got '", options_.duration->text(), "'."));
 }
 
 StateTree Timer::state() const { return StateTree::map({{"train_time_s", time_elapsed_s(Stage::train)}}); }

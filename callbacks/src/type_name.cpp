@@ -18,7 +18,8 @@ std::string short_type_name(std::string_view name) {
       arguments = std::string_view::npos;
     }
   }
-  std::string_view own = name.substr(start, arguments == std::string_view::npos ? std::string_view::npos : arguments - start);
+  std::string_view own =
+      name.substr(start, arguments == std::string_view::npos ? std::string_view::npos : arguments - start);
   if (own.size() > 4 && own.ends_with("Impl")) own.remove_suffix(4);
   std::string text(own);
   if (arguments == std::string_view::npos || !name.ends_with('>')) return text;

@@ -20,25 +20,30 @@ void check_is_folder(const fs::path& folder) {
   std::error_code error;
   const auto status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found)
-    throw CheckpointError(cat("[checkpoint.read] ", shown, fs::is_symlink(fs::symlink_status(folder, error)) ? " is a link to what does not exist." : " does not exist."));
+    throw CheckpointError(cat(
+        "[checkpoint.read] ", shown,
+        fs::is_symlink(fs::symlink_status(folder, error)) ? " is a link to what does not exist." : " does not exist."));
   if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)
     throw CheckpointError(cat("[checkpoint.read] ", shown, " cannot be read: ", error.message(), "."));
   if (status.type() == fs::file_type::directory) return;
   std::string hint;
   if (status.type() == fs::file_type::regular) hint = InputFile(folder).looks_like();
-  throw CheckpointError(cat("[checkpoint.read] ", shown, " is no checkpoint: a checkpoint is a folder with ", kManifestFile, " and ", kModelFile, ".", hint));
+  throw CheckpointError(cat("[checkpoint.read] ", shown, " is no checkpoint: a checkpoint is a folder with ",
+                            kManifestFile, " and ", kModelFile, ".", hint));
 }
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   std::error_code ignored;
   if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found)
-    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()), " is no whole checkpoint: ", kManifestFile, " is missing."));
+    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
+                              " is no whole checkpoint: ", kManifestFile, " is missing."));
   const std::string text = read_file(path, kMaxManifestBytes);
   try {
     return manifest_from_text(text);
   } catch (const CheckpointError& error) {
-    throw CheckpointError(cat(error.what(), text.starts_with("{") ? "" : InputFile(path).looks_like(), " The file is ", escape_controls(path.string()), "."));
+    throw CheckpointError(cat(error.what(), text.starts_with("{") ? "" : InputFile(path).looks_like(), " The file is ",
+                              escape_controls(path.string()), "."));
   }
 }
 
@@ -48,7 +53,8 @@ Manifest read_manifest(const fs::path& folder) {
 class CheckedFolder::PartReader {
  public:
   // Opens the file; where that fails or its size is another, there is a problem and nothing to read.
-  PartReader(CheckedFolder& folder, const std::string& file) : folder_(folder), name_(file), record_(folder.manifest_.files.at(file)) {
+  PartReader(CheckedFolder& folder, const std::string& file)
+      : folder_(folder), name_(file), record_(folder.manifest_.files.at(file)) {
     try {
       file_.emplace(folder.folder_ / file);
     } catch (const CheckpointError& error) {
@@ -57,8 +63,10 @@ class CheckedFolder::PartReader {
     }
     if (file_->size() == record_.bytes) return;
     const std::string hint = file_->looks_like();
-    if (file_->size() < record_.bytes) folder_.add_problem(name_, "", cat("is truncated: have ", file_->size(), " of ", record_.bytes, " bytes.", hint));
-    else folder_.add_problem(name_, "", cat("has ", file_->size(), " bytes; ", record_.bytes, " were written.", hint));
+    if (file_->size() < record_.bytes)
+      folder_.add_problem(name_, "", cat("is truncated: have ", file_->size(), " of ", record_.bytes, " bytes.", hint));
+    else
+      folder_.add_problem(name_, "", cat("has ", file_->size(), " bytes; ", record_.bytes, " were written.", hint));
     file_.reset();
   }
 
@@ -126,13 +134,16 @@ void CheckedFolder::check_names_and_sizes() {
   std::error_code error;
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name != kManifestFile && !manifest_.files.contains(name)) add_problem(name, "", "does not belong to the checkpoint");
+    if (name != kManifestFile && !manifest_.files.contains(name))
+      add_problem(name, "", "does not belong to the checkpoint");
   }
   if (error) add_problem("", "", cat("the folder cannot be read: ", error.message()));
   for (const auto& [name, record] : manifest_.files) {
     const fs::path path = folder_ / name;
-    if (fs::symlink_status(path, error).type() == fs::file_type::not_found) add_problem(name, "", "is missing");
-    else PartReader(*this, name);
+    if (fs::symlink_status(path, error).type() == fs::file_type::not_found)
+      add_problem(name, "", "is missing");
+    else
+      PartReader(*this, name);
   }
 }
 
@@ -171,10 +182,13 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
     unsigned char length[8];
     std::copy_n(text.begin(), 8, length);
     try {
-      if (header_length(length) != text.size() - 8) throw CheckpointError("[checkpoint.safetensors] damaged header: its length is another.");
+      if (header_length(length) != text.size() - 8)
+        throw CheckpointError("[checkpoint.safetensors] damaged header: its length is another.");
       header = parse_safetensors_header(std::string_view(text).substr(8), record.bytes - first.bytes);
       usable = std::equal(header.entries.begin(), header.entries.end(), record.parts.begin() + 1, record.parts.end(),
-                          [](const SafetensorsEntry& entry, const FilePart& part) { return entry.name == part.name && entry.end - entry.begin == part.bytes; });
+                          [](const SafetensorsEntry& entry, const FilePart& part) {
+                            return entry.name == part.name && entry.end - entry.begin == part.bytes;
+                          });
       if (!usable) add_problem(file, first.name, "lists other tensors than the manifest");
     } catch (const CheckpointError& error) {
       usable = false;

@@ -26,7 +26,8 @@ std::vector<MemoryCopy> in_pieces(const std::vector<MemoryCopy>& copies) {
   std::vector<MemoryCopy> pieces;
   for (const MemoryCopy& copy : copies)
     for (size_t at = 0; at < copy.bytes; at += kPiece)
-      pieces.push_back({static_cast<char*>(copy.to) + at, static_cast<const char*>(copy.from) + at, std::min(kPiece, copy.bytes - at)});
+      pieces.push_back({static_cast<char*>(copy.to) + at, static_cast<const char*>(copy.from) + at,
+                        std::min(kPiece, copy.bytes - at)});
   return pieces;
 }
 

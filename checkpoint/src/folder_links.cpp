@@ -23,7 +23,9 @@ fs::path temporary_sibling(const fs::path& path) {
   return path.parent_path() / cat(".", path.stem(), kTemporaryMark, static_cast<int64_t>(getpid()), "-", ++counter);
 }
 
-bool is_temporary(std::string_view name) { return name.starts_with(".") && name.find(kTemporaryMark) != std::string_view::npos; }
+bool is_temporary(std::string_view name) {
+  return name.starts_with(".") && name.find(kTemporaryMark) != std::string_view::npos;
+}
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
@@ -40,7 +42,8 @@ void link_checkpoint(const fs::path& link, const fs::path& target) {
   detail::make_folders(folder);
   const fs::path temporary = detail::temporary_sibling(link);
   std::error_code different;
-  const fs::path relative = fs::equivalent(detail::folder_of(target), folder, different) ? target.filename() : fs::absolute(target);
+  const fs::path relative =
+      fs::equivalent(detail::folder_of(target), folder, different) ? target.filename() : fs::absolute(target);
   detail::SystemCalls& calls = detail::system_calls();
   if (calls.symlink(relative.c_str(), temporary.c_str()) != 0) detail::throw_errno("linking", temporary, errno);
   if (calls.rename(temporary.c_str(), link.c_str()) != 0) {

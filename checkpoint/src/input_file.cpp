@@ -17,7 +17,8 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   struct stat info {};
   if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd_);
-    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " is no regular file", S_ISDIR(info.st_mode) ? " but a folder." : "."));
+    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " is no regular file",
+                              S_ISDIR(info.st_mode) ? " but a folder." : "."));
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -30,7 +31,9 @@ void InputFile::read(void* data, uint64_t bytes) {
     const ssize_t got = ::read(fd_, next, bytes);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_errno("reading", path_, errno);
-    if (got == 0) throw CheckpointError(cat("[checkpoint] ", escape_controls(path_.string()), " became shorter while it was read."));
+    if (got == 0)
+      throw CheckpointError(
+          cat("[checkpoint] ", escape_controls(path_.string()), " became shorter while it was read."));
     next += got;
     bytes -= static_cast<uint64_t>(got);
   }
@@ -43,7 +46,8 @@ std::string InputFile::looks_like() const {
   if (size_ == 0) return " It is empty.";
   if (start.starts_with("version https://git-lfs")) return " It is a Git LFS pointer: run `git lfs pull`.";
   if (start.starts_with("PK\x03\x04")) return " It looks like a zip archive, such as torch.save and Lightning write.";
-  if (start.size() > 1 && start[0] == '\x80' && start[1] >= '\x02' && start[1] <= '\x05') return " It looks like a Python pickle.";
+  if (start.size() > 1 && start[0] == '\x80' && start[1] >= '\x02' && start[1] <= '\x05')
+    return " It looks like a Python pickle.";
   if (start.starts_with("\x89PNG")) return " It looks like a PNG image.";
   if (start.starts_with("\x1f\x8b")) return " It looks like a gzip archive.";
   return {};
@@ -52,7 +56,8 @@ std::string InputFile::looks_like() const {
 std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   InputFile file(path);
   if (file.size() > limit)
-    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " has ", file.size(), " bytes; at most ", limit, " are expected.", file.looks_like()));
+    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " has ", file.size(), " bytes; at most ",
+                              limit, " are expected.", file.looks_like()));
   std::string text(file.size(), '\0');
   file.read(text.data(), text.size());
   return text;

@@ -18,7 +18,8 @@ class InputFile {
   uint64_t size() const { return size_; }
   /// The next `bytes` bytes; throws where there are fewer.
   void read(void* data, uint64_t bytes);
-  /// What the file looks like from its first bytes, as a sentence with a space before it; empty where nothing is recognised.
+  /// What the file looks like from its first bytes, as a sentence with a space before it; empty where nothing is
+  /// recognised.
   std::string looks_like() const;
 
  private:

@@ -17,7 +17,8 @@ detail::SafetensorsHeader header_of(const fs::path& path) {
   unsigned char length[8];
   file.read(length, sizeof length);
   const uint64_t bytes = detail::header_length(length);
-  if (bytes > detail::kMaxHeaderBytes || bytes > file.size() - sizeof length) throw CheckpointError("[checkpoint.safetensors] the header is longer than the file.");
+  if (bytes > detail::kMaxHeaderBytes || bytes > file.size() - sizeof length)
+    throw CheckpointError("[checkpoint.safetensors] the header is longer than the file.");
   std::string text(bytes, '\0');
   file.read(text.data(), bytes);
   return detail::parse_safetensors_header(text, file.size() - sizeof length - bytes);
@@ -38,7 +39,8 @@ CheckpointInspection inspect_checkpoint(const fs::path& path) {
     if (!is_safetensors(name)) continue;
     try {
       const detail::SafetensorsHeader header = header_of(path / name);
-      for (const detail::SafetensorsEntry& entry : header.entries) file.tensors.push_back({entry.name, entry.dtype, entry.shape, entry.end - entry.begin});
+      for (const detail::SafetensorsEntry& entry : header.entries)
+        file.tensors.push_back({entry.name, entry.dtype, entry.shape, entry.end - entry.begin});
       if (name != detail::kModelFile) continue;
       for (const auto& [key, value] : header.metadata)
         if (key.starts_with("alias:")) out.aliases.emplace(key.substr(6), value);

@@ -16,7 +16,8 @@ namespace {
 int64_t number_after(std::string_view name, std::string_view mark) {
   const size_t place = name.rfind(mark);
   int64_t number = 0;
-  if (place != std::string_view::npos) std::from_chars(name.data() + place + mark.size(), name.data() + name.size(), number);
+  if (place != std::string_view::npos)
+    std::from_chars(name.data() + place + mark.size(), name.data() + name.size(), number);
   return number;
 }
 
@@ -26,7 +27,8 @@ CheckpointSummary summarize_checkpoint(const fs::path& path) {
   detail::CheckedFolder folder(path);
   folder.check_names_and_sizes();
   if (!folder.problems().empty())
-    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems())));
+    throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
+                              detail::text_of(folder.problems())));
   const detail::Manifest& manifest = folder.manifest();
   return {path, manifest.epoch, manifest.global_step, manifest.weights_only, manifest.origin, std::nullopt};
 }
@@ -37,7 +39,8 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
     std::error_code ignored;
-    if (path.extension() != ".ckpt" || entry->is_symlink(ignored) || detail::is_temporary(path.filename().string())) continue;
+    if (path.extension() != ".ckpt" || entry->is_symlink(ignored) || detail::is_temporary(path.filename().string()))
+      continue;
     try {
       found.push_back(summarize_checkpoint(path));
     } catch (const std::exception& problem) {
@@ -47,7 +50,8 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& folder) {
       bad.problem = problem.what();
     }
   }
-  if (error && error != std::errc::no_such_file_or_directory) detail::throw_errno("listing checkpoints", folder, error.value());
+  if (error && error != std::errc::no_such_file_or_directory)
+    detail::throw_errno("listing checkpoints", folder, error.value());
   const auto key = [](const CheckpointSummary& item) {
     const std::string stem = item.path.stem().string();
     return std::tuple(item.global_step, item.origin.save_counter, number_after(stem, "-v"), stem);

@@ -23,7 +23,8 @@ std::string to_text(const FileRecord& record) {
   std::string text = cat("{\"bytes\": ", record.bytes, ", \"xxh3_64\": \"", hash_text(record.hash), "\", \"parts\": [");
   const char* separator = "\n";
   for (const FilePart& part : record.parts) {
-    text += cat(separator, "{\"name\": ", Json(part.name).dump(), ", \"bytes\": ", part.bytes, ", \"xxh3_64\": \"", hash_text(part.hash), "\"}");
+    text += cat(separator, "{\"name\": ", Json(part.name).dump(), ", \"bytes\": ", part.bytes, ", \"xxh3_64\": \"",
+                hash_text(part.hash), "\"}");
     separator = ",\n";
   }
   return text + "\n]}";
@@ -45,10 +46,12 @@ FileRecord read_record(const std::string& name, const Json& json) {
   uint64_t end = 0;
   for (const Json& item : json.at("parts")) {
     FilePart part{item.at("name").get<std::string>(), read_size(item), read_hash(item)};
-    if (__builtin_add_overflow(end, part.bytes, &end) || end > record.bytes) bad_manifest(cat("it is damaged: the parts of ", name, " are larger than the file."));
+    if (__builtin_add_overflow(end, part.bytes, &end) || end > record.bytes)
+      bad_manifest(cat("it is damaged: the parts of ", name, " are larger than the file."));
     record.parts.push_back(std::move(part));
   }
-  if (end != record.bytes || record.parts.empty()) bad_manifest(cat("it is damaged: the parts of ", name, " are not the whole file."));
+  if (end != record.bytes || record.parts.empty())
+    bad_manifest(cat("it is damaged: the parts of ", name, " are not the whole file."));
   return record;
 }
 
@@ -84,7 +87,8 @@ int64_t claimed_version(const Json& json) {
 }
 
 std::string claimed_writer(const Json& json) {
-  if (!json.contains("origin") || !json["origin"].is_object() || !json["origin"].contains("fulgur") || !json["origin"]["fulgur"].is_string())
+  if (!json.contains("origin") || !json["origin"].is_object() || !json["origin"].contains("fulgur") ||
+      !json["origin"]["fulgur"].is_string())
     return "an unknown version of Fulgur";
   return "Fulgur " + escape_controls(json["origin"]["fulgur"].get<std::string>().substr(0, 100));
 }
@@ -112,8 +116,10 @@ std::string manifest_to_text(const Manifest& manifest) {
                                            {"threads", origin.threads},
                                            {"deterministic", origin.deterministic},
                                            {"save_counter", origin.save_counter}};
-    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat, ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ",
-               manifest.epoch, ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only, ",\n\"files\": {");
+    text = cat("{\n\"format\": \"fulgur-checkpoint\",\n\"format_version\": ", kCheckpointFormat,
+               ",\n\"origin\": ", described.dump(), ",\n\"epoch\": ", manifest.epoch,
+               ",\n\"global_step\": ", manifest.global_step, ",\n\"weights_only\": ", manifest.weights_only,
+               ",\n\"files\": {");
     const char* separator = "\n";
     for (const auto& [name, record] : manifest.files) {
       text += cat(separator, Json(name).dump(), ": ", to_text(record));
@@ -133,14 +139,18 @@ Manifest manifest_from_text(std::string_view text) {
   const int64_t version = claimed_version(json);
   // Said first: a newer format may hash itself in another way.
   if (version > kCheckpointFormat)
-    bad_manifest(cat("it has format version ", version, ", written by ", claimed_writer(json), "; this program (Fulgur ", fulgur_version(), ") reads format versions <= ",
-            kCheckpointFormat, ". Use a newer version of Fulgur, or another checkpoint if this one is damaged."));
-  if (text.size() < kTailBytes || !text.ends_with(kEnd) || !text.substr(0, text.size() - kTailBytes).ends_with(kHashField))
+    bad_manifest(cat("it has format version ", version, ", written by ", claimed_writer(json),
+                     "; this program (Fulgur ", fulgur_version(), ") reads format versions <= ", kCheckpointFormat,
+                     ". Use a newer version of Fulgur, or another checkpoint if this one is damaged."));
+  if (text.size() < kTailBytes || !text.ends_with(kEnd) ||
+      !text.substr(0, text.size() - kTailBytes).ends_with(kHashField))
     bad_manifest(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is no JSON." : "."));
   const auto hash = hash_from_text(text.substr(text.size() - kTailBytes, 16));
-  if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes))) bad_manifest("it is damaged: it is not as it was written (its hash differs).");
+  if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes)))
+    bad_manifest("it is damaged: it is not as it was written (its hash differs).");
   try {
-    if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1) bad_manifest("it is not the manifest of a checkpoint.");
+    if (json.is_discarded() || json.at("format") != "fulgur-checkpoint" || version < 1)
+      bad_manifest("it is not the manifest of a checkpoint.");
     return read_fields(json);
   } catch (const Json::exception&) {
     bad_manifest("it is damaged: a field is missing or has another kind.");

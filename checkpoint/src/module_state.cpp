@@ -10,7 +10,9 @@
 namespace fulgur {
 namespace {
 
-std::string describe(const Tensor& tensor) { return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes())); }
+std::string describe(const Tensor& tensor) {
+  return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes()));
+}
 
 // Of a file of somebody else's there may be any number.
 std::string first_of(const std::vector<std::string>& lines, std::string_view separator) {
@@ -21,25 +23,30 @@ std::string first_of(const std::vector<std::string>& lines, std::string_view sep
 }
 
 // The tensors by the names that they have in the module.
-std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors, const std::map<std::string, std::string>& prefixes) {
+std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors,
+                                             const std::map<std::string, std::string>& prefixes) {
   std::map<std::string, const Tensor*> given;
   std::set<std::string> used;
   for (const auto& [name, tensor] : tensors) {
     // Longer prefixes come behind the shorter ones that they begin with.
-    const auto fits = std::find_if(prefixes.rbegin(), prefixes.rend(), [&](const auto& prefix) { return name.starts_with(prefix.first); });
+    const auto fits = std::find_if(prefixes.rbegin(), prefixes.rend(),
+                                   [&](const auto& prefix) { return name.starts_with(prefix.first); });
     std::string in_module = name;
     if (fits != prefixes.rend()) {
       in_module = fits->second + name.substr(fits->first.size());
       used.insert(fits->first);
     }
     if (!given.emplace(in_module, &tensor).second)
-      throw CheckpointError(cat("[checkpoint.load_module_state] two tensors of the checkpoint would be '", escape_controls(in_module), "' in the module, one of them '",
-                                escape_controls(name), "'. Change key_prefixes."));
+      throw CheckpointError(cat("[checkpoint.load_module_state] two tensors of the checkpoint would be '",
+                                escape_controls(in_module), "' in the module, one of them '", escape_controls(name),
+                                "'. Change key_prefixes."));
   }
   for (const auto& [prefix, replacement] : prefixes)
     if (!used.contains(prefix))
-      throw CheckpointError(cat("[checkpoint.load_module_state] key_prefixes: no tensor of the checkpoint begins with '", escape_controls(prefix),
-                                "' (or a longer prefix took all that do). Names there begin with '", tensors.empty() ? "" : escape_controls(tensors.front().first), "'."));
+      throw CheckpointError(
+          cat("[checkpoint.load_module_state] key_prefixes: no tensor of the checkpoint begins with '",
+              escape_controls(prefix), "' (or a longer prefix took all that do). Names there begin with '",
+              tensors.empty() ? "" : escape_controls(tensors.front().first), "'."));
   return given;
 }
 
@@ -50,7 +57,8 @@ void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>
     if (found == given.end()) continue;
     const auto [kept, is_new] = given.emplace(name, found->second);
     if (!is_new && !kept->second->equal(*found->second))
-      throw CheckpointError(cat("[checkpoint.load_module_state] '", alias, "' and '", name, "' are one parameter in the module; the checkpoint has two that differ."));
+      throw CheckpointError(cat("[checkpoint.load_module_state] '", alias, "' and '", name,
+                                "' are one parameter in the module; the checkpoint has two that differ."));
     given.erase(found);
   }
 }
@@ -94,12 +102,14 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
     const Tensor& source = *found->second;
     const bool converts = options.convert_formats && source.is_floating_point() && target.is_floating_point();
     if (source.sizes() != target.sizes() || (source.scalar_type() != target.scalar_type() && !converts)) {
-      wrong.push_back(cat("other shape or dtype: ", name, ": checkpoint ", describe(source), ", module ", describe(target)));
+      wrong.push_back(
+          cat("other shape or dtype: ", name, ": checkpoint ", describe(source), ", module ", describe(target)));
       report.mismatched.push_back(name);
       continue;
     }
     if (source.scalar_type() != target.scalar_type())
-      report.converted.push_back(cat(name, ", ", c10::toString(source.scalar_type()), " in the checkpoint, ", c10::toString(target.scalar_type()), " here"));
+      report.converted.push_back(cat(name, ", ", c10::toString(source.scalar_type()), " in the checkpoint, ",
+                                     c10::toString(target.scalar_type()), " here"));
     copies.emplace_back(target, &source);
     report.loaded.push_back(name);
   }

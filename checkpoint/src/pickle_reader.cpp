@@ -13,29 +13,58 @@
 namespace fulgur::detail {
 namespace {
 
-[[noreturn]] void bad_pickle(const std::string& what) { throw CheckpointError("[checkpoint.pytorch] damaged pickle: " + what + "."); }
+[[noreturn]] void bad_pickle(const std::string& what) {
+  throw CheckpointError("[checkpoint.pytorch] damaged pickle: " + what + ".");
+}
 
-enum class Kind : uint8_t { none, boolean, integer, real, text, tuple, list, dict, object, function, storage_class, dtype, storage, tensor };
+enum class Kind : uint8_t {
+  none,
+  boolean,
+  integer,
+  real,
+  text,
+  tuple,
+  list,
+  dict,
+  object,
+  function,
+  storage_class,
+  dtype,
+  storage,
+  tensor
+};
 
-// Names of code that a state dict needs, or what Lightning keeps beside it (`plain`: a schedule's Counter, a Size). They are
-// known by these words and call nothing.
+// Names of code that a state dict needs, or what Lightning keeps beside it (`plain`: a schedule's Counter, a Size).
+// They are known by these words and call nothing.
 enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter, plain };
 
 constexpr const char* kind_text(Kind kind) {
   switch (kind) {
-    case Kind::none: return "None";
-    case Kind::boolean: return "a bool";
+    case Kind::none:
+      return "None";
+    case Kind::boolean:
+      return "a bool";
     case Kind::integer:
-    case Kind::real: return "a number";
-    case Kind::text: return "a text";
-    case Kind::tuple: return "a tuple";
-    case Kind::list: return "a list";
-    case Kind::dict: return "a mapping";
-    case Kind::object: return "an object";
-    case Kind::tensor: return "a tensor";
-    case Kind::storage: return "a storage";
-    case Kind::dtype: return "a dtype";
-    default: return "a class";
+    case Kind::real:
+      return "a number";
+    case Kind::text:
+      return "a text";
+    case Kind::tuple:
+      return "a tuple";
+    case Kind::list:
+      return "a list";
+    case Kind::dict:
+      return "a mapping";
+    case Kind::object:
+      return "an object";
+    case Kind::tensor:
+      return "a tensor";
+    case Kind::storage:
+      return "a storage";
+    case Kind::dtype:
+      return "a dtype";
+    default:
+      return "a class";
   }
 }
 
@@ -44,9 +73,9 @@ using Id = uint32_t;
 // Values refer to each other by number: a pickle may share values and make circles of them.
 struct Value {
   Kind kind = Kind::none;
-  int64_t number = 0;        // of integers and booleans; of functions, storages, dtypes and tensors which one
-  std::string_view text;     // in the pickle
-  std::vector<Id> items;     // of a mapping: key, value, key, value, …
+  int64_t number = 0;     // of integers and booleans; of functions, storages, dtypes and tensors which one
+  std::string_view text;  // in the pickle
+  std::vector<Id> items;  // of a mapping: key, value, key, value, …
 };
 
 constexpr size_t kMaxArguments = 8;
@@ -61,7 +90,8 @@ class Machine {
     if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
       throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocols 2 to 5 can be read; the file has protocol ",
                                 protocol, ". Save it with torch.save(…, pickle_protocol=2)."));
-    while (step()) {}
+    while (step()) {
+    }
     if (!rest_.empty()) bad_pickle(cat(rest_.size(), " bytes stand behind its end"));
     if (stack_.size() != 1 || !marks_.empty()) bad_pickle("its end leaves more or less than one value");
     return state_dict(stack_.back());
@@ -134,13 +164,16 @@ class Machine {
   }
   void append(Kind kind, const std::vector<Id>& items) {
     Value& target = values_[top()];
-    if (target.kind != kind || (kind == Kind::dict && items.size() % 2 != 0)) bad_pickle(cat("values are added to ", kind_text(target.kind)));
+    if (target.kind != kind || (kind == Kind::dict && items.size() % 2 != 0))
+      bad_pickle(cat("values are added to ", kind_text(target.kind)));
     // A list may be added to itself through the memo, again and again.
-    if ((added_ += items.size()) > 2 * kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
+    if ((added_ += items.size()) > 2 * kMaxPickleValues)
+      bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
   void remember(uint64_t index) {
-    if (index >= kMaxPickleValues) bad_pickle(cat("it remembers a value as number ", index, "; at most ", kMaxPickleValues, " are allowed"));
+    if (index >= kMaxPickleValues)
+      bad_pickle(cat("it remembers a value as number ", index, "; at most ", kMaxPickleValues, " are allowed"));
     memo_[static_cast<Id>(index)] = top();
   }
   void recall(uint64_t index) {
@@ -153,19 +186,36 @@ class Machine {
   bool step() {
     const unsigned code = byte();
     switch (code) {
-      case '.': return false;
+      case '.':
+        return false;
       case '(':
         if (marks_.size() >= kMaxPickleDepth) bad_pickle(cat("it is nested deeper than ", kMaxPickleDepth, " levels"));
         marks_.push_back(stack_.size());
         break;
-      case 'N': push_constant(Kind::none); break;
-      case 0x88: push_constant(Kind::boolean, 1); break;
-      case 0x89: push_constant(Kind::boolean, 0); break;
-      case 'K': push_constant(Kind::integer, static_cast<int64_t>(number(1))); break;
-      case 'M': push(Kind::integer, static_cast<int64_t>(number(2))); break;
-      case 'J': push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4)))); break;
-      case 0x8a: long_integer(); break;
-      case 'G': take(8), push_constant(Kind::real); break;
+      case 'N':
+        push_constant(Kind::none);
+        break;
+      case 0x88:
+        push_constant(Kind::boolean, 1);
+        break;
+      case 0x89:
+        push_constant(Kind::boolean, 0);
+        break;
+      case 'K':
+        push_constant(Kind::integer, static_cast<int64_t>(number(1)));
+        break;
+      case 'M':
+        push(Kind::integer, static_cast<int64_t>(number(2)));
+        break;
+      case 'J':
+        push(Kind::integer, static_cast<int32_t>(static_cast<uint32_t>(number(4))));
+        break;
+      case 0x8a:
+        long_integer();
+        break;
+      case 'G':
+        take(8), push_constant(Kind::real);
+        break;
       case 'X':
         text(number(4));
         break;
@@ -180,13 +230,27 @@ class Machine {
         if (const uint64_t bytes = number(8); bytes > rest_.size())
           bad_pickle(cat("it is cut off: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
         break;
-      case '}': push(Kind::dict); break;
-      case ']': push(Kind::list); break;
-      case ')': push_constant(Kind::tuple); break;
-      case 't': push_tuple(pop_to_mark()); break;
-      case 0x85: push_tuple(1); break;
-      case 0x86: push_tuple(2); break;
-      case 0x87: push_tuple(3); break;
+      case '}':
+        push(Kind::dict);
+        break;
+      case ']':
+        push(Kind::list);
+        break;
+      case ')':
+        push_constant(Kind::tuple);
+        break;
+      case 't':
+        push_tuple(pop_to_mark());
+        break;
+      case 0x85:
+        push_tuple(1);
+        break;
+      case 0x86:
+        push_tuple(2);
+        break;
+      case 0x87:
+        push_tuple(3);
+        break;
       case 'a': {
         const Id item = pop();
         append(Kind::list, {item});
@@ -207,10 +271,18 @@ class Machine {
         append(Kind::dict, items);
         break;
       }
-      case 'q': remember(number(1)); break;
-      case 'r': remember(number(4)); break;
-      case 'h': recall(number(1)); break;
-      case 'j': recall(number(4)); break;
+      case 'q':
+        remember(number(1));
+        break;
+      case 'r':
+        remember(number(4));
+        break;
+      case 'h':
+        recall(number(1));
+        break;
+      case 'j':
+        recall(number(4));
+        break;
       case 0x94:
         remember(memo_.size());
         break;
@@ -227,12 +299,19 @@ class Machine {
         global(module.text, name.text);
         break;
       }
-      case 'Q': persistent(); break;
-      case 'R': reduce(); break;
-      case 'b': build(); break;
+      case 'Q':
+        persistent();
+        break;
+      case 'R':
+        reduce();
+        break;
+      case 'b':
+        build();
+        break;
       default: {
         static constexpr char kDigits[] = "0123456789abcdef";
-        bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15], " is none that torch.save writes for a state dict"));
+        bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15],
+                       " is none that torch.save writes for a state dict"));
       }
     }
     return true;
@@ -244,7 +323,8 @@ class Machine {
       take(bytes);  // larger than any size; as a value of its own it is left out
       return push(Kind::real);
     }
-    const bool negative = bytes > 0 && bytes <= rest_.size() && (static_cast<unsigned char>(rest_[bytes - 1]) & 0x80) != 0;
+    const bool negative =
+        bytes > 0 && bytes <= rest_.size() && (static_cast<unsigned char>(rest_[bytes - 1]) & 0x80) != 0;
     uint64_t value = number(bytes);
     if (negative && bytes < 8) value |= ~uint64_t{0} << (8 * bytes);
     push(Kind::integer, static_cast<int64_t>(value));
@@ -280,18 +360,22 @@ class Machine {
   void persistent() {
     const Value& id = values_[pop()];
     const auto is = [&](size_t i, Kind kind) { return values_[id.items[i]].kind == kind; };
-    if (id.kind != Kind::tuple || id.items.size() != 5 || !is(0, Kind::text) || values_[id.items[0]].text != "storage" || !is(1, Kind::storage_class) ||
-        !is(2, Kind::text) || !is(3, Kind::text) || !is(4, Kind::integer))
+    if (id.kind != Kind::tuple || id.items.size() != 5 || !is(0, Kind::text) ||
+        values_[id.items[0]].text != "storage" || !is(1, Kind::storage_class) || !is(2, Kind::text) ||
+        !is(3, Kind::text) || !is(4, Kind::integer))
       bad_pickle("a storage is not described as torch.save does it");
     const int64_t dtype = values_[id.items[1]].number, count = values_[id.items[4]].number;
-    PickledStorage storage{std::string(values_[id.items[2]].text), dtype < 0 ? nullptr : &kTorchDtypes[static_cast<size_t>(dtype)], 0};
+    PickledStorage storage{std::string(values_[id.items[2]].text),
+                           dtype < 0 ? nullptr : &kTorchDtypes[static_cast<size_t>(dtype)], 0};
     if (storage.key.size() > 100) bad_pickle("the name of a storage is longer than 100 bytes");
-    if (count < 0 || __builtin_mul_overflow(static_cast<uint64_t>(count), dtype < 0 ? 1 : storage.dtype->bytes, &storage.bytes))
+    if (count < 0 ||
+        __builtin_mul_overflow(static_cast<uint64_t>(count), dtype < 0 ? 1 : storage.dtype->bytes, &storage.bytes))
       bad_pickle(cat("storage ", shown_name(storage.key), " has ", count, " elements"));
     const auto [found, is_new] = storages_.emplace(storage.key, out_.storages.size());
     if (is_new) {
       out_.storages.push_back(std::move(storage));
-    } else if (const PickledStorage& known = out_.storages[found->second]; known.dtype != storage.dtype || known.bytes != storage.bytes) {
+    } else if (const PickledStorage& known = out_.storages[found->second];
+               known.dtype != storage.dtype || known.bytes != storage.bytes) {
       bad_pickle(cat("storage ", shown_name(storage.key), " is described in two ways"));
     }
     push(Kind::storage, static_cast<int64_t>(found->second));
@@ -303,28 +387,35 @@ class Machine {
       bad_pickle(cat(kind_text(values_[function].kind), " is called, which is no function that a state dict needs"));
     const auto called = static_cast<Function>(values_[function].number);
     if (called == Function::plain) return push(Kind::object);
-    if (values_[arguments].items.size() > kMaxArguments) bad_pickle("a function gets more arguments than torch.save gives any");
+    if (values_[arguments].items.size() > kMaxArguments)
+      bad_pickle("a function gets more arguments than torch.save gives any");
     // A copy: what is made of them moves the values.
     const std::vector<Id> items = values_[arguments].items;
     switch (called) {
       case Function::ordered_dict:
         if (!items.empty()) bad_pickle("an OrderedDict is made with arguments");
         return push(Kind::dict);
-      case Function::rebuild_tensor_v2: return rebuild_tensor(items, false);
-      case Function::rebuild_tensor_v3: return rebuild_tensor(items, true);
+      case Function::rebuild_tensor_v2:
+        return rebuild_tensor(items, false);
+      case Function::rebuild_tensor_v3:
+        return rebuild_tensor(items, true);
       case Function::rebuild_parameter:
-        if (items.size() != 3 || values_[items[0]].kind != Kind::tensor) bad_pickle("a parameter is not described as torch.save does it");
+        if (items.size() != 3 || values_[items[0]].kind != Kind::tensor)
+          bad_pickle("a parameter is not described as torch.save does it");
         return push(items[0]);
-      case Function::plain: break;
+      case Function::plain:
+        break;
     }
   }
 
   std::vector<int64_t> sizes(Id id) {
     const Value& tuple = values_[id];
     std::vector<int64_t> out;
-    if (tuple.kind != Kind::tuple || tuple.items.size() > kMaxDimensions) bad_pickle("a tensor's shape is no tuple of at most 64 sizes");
+    if (tuple.kind != Kind::tuple || tuple.items.size() > kMaxDimensions)
+      bad_pickle("a tensor's shape is no tuple of at most 64 sizes");
     for (const Id item : tuple.items) {
-      if (values_[item].kind != Kind::integer || values_[item].number < 0) bad_pickle("a tensor's shape or strides have something that is no size");
+      if (values_[item].kind != Kind::integer || values_[item].number < 0)
+        bad_pickle("a tensor's shape or strides have something that is no size");
       out.push_back(values_[item].number);
     }
     return out;
@@ -334,15 +425,17 @@ class Machine {
   void rebuild_tensor(const std::vector<Id>& items, bool with_dtype) {
     const size_t count = with_dtype ? 7 : 6;
     const auto is = [&](size_t i, Kind kind) { return values_[items[i]].kind == kind; };
-    if ((items.size() != count && items.size() != count + 1) || !is(0, Kind::storage) || !is(1, Kind::integer) || !is(4, Kind::boolean) ||
-        !is(5, Kind::dict) || !values_[items[5]].items.empty() || (with_dtype && !is(6, Kind::dtype)))
+    if ((items.size() != count && items.size() != count + 1) || !is(0, Kind::storage) || !is(1, Kind::integer) ||
+        !is(4, Kind::boolean) || !is(5, Kind::dict) || !values_[items[5]].items.empty() ||
+        (with_dtype && !is(6, Kind::dtype)))
       bad_pickle("a tensor is not described as torch.save does it");
     PickledTensor tensor;
     if (items.size() > count) read_metadata(items[count], tensor);
     tensor.storage = static_cast<size_t>(values_[items[0]].number);
     const PickledStorage& storage = out_.storages[tensor.storage];
     tensor.dtype = with_dtype ? &kTorchDtypes[static_cast<size_t>(values_[items[6]].number)] : storage.dtype;
-    if (tensor.dtype == nullptr || (storage.dtype != nullptr && storage.dtype != tensor.dtype)) bad_pickle("a tensor's dtype is not that of its storage");
+    if (tensor.dtype == nullptr || (storage.dtype != nullptr && storage.dtype != tensor.dtype))
+      bad_pickle("a tensor's dtype is not that of its storage");
     tensor.offset = values_[items[1]].number;
     tensor.sizes = sizes(items[2]);
     tensor.strides = sizes(items[3]);
@@ -360,7 +453,8 @@ class Machine {
       const Value &key = values_[metadata.items[i]], &value = values_[metadata.items[i + 1]];
       const bool known =
           key.kind == Kind::text && value.kind == Kind::boolean && (key.text == "conj" || key.text == "neg");
-      if (!known) bad_pickle(cat("a tensor has the property ", shown_name(key_text(metadata.items[i])), ", which is not known"));
+      if (!known)
+        bad_pickle(cat("a tensor has the property ", shown_name(key_text(metadata.items[i])), ", which is not known"));
       (key.text == "conj" ? tensor.conjugated : tensor.negated) = value.number != 0;
     }
   }
@@ -380,7 +474,8 @@ class Machine {
       empty |= size == 0;
     }
     if (overflow || (empty ? tensor.offset > elements : last >= elements))
-      bad_pickle(cat("a tensor reaches out of storage ", shown_name(storage.key), ", which has ", elements, " elements"));
+      bad_pickle(
+          cat("a tensor reaches out of storage ", shown_name(storage.key), ", which has ", elements, " elements"));
   }
 
   // The attribute _metadata of a state dict: versions of modules, which nothing here needs.
@@ -392,10 +487,13 @@ class Machine {
 
   // Result ------------------------------------------------------------------------------------------------------------
   void leave_out(std::string_view name, Id value) {
-    if (out_.left_out.size() < kMaxLeftOut) out_.left_out.push_back(cat(shown_name(name), " (", kind_text(values_[value].kind), ")"));
+    if (out_.left_out.size() < kMaxLeftOut)
+      out_.left_out.push_back(cat(shown_name(name), " (", kind_text(values_[value].kind), ")"));
   }
 
-  std::string_view key_text(Id key) const { return values_[key].kind == Kind::text ? values_[key].text : kind_text(values_[key].kind); }
+  std::string_view key_text(Id key) const {
+    return values_[key].kind == Kind::text ? values_[key].text : kind_text(values_[key].kind);
+  }
 
   Id find_state_dict(Id id) {
     const std::vector<Id>& items = values_[id].items;
@@ -410,7 +508,8 @@ class Machine {
 
   PickledStateDict state_dict(Id id) {
     if (values_[id].kind != Kind::dict)
-      throw CheckpointError(cat("[checkpoint.pytorch] the file must hold a mapping of names to tensors; it holds ", kind_text(values_[id].kind),
+      throw CheckpointError(cat("[checkpoint.pytorch] the file must hold a mapping of names to tensors; it holds ",
+                                kind_text(values_[id].kind),
                                 ". Save a state dict: torch.save(model.state_dict(), FILE)."));
     const std::vector<Id>& items = values_[find_state_dict(id)].items;
     std::set<std::string_view> names;
@@ -420,16 +519,18 @@ class Machine {
         leave_out(key_text(items[i]), items[i + 1]);
         continue;
       }
-      if (key.kind != Kind::text || key.text.size() > kMaxNameBytes) bad_pickle(cat("a tensor's name is ", kind_text(key.kind), ", or longer than ", kMaxNameBytes, " bytes"));
+      if (key.kind != Kind::text || key.text.size() > kMaxNameBytes)
+        bad_pickle(cat("a tensor's name is ", kind_text(key.kind), ", or longer than ", kMaxNameBytes, " bytes"));
       if (!names.insert(key.text).second) bad_pickle(cat(shown_name(key.text), " stands in it twice"));
       if (out_.tensors.size() >= kMaxTensors) bad_pickle(cat("more than ", kMaxTensors, " tensors"));
       out_.tensors.push_back(tensors_[static_cast<size_t>(value.number)]);
       out_.tensors.back().name = key.text;
     }
     if (out_.tensors.empty() && !out_.left_out.empty())
-      throw CheckpointError(cat("[checkpoint.pytorch] the file must hold a mapping of names to tensors, or one under 'state_dict'; it has ", out_.left_out.front(),
-                                out_.left_out.size() > 1 ? " and more" : "",
-                                ". Save the state dict alone: torch.save(model.state_dict(), FILE)."));
+      throw CheckpointError(cat(
+          "[checkpoint.pytorch] the file must hold a mapping of names to tensors, or one under 'state_dict'; it has ",
+          out_.left_out.front(), out_.left_out.size() > 1 ? " and more" : "",
+          ". Save the state dict alone: torch.save(model.state_dict(), FILE)."));
     return std::move(out_);
   }
 
@@ -448,7 +549,8 @@ class Machine {
 }  // namespace
 
 PickledStateDict read_state_dict_pickle(std::string_view pickle) {
-  if (pickle.size() > kMaxPickleBytes) bad_pickle(cat("it has ", pickle.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
+  if (pickle.size() > kMaxPickleBytes)
+    bad_pickle(cat("it has ", pickle.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
   return Machine(pickle).run();
 }
 

@@ -29,7 +29,9 @@ void put_text(std::string& out, std::string_view text) {
   out += text;
 }
 
-void put_name(std::string& out, std::string_view module, std::string_view name) { out += cat("c", module, "\n", name, "\n"); }
+void put_name(std::string& out, std::string_view module, std::string_view name) {
+  out += cat("c", module, "\n", name, "\n");
+}
 
 void put_sizes(std::string& out, const std::vector<int64_t>& sizes) {
   out += '(';
@@ -61,18 +63,21 @@ void put_tensor(std::string& out, const PickledTensor& tensor, const PickledStor
 
 std::string write_state_dict_pickle(const PickledStateDict& content) {
   const auto refuse = [](const std::string& what) { throw CheckpointError("[checkpoint.pytorch] " + what + "."); };
-  if (content.tensors.size() > kMaxTensors) refuse(cat("a file may hold ", kMaxTensors, " tensors; got ", content.tensors.size()));
+  if (content.tensors.size() > kMaxTensors)
+    refuse(cat("a file may hold ", kMaxTensors, " tensors; got ", content.tensors.size()));
   std::string out = "\x80\x02";
   put_name(out, "collections", "OrderedDict");
   out += ")R(";
   for (const PickledTensor& tensor : content.tensors) {
     if (!is_utf8(tensor.name) || tensor.name.size() > kMaxNameBytes)
-      refuse(cat("a name must be UTF-8 of at most ", kMaxNameBytes, " bytes; got '", escape_controls(tensor.name.substr(0, 200)), "'"));
+      refuse(cat("a name must be UTF-8 of at most ", kMaxNameBytes, " bytes; got '",
+                 escape_controls(tensor.name.substr(0, 200)), "'"));
     put_text(out, tensor.name);
     put_tensor(out, tensor, content.storages[tensor.storage]);
   }
   out += "u.";
-  if (out.size() > kMaxPickleBytes) refuse(cat("the names and shapes would have ", out.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
+  if (out.size() > kMaxPickleBytes)
+    refuse(cat("the names and shapes would have ", out.size(), " bytes; at most ", kMaxPickleBytes, " are allowed"));
   return out;
 }
 

@@ -19,7 +19,8 @@ detail::TensorMap by_name(NamedTensors tensors) {
 
 void throw_problems(const fs::path& path, const CheckedFolder& folder) {
   if (folder.problems().empty()) return;
-  throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n", detail::text_of(folder.problems()),
+  throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
+                            detail::text_of(folder.problems()),
                             "\nUse another checkpoint of the run, or bring this one back from a copy."));
 }
 
@@ -35,9 +36,12 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
   SafetensorsFile weights = folder.read_tensors(detail::kModelFile);
   const std::string state = folder.read_text(detail::kStateFile);
   detail::TensorMap state_tensors, optimizer_tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile)) state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
-  if (with_optimizers) optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
-  else if (verify == Verify::whole) folder.check_contents(detail::kOptimizerFile);
+  if (folder.manifest().files.contains(detail::kStateTensorsFile))
+    state_tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  if (with_optimizers)
+    optimizer_tensors = by_name(folder.read_tensors(detail::kOptimizerFile).tensors);
+  else if (verify == Verify::whole)
+    folder.check_contents(detail::kOptimizerFile);
   throw_problems(path, folder);
   content.module = std::move(weights.tensors);
   for (const auto& [key, value] : weights.metadata)
@@ -47,7 +51,8 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
     content.state = std::move(decoded.state);
     content.optimizers = std::move(decoded.optimizers);
   } catch (const CheckpointError& error) {
-    throw CheckpointError(cat(error.what(), " The file is ", escape_controls((path / detail::kStateFile).string()), "."));
+    throw CheckpointError(
+        cat(error.what(), " The file is ", escape_controls((path / detail::kStateFile).string()), "."));
   }
   return content;
 }
@@ -55,7 +60,8 @@ CheckpointContent read_checkpoint(const fs::path& path, CheckpointParts parts, V
 StateTree read_checkpoint_state(const fs::path& path) {
   CheckedFolder folder(path);
   detail::TensorMap tensors;
-  if (folder.manifest().files.contains(detail::kStateTensorsFile)) tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
+  if (folder.manifest().files.contains(detail::kStateTensorsFile))
+    tensors = by_name(folder.read_tensors(detail::kStateTensorsFile).tensors);
   const std::string text = folder.read_text(detail::kStateFile);
   throw_problems(path, folder);
   return detail::decode_state(text, CheckpointParts::weights_and_state, {}, tensors).state;

@@ -52,7 +52,8 @@ Holder read_holder(int fd) {
   const std::string_view text(buffer, got > 0 ? static_cast<size_t>(got) : 0);
   Holder holder;
   const size_t line = text.find('\n');
-  if (line == std::string_view::npos || !text.starts_with("pid ") || !text.substr(line + 1).starts_with("host ")) return {};
+  if (line == std::string_view::npos || !text.starts_with("pid ") || !text.substr(line + 1).starts_with("host "))
+    return {};
   std::from_chars(text.data() + 4, text.data() + line, holder.pid);
   const std::string_view rest = text.substr(line + 6);
   holder.host = rest.substr(0, rest.find('\n'));
@@ -64,7 +65,9 @@ bool write_holder(int fd) {
   return ftruncate(fd, 0) == 0 && pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
 }
 
-bool is_dead(const Holder& holder) { return holder.pid > 0 && holder.host == this_host() && kill(holder.pid, 0) != 0 && errno == ESRCH; }
+bool is_dead(const Holder& holder) {
+  return holder.pid > 0 && holder.host == this_host() && kill(holder.pid, 0) != 0 && errno == ESRCH;
+}
 
 std::string describe(const Holder& holder) {
   if (holder.pid == 0) return "another process";
@@ -72,13 +75,17 @@ std::string describe(const Holder& holder) {
 }
 
 [[noreturn]] void refuse(const fs::path& path, const Holder& holder) {
-  throw ConfigError(cat("[checkpoint.run_lock] one run at a time may use a run folder; ", escape_controls(path.parent_path().string()), " is locked by ",
-                        describe(holder), ". Wait for that run, or choose another folder. If it is surely gone, remove ", escape_controls(path.string()), "."));
+  throw ConfigError(cat("[checkpoint.run_lock] one run at a time may use a run folder; ",
+                        escape_controls(path.parent_path().string()), " is locked by ", describe(holder),
+                        ". Wait for that run, or choose another folder. If it is surely gone, remove ",
+                        escape_controls(path.string()), "."));
 }
 
 bool is_file_at(int fd, const fs::path& path) {
-  struct stat open_file {}, at_path {};
-  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &at_path) == 0 && open_file.st_ino == at_path.st_ino && open_file.st_dev == at_path.st_dev;
+  struct stat open_file {
+  }, at_path{};
+  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &at_path) == 0 && open_file.st_ino == at_path.st_ino &&
+         open_file.st_dev == at_path.st_dev;
 }
 
 int open_lock_file(const fs::path& path) {
@@ -114,7 +121,8 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
     if (is_file_at(file.get(), path_)) fd_ = file.release();
   }
   if (stale.pid != 0)
-    log::warn("checkpoint.stale_lock", cat("the lock of ", path_, " was left by ", describe(stale), ", which is gone; it is taken over"));
+    log::warn("checkpoint.stale_lock",
+              cat("the lock of ", path_, " was left by ", describe(stale), ", which is gone; it is taken over"));
   if (!write_holder(fd_)) {
     const int reason = errno;
     release();

@@ -12,15 +12,26 @@ namespace fulgur {
 namespace detail {
 namespace {
 
-constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
-    {at::kBool, "BOOL"},      {at::kByte, "U8"},    {at::kChar, "I8"},    {at::kShort, "I16"},  {at::kUInt16, "U16"},
-    {at::kHalf, "F16"},       {at::kBFloat16, "BF16"}, {at::kInt, "I32"}, {at::kUInt32, "U32"}, {at::kFloat, "F32"},
-    {at::kLong, "I64"},       {at::kUInt64, "U64"}, {at::kDouble, "F64"}, {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e4m3fn, "F8_E4M3"}};
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {{at::kBool, "BOOL"},
+                                                              {at::kByte, "U8"},
+                                                              {at::kChar, "I8"},
+                                                              {at::kShort, "I16"},
+                                                              {at::kUInt16, "U16"},
+                                                              {at::kHalf, "F16"},
+                                                              {at::kBFloat16, "BF16"},
+                                                              {at::kInt, "I32"},
+                                                              {at::kUInt32, "U32"},
+                                                              {at::kFloat, "F32"},
+                                                              {at::kLong, "I64"},
+                                                              {at::kUInt64, "U64"},
+                                                              {at::kDouble, "F64"},
+                                                              {at::kFloat8_e5m2, "F8_E5M2"},
+                                                              {at::kFloat8_e4m3fn, "F8_E4M3"}};
 
 void check_can_be_written(const std::string& name, const Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided)
-    throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(name), "' is ", tensor.defined() ? "a sparse tensor" : "undefined",
-                              ", which the format cannot hold."));
+    throw CheckpointError(cat("[checkpoint.safetensors] '", escape_controls(name), "' is ",
+                              tensor.defined() ? "a sparse tensor" : "undefined", ", which the format cannot hold."));
 }
 
 bool is_plain(const Tensor& tensor) { return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg(); }
@@ -55,14 +66,16 @@ uint64_t safetensors_bytes(const NamedTensors& tensors) {
   return bytes;
 }
 
-FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors,
+                                  const std::map<std::string, std::string>& metadata) {
   SafetensorsHeader header;
   header.metadata = metadata;
   uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     check_can_be_written(name, tensor);
     const auto bytes = static_cast<uint64_t>(tensor.nbytes());
-    header.entries.push_back({name, name_of_dtype(tensor.scalar_type(), name), tensor.sizes().vec(), offset, offset + bytes});
+    header.entries.push_back(
+        {name, name_of_dtype(tensor.scalar_type(), name), tensor.sizes().vec(), offset, offset + bytes});
     offset += bytes;
   }
   const std::string prefix = make_safetensors_prefix(header);
@@ -97,7 +110,8 @@ const char* safetensors_dtype(at::ScalarType dtype) {
   return nullptr;
 }
 
-void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata) {
   detail::write_safetensors_file(path, tensors, metadata);
 }
 
@@ -110,7 +124,8 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path) {
     file.read(length, sizeof length);
     const uint64_t header_bytes = detail::header_length(length);
     if (header_bytes > detail::kMaxHeaderBytes)
-      throw CheckpointError(cat("the header claims ", header_bytes, " bytes; at most ", detail::kMaxHeaderBytes, " are allowed.", hint));
+      throw CheckpointError(
+          cat("the header claims ", header_bytes, " bytes; at most ", detail::kMaxHeaderBytes, " are allowed.", hint));
     if (header_bytes > file.size() - 8)
       throw CheckpointError(cat("truncated: have ", file.size(), " of at least ", header_bytes + 8, " bytes.", hint));
     std::string text(header_bytes, '\0');

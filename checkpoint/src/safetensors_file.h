@@ -9,9 +9,10 @@ namespace fulgur::detail {
 /// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have their names.
 inline constexpr const char* kHeaderPart = "(header)";
 
-/// As write_safetensors, which see; returns sizes and hashes of the header and of each tensor. Tensors that lie on the CPU
-/// without gaps are written from where they are, and no operation of LibTorch runs for them.
-FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors, const std::map<std::string, std::string>& metadata);
+/// As write_safetensors, which see; returns sizes and hashes of the header and of each tensor. Tensors that lie on the
+/// CPU without gaps are written from where they are, and no operation of LibTorch runs for them.
+FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors,
+                                  const std::map<std::string, std::string>& metadata);
 
 /// Bytes that write_safetensors_file will write, nearly: without the header.
 uint64_t safetensors_bytes(const NamedTensors& tensors);

@@ -11,7 +11,7 @@ namespace fulgur::detail {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;           ///< `F32`, `I64`, …
+  std::string dtype;  ///< `F32`, `I64`, …
   std::vector<int64_t> shape;
   uint64_t begin = 0, end = 0;  ///< bytes inside the data part
 };
@@ -34,7 +34,8 @@ uint64_t safetensors_dtype_size(std::string_view dtype);
 /// overlap, sizes that match shapes, names that differ. Throws a CheckpointError.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes);
 
-/// The JSON header, padded with spaces to a multiple of 8 bytes. Throws a CheckpointError for names that it cannot hold.
+/// The JSON header, padded with spaces to a multiple of 8 bytes. Throws a CheckpointError for names that it cannot
+/// hold.
 std::string make_safetensors_header(const SafetensorsHeader& header);
 
 }  // namespace fulgur::detail

@@ -41,9 +41,9 @@ inline constexpr size_t kMaxPickleDepth = 1000;
 inline constexpr size_t kMaxLeftOut = 100;
 
 /// Reads the pickle of a state dict: a mapping of names to tensors, or a mapping with such a one at `state_dict`, as
-/// Lightning's checkpoints are. Only what torch.save writes for them is known; nothing is called, and every other name of
-/// code is refused. Tensors lie within their storages, but may
-/// be larger than these (strides of 0). Throws a CheckpointError.
+/// Lightning's checkpoints are. Only what torch.save writes for them is known; nothing is called, and every other name
+/// of code is refused. Tensors lie within their storages, but may be larger than these (strides of 0). Throws a
+/// CheckpointError.
 PickledStateDict read_state_dict_pickle(std::string_view pickle);
 
 /// The pickle that torch.load(weights_only=True) reads as an OrderedDict of the tensors.

@@ -29,8 +29,9 @@ class StateTensors {
 };
 
 /// The tree at `place` as JSON in one line. What JSON has no word for becomes an object with one key: a tensor
-/// `{"__tensor__": name}`, a number that is not finite `{"__float__": "nan"}` (or its bits in hexadecimal), and a map that
-/// looks like one of these `{"__map__": {…}}`. Throws a CheckpointError that names the place of a text that is not UTF-8.
+/// `{"__tensor__": name}`, a number that is not finite `{"__float__": "nan"}` (or its bits in hexadecimal), and a map
+/// that looks like one of these `{"__map__": {…}}`. Throws a CheckpointError that names the place of a text that is not
+/// UTF-8.
 std::string encode_state(const StateTree& tree, const std::string& place, StateTensors& tensors);
 
 using TensorMap = std::map<std::string, Tensor, std::less<>>;
@@ -40,8 +41,9 @@ struct DecodedState {
   StateTree optimizers, state;
 };
 
-/// Reads the text of state.json; the optimizers only where `parts` names them. Throws a CheckpointError, also for a tensor
-/// that is not among the given.
-DecodedState decode_state(std::string_view json, CheckpointParts parts, const TensorMap& optimizer_tensors, const TensorMap& state_tensors);
+/// Reads the text of state.json; the optimizers only where `parts` names them. Throws a CheckpointError, also for a
+/// tensor that is not among the given.
+DecodedState decode_state(std::string_view json, CheckpointParts parts, const TensorMap& optimizer_tensors,
+                          const TensorMap& state_tensors);
 
 }  // namespace fulgur::detail

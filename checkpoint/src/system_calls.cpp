@@ -20,7 +20,9 @@ int SystemCalls::open(const char* path, int flags, mode_t mode) { return ::open(
 ssize_t SystemCalls::write(int fd, const void* data, size_t bytes) { return ::write(fd, data, bytes); }
 ssize_t SystemCalls::pwrite(int fd, const void* data, size_t bytes, off_t at) { return ::pwrite(fd, data, bytes, at); }
 int SystemCalls::fallocate(int fd, off_t bytes) { return ::fallocate(fd, 0, 0, bytes); }
-int SystemCalls::start_writing_back(int fd, off_t begin, off_t bytes) { return ::sync_file_range(fd, begin, bytes, SYNC_FILE_RANGE_WRITE); }
+int SystemCalls::start_writing_back(int fd, off_t begin, off_t bytes) {
+  return ::sync_file_range(fd, begin, bytes, SYNC_FILE_RANGE_WRITE);
+}
 int SystemCalls::fsync(int fd) { return ::fsync(fd); }
 int SystemCalls::close(int fd) { return ::close(fd); }
 int SystemCalls::mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }

@@ -23,16 +23,19 @@ WeightsFormat format_of(const fs::path& path) {
   file.read(start, std::min<uint64_t>(file.size(), sizeof start));
   const std::string hint = file.looks_like();
   // A pickle that is in no archive goes there too, for its message.
-  if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos) return WeightsFormat::pytorch;
+  if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos)
+    return WeightsFormat::pytorch;
   // Behind the length of the header there is its JSON.
   if (start[8] == '{') return WeightsFormat::safetensors;
-  throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()), " must be a safetensors file or one of torch.save; it is neither.", hint));
+  throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()),
+                            " must be a safetensors file or one of torch.save; it is neither.", hint));
 }
 
 void refuse_existing(const fs::path& path) {
   std::error_code error;
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
-    throw CheckpointError(cat("[checkpoint.export] the output must not exist; ", escape_controls(path.string()), " does. Name another one, or replace it with --force."));
+    throw CheckpointError(cat("[checkpoint.export] the output must not exist; ", escape_controls(path.string()),
+                              " does. Name another one, or replace it with --force."));
 }
 
 }  // namespace
@@ -56,7 +59,8 @@ WeightsFile read_weights_file(const fs::path& path) {
 void write_weights_file(const fs::path& path, const WeightsFile& weights, bool replace) {
   std::error_code ignored;
   if (path.filename().empty() || fs::is_directory(path, ignored))
-    throw CheckpointError(cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
+    throw CheckpointError(
+        cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
   if (!replace) refuse_existing(path);
   detail::make_folders(detail::folder_of(path));
   const fs::path temporary = detail::temporary_sibling(path);
@@ -69,7 +73,8 @@ void write_weights_file(const fs::path& path, const WeightsFile& weights, bool r
       write_safetensors(temporary, weights.tensors, metadata);
     }
     if (!replace) refuse_existing(path);
-    if (detail::system_calls().rename(temporary.c_str(), path.c_str()) != 0) detail::throw_errno("publishing", path, errno);
+    if (detail::system_calls().rename(temporary.c_str(), path.c_str()) != 0)
+      detail::throw_errno("publishing", path, errno);
   } catch (...) {
     fs::remove(temporary, ignored);
     throw;

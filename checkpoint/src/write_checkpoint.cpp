@@ -46,24 +46,29 @@ Plan make_plan(const CheckpointContent& content) {
   plan.metadata.emplace("format", "pt");
   for (const auto& [alias, name] : content.aliases) plan.metadata["alias:" + alias] = name;
   // One line a field, so that each has a hash of its own.
-  plan.state_parts.emplace_back("optimizers", cat("{\n\"optimizers\": ", detail::encode_state(content.optimizers, "", plan.optimizer_tensors), ",\n"));
+  plan.state_parts.emplace_back(
+      "optimizers",
+      cat("{\n\"optimizers\": ", detail::encode_state(content.optimizers, "", plan.optimizer_tensors), ",\n"));
   if (content.state.is_map() && !detail::looks_like_a_word(content.state.as_map())) {
     std::string start = "\"state\": {\n";
     for (const auto& [key, value] : content.state.as_map()) {
       const std::string name = detail::encode_state(key, key, plan.state_tensors);
-      plan.state_parts.emplace_back("state." + key, cat(start, name, ": ", detail::encode_state(value, key, plan.state_tensors)));
+      plan.state_parts.emplace_back("state." + key,
+                                    cat(start, name, ": ", detail::encode_state(value, key, plan.state_tensors)));
       start = ",\n";
     }
     plan.state_parts.emplace_back("end", start == ",\n" ? "\n}\n}\n" : start + "}\n}\n");
   } else {
-    plan.state_parts.emplace_back("state", cat("\"state\": ", detail::encode_state(content.state, "state", plan.state_tensors), "\n}\n"));
+    plan.state_parts.emplace_back(
+        "state", cat("\"state\": ", detail::encode_state(content.state, "state", plan.state_tensors), "\n}\n"));
   }
   plan.bytes = detail::safetensors_bytes(content.module) + detail::safetensors_bytes(plan.optimizer_tensors.tensors()) +
                detail::safetensors_bytes(plan.state_tensors.tensors());
   uint64_t state_bytes = 0;
   for (const auto& [name, text] : plan.state_parts) state_bytes += text.size();
   if (state_bytes > detail::kMaxStateBytes)
-    throw CheckpointError(cat("[checkpoint.write] the state without its tensors has ", state_bytes, " bytes; at most ", detail::kMaxStateBytes,
+    throw CheckpointError(cat("[checkpoint.write] the state without its tensors has ", state_bytes, " bytes; at most ",
+                              detail::kMaxStateBytes,
                               " are allowed. Keep large data of callbacks and modules in tensors."));
   plan.bytes += state_bytes;
   return plan;
@@ -85,7 +90,9 @@ constexpr uint64_t kWriteInParallelBytes = uint64_t{64} << 20;
 
 void write_files(const fs::path& folder, const CheckpointContent& content, Plan& plan) {
   auto& files = plan.manifest.files;
-  const auto write_model = [&] { return detail::write_safetensors_file(folder / detail::kModelFile, content.module, plan.metadata); };
+  const auto write_model = [&] {
+    return detail::write_safetensors_file(folder / detail::kModelFile, content.module, plan.metadata);
+  };
   const auto write_optimizer = [&] {
     return detail::write_safetensors_file(folder / detail::kOptimizerFile, plan.optimizer_tensors.tensors(), {});
   };
@@ -102,11 +109,13 @@ void write_files(const fs::path& folder, const CheckpointContent& content, Plan&
     files[detail::kModelFile] = model.get();
   }
   if (!plan.state_tensors.tensors().empty())
-    files[detail::kStateTensorsFile] = detail::write_safetensors_file(folder / detail::kStateTensorsFile, plan.state_tensors.tensors(), {});
+    files[detail::kStateTensorsFile] =
+        detail::write_safetensors_file(folder / detail::kStateTensorsFile, plan.state_tensors.tensors(), {});
   files[detail::kStateFile] = write_state(folder / detail::kStateFile, plan);
   const std::string text = detail::manifest_to_text(plan.manifest);
   if (text.size() > detail::kMaxManifestBytes)
-    throw CheckpointError(cat("[checkpoint.write] the manifest would have ", text.size(), " bytes; at most ", detail::kMaxManifestBytes, " are allowed."));
+    throw CheckpointError(cat("[checkpoint.write] the manifest would have ", text.size(), " bytes; at most ",
+                              detail::kMaxManifestBytes, " are allowed."));
   detail::DurableFile file(folder / detail::kManifestFile);
   file.write(text);
   file.commit();
@@ -137,7 +146,8 @@ class FileLimitIsAnError {
   ~FileLimitIsAnError() {
     if (sigismember(&before_, SIGXFSZ) == 1) return;
     const timespec none{};
-    while (sigtimedwait(&signal_, nullptr, &none) > 0) {}
+    while (sigtimedwait(&signal_, nullptr, &none) > 0) {
+    }
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   FileLimitIsAnError(const FileLimitIsAnError&) = delete;
@@ -161,7 +171,8 @@ fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& conte
   detail::make_folders(parent);
   const uint64_t free = free_bytes(parent);
   const fs::path temporary = detail::temporary_sibling(folder);
-  if (detail::system_calls().mkdir(temporary.c_str(), 0755) != 0) detail::throw_errno("creating the folder", temporary, errno);
+  if (detail::system_calls().mkdir(temporary.c_str(), 0755) != 0)
+    detail::throw_errno("creating the folder", temporary, errno);
   std::error_code ignored;
   fs::path published;
   try {
@@ -173,8 +184,9 @@ fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& conte
     if (!published.empty()) fs::rename(published, temporary, ignored);
     fs::remove_all(temporary, ignored);
     if (error.reason() != ENOSPC && error.reason() != EDQUOT && error.reason() != EFBIG) throw;
-    throw CheckpointError(cat(error.what(), " The checkpoint needs ", plan.bytes, " bytes; ", free,
-                " bytes were free. Make room or raise the limit, keep fewer checkpoints, or set another default_root_dir."));
+    throw CheckpointError(cat(
+        error.what(), " The checkpoint needs ", plan.bytes, " bytes; ", free,
+        " bytes were free. Make room or raise the limit, keep fewer checkpoints, or set another default_root_dir."));
   } catch (...) {
     fs::remove_all(temporary, ignored);
     throw;
@@ -187,7 +199,9 @@ fs::path write_verified_checkpoint(const fs::path& folder, const CheckpointConte
   const VerifyReport report = verify_checkpoint(path);
   if (report.ok()) return path;
   remove_checkpoint(path);
-  throw CheckpointError(cat("[checkpoint.write] ", path, " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n", report.text()));
+  throw CheckpointError(cat(
+      "[checkpoint.write] ", path,
+      " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n", report.text()));
 }
 
 }  // namespace fulgur

@@ -23,7 +23,9 @@ constexpr uint64_t kMaxEntries = 1u << 20;
 // Nothing is written by these names, but a file that has such ones was not made by torch.save.
 bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.size() > 4096 || !is_utf8(name)) return false;
-  if (std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; })) return false;
+  if (std::any_of(name.begin(), name.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; }))
+    return false;
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());
     const std::string_view part = name.substr(begin, end - begin);
@@ -83,24 +85,31 @@ void ZipReader::list(uint64_t bytes) {
   uint64_t sum = 0;
   for (uint64_t i = 0; i < count; ++i) {
     zip_stat_t about;
-    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    constexpr zip_uint64_t kNeeded =
+        ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
     if (zip_stat_index(archive_.get(), i, ZIP_FL_ENC_RAW, &about) != 0 || (about.valid & kNeeded) != kNeeded)
       bad_zip(cat("entry ", i, " of the archive cannot be read (", zip_strerror(archive_.get()), ")."));
     const std::string_view name = about.name;
-    if (!is_plain_name(name)) bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
+    if (!is_plain_name(name))
+      bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
     if (about.encryption_method != ZIP_EM_NONE) bad_zip(cat(shown_name(name), " is encrypted."));
     // Their size is so bounded by that of the file, and a small one cannot ask for much memory.
     if (about.comp_method != ZIP_CM_STORE || about.comp_size != about.size)
-      bad_zip(cat(shown_name(name), " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save it again."));
+      bad_zip(cat(shown_name(name),
+                  " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save "
+                  "it again."));
     if (about.size > bytes - sum)
-      bad_zip(cat("its entries have more bytes than the file: ", shown_name(name), " claims ", about.size, " of ", bytes, "."));
+      bad_zip(cat("its entries have more bytes than the file: ", shown_name(name), " claims ", about.size, " of ",
+                  bytes, "."));
     sum += about.size;
-    if (!entries_.emplace(std::string(name), Entry{i, about.size}).second) bad_zip(cat("the archive has two entries named ", shown_name(name), "."));
+    if (!entries_.emplace(std::string(name), Entry{i, about.size}).second)
+      bad_zip(cat("the archive has two entries named ", shown_name(name), "."));
   }
 }
 
 void ZipReader::read(const std::string& name, const Entry& entry, void* data) const {
-  const std::unique_ptr<zip_file_t, int (*)(zip_file_t*)> file(zip_fopen_index(archive_.get(), entry.index, 0), &zip_fclose);
+  const std::unique_ptr<zip_file_t, int (*)(zip_file_t*)> file(zip_fopen_index(archive_.get(), entry.index, 0),
+                                                               &zip_fclose);
   if (!file) bad_zip(cat(shown_name(name), " cannot be read (", zip_strerror(archive_.get()), ")."));
   auto* next = static_cast<char*>(data);
   uint64_t left = entry.bytes;
@@ -111,7 +120,9 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
     if (got < 0) {
       const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
       bad_zip(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",
-              checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save it again without." : ""));
+                  checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save "
+                             "it again without."
+                           : ""));
     }
     if (got == 0) break;
     if (left == 0) bad_zip(cat(shown_name(name), " has more bytes than the archive says."));

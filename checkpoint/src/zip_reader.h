@@ -13,8 +13,9 @@ struct zip_source;
 
 namespace fulgur::detail {
 
-/// A zip archive of entries that are stored as they are, as torch.save writes it. Compressed or encrypted ones, names that
-/// stand in it twice or lead out of the archive, and entries that lie over each other are refused, all with CheckpointErrors.
+/// A zip archive of entries that are stored as they are, as torch.save writes it. Compressed or encrypted ones, names
+/// that stand in it twice or lead out of the archive, and entries that lie over each other are refused, all with
+/// CheckpointErrors.
 class ZipReader {
  public:
   struct Entry {

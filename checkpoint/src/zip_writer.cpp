@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kAlignment = 64;
 // Sizes of the format: a local header without its name, the head of an extra field, the extra field of a large entry.
 constexpr uint64_t kLocalHeader = 30, kExtraHead = 4, kLargeExtra = 20;
-constexpr uint16_t kPaddingId = 0x4246;  // "FB", as torch.save has it
+constexpr uint16_t kPaddingId = 0x4246;     // "FB", as torch.save has it
 constexpr uint16_t kFirstDay = 1 << 5 | 1;  // 1 January 1980
 
 }  // namespace
@@ -30,13 +30,15 @@ ZipWriter::ZipWriter(std::filesystem::path path) : path_(std::move(path)) {
   zip_error_init_with_code(&error, code);
   const std::string reason = code == ZIP_ER_EXISTS ? "File exists" : zip_error_strerror(&error);
   zip_error_fini(&error);
-  throw CheckpointError(cat("[checkpoint] creating a file failed; ", escape_controls(path_.string()), ": ", reason, "."));
+  throw CheckpointError(
+      cat("[checkpoint] creating a file failed; ", escape_controls(path_.string()), ": ", reason, "."));
 }
 
 void ZipWriter::fail(const char* what) const {
   zip_error_t* error = zip_get_error(archive_.get());
   if (zip_error_system_type(error) == ZIP_ET_SYS) throw_errno(what, path_, zip_error_code_system(error));
-  throw CheckpointError(cat("[checkpoint] ", what, " failed; ", escape_controls(path_.string()), ": ", zip_error_strerror(error), "."));
+  throw CheckpointError(
+      cat("[checkpoint] ", what, " failed; ", escape_controls(path_.string()), ": ", zip_error_strerror(error), "."));
 }
 
 void ZipWriter::add(const std::string& name, const void* data, uint64_t bytes) {
@@ -51,8 +53,10 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t bytes) {
   const uint64_t large = bytes > UINT32_MAX ? kLargeExtra : 0;
   const uint64_t header = offset_ + kLocalHeader + name.size() + large + kExtraHead;
   const std::vector<zip_uint8_t> padding((kAlignment - header % kAlignment) % kAlignment);
-  if (zip_set_file_compression(archive_.get(), entry, ZIP_CM_STORE, 0) != 0 || zip_file_set_dostime(archive_.get(), entry, 0, kFirstDay, 0) != 0 ||
-      zip_file_extra_field_set(archive_.get(), entry, kPaddingId, ZIP_EXTRA_FIELD_NEW, padding.data(), static_cast<zip_uint16_t>(padding.size()), ZIP_FL_LOCAL) != 0)
+  if (zip_set_file_compression(archive_.get(), entry, ZIP_CM_STORE, 0) != 0 ||
+      zip_file_set_dostime(archive_.get(), entry, 0, kFirstDay, 0) != 0 ||
+      zip_file_extra_field_set(archive_.get(), entry, kPaddingId, ZIP_EXTRA_FIELD_NEW, padding.data(),
+                               static_cast<zip_uint16_t>(padding.size()), ZIP_FL_LOCAL) != 0)
     fail("writing");
   offset_ = header + padding.size() + bytes;
 }

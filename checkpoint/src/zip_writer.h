@@ -12,8 +12,8 @@ struct zip;
 
 namespace fulgur::detail {
 
-/// Writes a zip archive of entries that are stored as they are, their data at multiples of 64 bytes, as torch.save does it
-/// (Python can then map them). The same entries give the same bytes. Throws CheckpointErrors that name the path.
+/// Writes a zip archive of entries that are stored as they are, their data at multiples of 64 bytes, as torch.save does
+/// it (Python can then map them). The same entries give the same bytes. Throws CheckpointErrors that name the path.
 class ZipWriter {
  public:
   /// A file of that name must not be there yet.

@@ -32,11 +32,13 @@ struct Accelerators {
 
 Accelerators& accelerators() {
   static CpuAccelerator cpu;
-  static Accelerators all{.mutex = {}, .list = {&cpu}, .count = 1, .cuda_once = {}, .cuda_reason = {}, .cuda_remedy = {}};
+  static Accelerators all{
+      .mutex = {}, .list = {&cpu}, .count = 1, .cuda_once = {}, .cuda_reason = {}, .cuda_remedy = {}};
   return all;
 }
 
-constexpr const char* kRepairDriver = "Repair the NVIDIA driver: nvidia-smi must list the GPUs, and CUDA 13 needs driver 580 or newer";
+constexpr const char* kRepairDriver =
+    "Repair the NVIDIA driver: nvidia-smi must list the GPUs, and CUDA 13 needs driver 580 or newer";
 constexpr const char* kGetCuda =
     "For the GPU, run FULGUR_LIBTORCH=cuda scripts/setup.sh and build again; docs/install.md, chapter CUDA, has more";
 
@@ -79,7 +81,8 @@ Accelerator* find_accelerator(const std::string& name) {
       all.cuda_remedy = std::move(failure.remedy);
     });
   std::lock_guard<std::mutex> lock(all.mutex);
-  const auto found = std::find_if(all.list.begin(), all.list.end(), [&](const Accelerator* a) { return a->name() == name; });
+  const auto found =
+      std::find_if(all.list.begin(), all.list.end(), [&](const Accelerator* a) { return a->name() == name; });
   if (found == all.list.end()) return nullptr;
   if ((*found)->device_count() == 0) {
     if (name == "cuda" && all.cuda_reason.empty()) {

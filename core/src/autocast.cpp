@@ -20,7 +20,8 @@ Autocast::Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled)
 }
 
 Autocast::~Autocast() {
-  if (autocast::decrement_nesting() == 0 || autocast::get_autocast_dtype(device_) != dtype_before_) autocast::clear_cache();
+  if (autocast::decrement_nesting() == 0 || autocast::get_autocast_dtype(device_) != dtype_before_)
+    autocast::clear_cache();
   autocast::set_autocast_enabled(device_, enabled_before_);
   autocast::set_autocast_dtype(device_, dtype_before_);
   autocast::set_autocast_cache_enabled(cache_before_);

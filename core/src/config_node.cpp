@@ -71,10 +71,14 @@ ConfigNode ConfigNode::map(std::vector<Entry> entries) {
 
 std::string ConfigNode::describe() const {
   switch (kind_) {
-    case Kind::null: return "null";
-    case Kind::scalar: return cat(quoted_ ? "quoted text '" : "'", shortened(text_), "'");
-    case Kind::list: return cat("a list of ", items_.size());
-    case Kind::map: return cat("a map of ", entries_.size());
+    case Kind::null:
+      return "null";
+    case Kind::scalar:
+      return cat(quoted_ ? "quoted text '" : "'", shortened(text_), "'");
+    case Kind::list:
+      return cat("a list of ", items_.size());
+    case Kind::map:
+      return cat("a map of ", entries_.size());
   }
   return {};
 }
@@ -109,7 +113,8 @@ void ConfigNode::erase(std::string_view key) {
 bool ConfigNode::same_as(const ConfigNode& other) const {
   if (kind_ != other.kind_) return false;
   switch (kind_) {
-    case Kind::null: return true;
+    case Kind::null:
+      return true;
     case Kind::scalar:
       return text_ == other.text_ && (quoted_ || reads_as_text(text_)) == (other.quoted_ || reads_as_text(other.text_));
     case Kind::list:

@@ -12,7 +12,8 @@ Batch DataModule::on_before_batch_transfer(LightningModule& module, Batch batch,
   return module.on_before_batch_transfer(std::move(batch), loader_idx);
 }
 
-Batch DataModule::transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device, int64_t loader_idx) {
+Batch DataModule::transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,
+                                           int64_t loader_idx) {
   return module.transfer_batch_to_device(std::move(batch), device, loader_idx);
 }
 

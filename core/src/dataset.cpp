@@ -22,16 +22,19 @@ std::optional<Batch> Dataset::view(int64_t, int64_t) const { return std::nullopt
 
 void IterableDataset::set_share(int64_t, int64_t world_size) {
   if (world_size > 1)
-    throw DistributedError(cat("[core.IterableDataset] each of ", world_size, " processes must read a part of its own, or all would train on the same "
+    throw DistributedError(cat("[core.IterableDataset] each of ", world_size,
+                               " processes must read a part of its own, or all would train on the same "
                                "samples. Override set_share()."));
 }
 
 namespace {
 
 template <class Item>
-void copy_list(const std::vector<Item>& from, std::vector<Item>& to, int64_t first_row, int64_t rows, const std::string& name) {
+void copy_list(const std::vector<Item>& from, std::vector<Item>& to, int64_t first_row, int64_t rows,
+               const std::string& name) {
   if (static_cast<int64_t>(from.size()) != rows)
-    throw DataError(cat("[core.BatchDataset] get() must return an item for each index; entry '", name, "' has ", from.size(), " for ", rows, "."));
+    throw DataError(cat("[core.BatchDataset] get() must return an item for each index; entry '", name, "' has ",
+                        from.size(), " for ", rows, "."));
   // No resize where the place is there: other threads write other rows.
   if (to.size() < static_cast<size_t>(first_row + rows)) to.resize(static_cast<size_t>(first_row + rows));
   std::copy(from.begin(), from.end(), to.begin() + first_row);
@@ -45,7 +48,8 @@ Batch BatchDataset::prototype() const {
   return get(c10::ArrayRef<int64_t>(&first, 1), {});
 }
 
-void BatchDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const {
+void BatchDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
+                        const SampleContext& context) const {
   if (indices.empty()) return;
   const Batch part = get(indices, context);
   const auto rows = static_cast<int64_t>(indices.size());
@@ -58,14 +62,17 @@ void BatchDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch
     if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
       copy_list(*texts, std::get<std::vector<std::string>>(target), first_row, rows, name);
     } else if (auto* list = std::get_if<std::vector<Tensor>>(&target)) {
-      if (const auto* tensor = std::get_if<Tensor>(&value)) copy_list(tensor->unbind(0), *list, first_row, rows, name);
-      else copy_list(std::get<std::vector<Tensor>>(value), *list, first_row, rows, name);
+      if (const auto* tensor = std::get_if<Tensor>(&value))
+        copy_list(tensor->unbind(0), *list, first_row, rows, name);
+      else
+        copy_list(std::get<std::vector<Tensor>>(value), *list, first_row, rows, name);
     } else {
       const Tensor& tensor = std::get<Tensor>(value);
       Tensor rows_out = std::get<Tensor>(target).narrow(0, first_row, rows);
       if (tensor.sizes() != rows_out.sizes())
-        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have one shape; got ", shape_text(tensor.sizes()), " for ", rows,
-                            " samples, the first one had ", shape_text(rows_out.sizes().slice(1)), ". Ragged samples belong in a list."));
+        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have one shape; got ",
+                            shape_text(tensor.sizes()), " for ", rows, " samples, the first one had ",
+                            shape_text(rows_out.sizes().slice(1)), ". Ragged samples belong in a list."));
       rows_out.copy_(tensor);
     }
   }

@@ -28,7 +28,8 @@ std::string signal_text(int signal) {
 }  // namespace
 
 Interrupted::Interrupted(int signal)
-    : Error("[trainer] the run was ended by " + signal_text(signal) + ".", signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated),
+    : Error("[trainer] the run was ended by " + signal_text(signal) + ".",
+            signal == SIGINT ? ExitCode::interrupted : ExitCode::terminated),
       signal_(signal) {}
 Interrupted::~Interrupted() = default;
 

@@ -43,7 +43,8 @@ constexpr UnitName kUnits[] = {{"dur", Interval::Unit::run, 1},      {"min", Int
 std::string number_text(double value) {
   // Without exponent, which `parse` does not read.
   std::array<char, 400> digits{};
-  return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed).ptr);
+  return std::string(digits.data(),
+                     std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed).ptr);
 }
 
 }  // namespace
@@ -52,12 +53,18 @@ std::vector<std::string> Interval::all_units() { return {"ep", "st", "sa", "tok"
 
 std::string Interval::text() const {
   switch (unit) {
-    case Unit::epochs: return number_text(value) + "ep";
-    case Unit::steps: return number_text(value) + "st";
-    case Unit::samples: return number_text(value) + "sa";
-    case Unit::tokens: return number_text(value) + "tok";
-    case Unit::run: return number_text(value) + "dur";
-    case Unit::seconds: break;
+    case Unit::epochs:
+      return number_text(value) + "ep";
+    case Unit::steps:
+      return number_text(value) + "st";
+    case Unit::samples:
+      return number_text(value) + "sa";
+    case Unit::tokens:
+      return number_text(value) + "tok";
+    case Unit::run:
+      return number_text(value) + "dur";
+    case Unit::seconds:
+      break;
   }
   if (value > 0 && std::fmod(value, 3600) == 0) return number_text(value / 3600) + "h";
   if (value > 0 && std::fmod(value, 60) == 0) return number_text(value / 60) + "min";

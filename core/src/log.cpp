@@ -21,7 +21,7 @@ struct State {
   Sink sink = nullptr;
   void* sink_user = nullptr;
   std::shared_ptr<spdlog::logger> console;
-  std::string process;   // not empty: lines go to `file`, or are kept in `kept`
+  std::string process;  // not empty: lines go to `file`, or are kept in `kept`
   std::string kept;
   std::ofstream file;
 
@@ -42,10 +42,14 @@ State& state() {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::debug: return spdlog::level::debug;
-    case Level::warning: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
-    default: return spdlog::level::info;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::warning:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    default:
+      return spdlog::level::info;
   }
 }
 
@@ -54,8 +58,10 @@ void write(State& s, Level level, const std::string& line) {
   if (level < s.level) return;
   if (s.sink != nullptr) s.sink(level, line, s.sink_user);
   if (!s.process.empty()) {
-    if (s.file.is_open()) s.file << line << '\n' << std::flush;
-    else s.kept += line + '\n';
+    if (s.file.is_open())
+      s.file << line << '\n' << std::flush;
+    else
+      s.kept += line + '\n';
     if (level != Level::error) return;
     const std::string marked = cat("[", s.process, "] ", line);
     s.console->log(to_spdlog(level), spdlog::string_view_t(marked.data(), marked.size()));

@@ -24,9 +24,13 @@ int64_t bytes_in(const char* path, const std::string& key) {
   return 0;
 }
 
-double seconds(const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); }
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
 
-c10::DeviceIndex index_of(const at::Device& device) { return device.has_index() ? device.index() : c10::DeviceIndex{0}; }
+c10::DeviceIndex index_of(const at::Device& device) {
+  return device.has_index() ? device.index() : c10::DeviceIndex{0};
+}
 
 }  // namespace
 

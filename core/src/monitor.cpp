@@ -34,7 +34,8 @@ std::string monitor_not_logged(std::string_view monitor, const std::vector<std::
 std::string monitor_not_logged(std::string_view monitor, const RunContext& run) {
   std::string text = monitor_not_logged(monitor, run.metric_names());
   if (!run.has_validation())
-    text += " No validation runs in this fit: there is no validation data, no validation_step, or limit_val_batches is 0.";
+    text +=
+        " No validation runs in this fit: there is no validation data, no validation_step, or limit_val_batches is 0.";
   else if (run.progress().validations == 0)
     text += " No validation has run yet.";
   return text;

@@ -14,7 +14,8 @@ void OptimizerHandle::step(const Closure& closure) {
 
 std::vector<Tensor> OptimizerHandle::parameters() const {
   std::vector<Tensor> all;
-  for (const ParamGroup& group : optimizer_->groups()) all.insert(all.end(), group.of_module().begin(), group.of_module().end());
+  for (const ParamGroup& group : optimizer_->groups())
+    all.insert(all.end(), group.of_module().begin(), group.of_module().end());
   return all;
 }
 

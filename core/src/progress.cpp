@@ -4,7 +4,8 @@ namespace fulgur {
 namespace {
 
 StateTree counter_state(const Counter& c) {
-  return StateTree::map({{"ready", c.ready}, {"started", c.started}, {"processed", c.processed}, {"completed", c.completed}});
+  return StateTree::map(
+      {{"ready", c.ready}, {"started", c.started}, {"processed", c.processed}, {"completed", c.completed}});
 }
 
 Counter counter_from(const StateTree& s) {

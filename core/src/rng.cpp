@@ -1,7 +1,7 @@
 #include "fulgur/core/rng.h"
 
-#include <ATen/Context.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 #include <random>
@@ -31,7 +31,9 @@ std::string key_of(size_t index) { return index == 0 ? "device" : "device_" + st
 
 void seed_everything(uint64_t seed) { at::manual_seed(seed); }
 
-uint64_t rank_seed(uint64_t seed, int64_t rank) { return rank == 0 ? seed : mix_bits(mix_bits(seed) + static_cast<uint64_t>(rank)); }
+uint64_t rank_seed(uint64_t seed, int64_t rank) {
+  return rank == 0 ? seed : mix_bits(mix_bits(seed) + static_cast<uint64_t>(rank));
+}
 
 uint64_t random_seed() {
   std::random_device source;

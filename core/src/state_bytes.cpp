@@ -24,7 +24,9 @@ class Writer {
  private:
   void raw(const void* data, size_t size) { bytes.append(static_cast<const char*>(data), size); }
   template <class T>
-  void number(T value) { raw(&value, sizeof value); }
+  void number(T value) {
+    raw(&value, sizeof value);
+  }
   void kind(Kind value) { number(value); }
   void text(const std::string& value) {
     number<uint64_t>(value.size());
@@ -66,13 +68,20 @@ class Reader {
 
   StateTree read() {
     switch (number<Kind>()) {
-      case Kind::null: return nullptr;
-      case Kind::boolean: return number<bool>();
-      case Kind::integer: return number<int64_t>();
-      case Kind::natural: return number<uint64_t>();
-      case Kind::real: return number<double>();
-      case Kind::text: return text();
-      case Kind::tensor: return tensor();
+      case Kind::null:
+        return nullptr;
+      case Kind::boolean:
+        return number<bool>();
+      case Kind::integer:
+        return number<int64_t>();
+      case Kind::natural:
+        return number<uint64_t>();
+      case Kind::real:
+        return number<double>();
+      case Kind::text:
+        return text();
+      case Kind::tensor:
+        return tensor();
       case Kind::list: {
         StateTree::List list;
         for (auto count = number<uint64_t>(); count > 0; --count) list.push_back(read());

@@ -14,10 +14,14 @@ size_t utf8_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
   size_t length = 0;
-  if (first < 0x80) length = 1;
-  else if (first >= 0xC2 && first <= 0xDF) length = 2;
-  else if (first >= 0xE0 && first <= 0xEF) length = 3;
-  else if (first >= 0xF0 && first <= 0xF4) length = 4;
+  if (first < 0x80)
+    length = 1;
+  else if (first >= 0xC2 && first <= 0xDF)
+    length = 2;
+  else if (first >= 0xE0 && first <= 0xEF)
+    length = 3;
+  else if (first >= 0xF0 && first <= 0xF4)
+    length = 4;
   if (length == 0 || at + length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
@@ -116,10 +120,14 @@ std::string escape_controls(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const size_t length = utf8_length(text, i);
     const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == '\n') out += "\\n";
-    else if (byte == '\t') out += "\\t";
-    else if (byte == '\r') out += "\\r";
-    else if (length == 0 || byte < 0x20 || byte == 0x7F) append_hex(out, byte);
+    if (byte == '\n')
+      out += "\\n";
+    else if (byte == '\t')
+      out += "\\t";
+    else if (byte == '\r')
+      out += "\\r";
+    else if (length == 0 || byte < 0x20 || byte == 0x7F)
+      append_hex(out, byte);
     // U+0080 to U+009F are control characters too: a terminal takes U+009B as ESC [.
     else if (length == 2 && byte == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0) {
       append_hex(out, static_cast<unsigned char>(text[i + 1]));

@@ -33,12 +33,18 @@ std::string double_quoted(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += cat('\\', c);
-    else if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (c == '\r') out += "\\r";
-    else if (byte < 0x20 || byte == 0x7F) out += escape_controls(text.substr(i, 1));
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += cat('\\', c);
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '\r')
+      out += "\\r";
+    else if (byte < 0x20 || byte == 0x7F)
+      out += escape_controls(text.substr(i, 1));
+    else
+      out += c;
   }
   return out + "\"";
 }
@@ -55,10 +61,14 @@ std::string key_text(const std::string& key) {
 /// One line, where the node is a scalar, empty, or a short list of scalars.
 std::string inline_text(const ConfigNode& node) {
   switch (node.kind()) {
-    case ConfigNode::Kind::null: return "null";
-    case ConfigNode::Kind::scalar: return scalar_text(node);
-    case ConfigNode::Kind::map: return node.entries().empty() ? "{}" : "";
-    case ConfigNode::Kind::list: break;
+    case ConfigNode::Kind::null:
+      return "null";
+    case ConfigNode::Kind::scalar:
+      return scalar_text(node);
+    case ConfigNode::Kind::map:
+      return node.entries().empty() ? "{}" : "";
+    case ConfigNode::Kind::list:
+      break;
   }
   constexpr size_t kWidth = 90;
   std::string out = "[";

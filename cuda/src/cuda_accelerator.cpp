@@ -22,7 +22,9 @@ class CudaAccelerator final : public Accelerator {
     return std::string("the CUDA runtime finds no device: ") + cudaGetErrorString(error);
   }
 
-  at::Device device(int64_t index) const override { return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index)); }
+  at::Device device(int64_t index) const override {
+    return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+  }
 
   std::string device_name(int64_t index) const override {
     cudaDeviceProp properties{};
@@ -43,11 +45,14 @@ class CudaAccelerator final : public Accelerator {
     const int capability = properties.major * 10 + properties.minor;
     const int needed = dtype == at::kBFloat16 ? 80 : dtype == at::kHalf ? 53 : 0;
     if (capability >= needed) return {};
-    return std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
-           c10::toString(dtype) + " needs " + std::to_string(needed / 10) + "." + std::to_string(needed % 10);
+    return std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." +
+           std::to_string(properties.minor) + ", " + c10::toString(dtype) + " needs " + std::to_string(needed / 10) +
+           "." + std::to_string(needed % 10);
   }
 
-  std::unique_ptr<GraphCapture> make_graph_capture(int64_t index) const override { return make_cuda_graph(device(index)); }
+  std::unique_ptr<GraphCapture> make_graph_capture(int64_t index) const override {
+    return make_cuda_graph(device(index));
+  }
 };
 
 // Runs when libfulgur.so loads this library.

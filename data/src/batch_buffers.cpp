@@ -12,12 +12,15 @@ c10::Storage allocate(size_t bytes) {
 }
 
 Tensor tensor_over(const c10::Storage& storage, at::IntArrayRef sizes, caffe2::TypeMeta dtype) {
-  Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+  Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage),
+                                                           c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   return tensor;
 }
 
-bool is_plain(const Tensor& tensor) { return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.dim() > 0; }
+bool is_plain(const Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.dim() > 0;
+}
 
 }  // namespace
 
@@ -37,7 +40,8 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
     Storages& storages = ring_[next_ = (next_ + 1) % ring_.size()];
     bool free = true;
     for (size_t i = 0; i < storages.size() && free; ++i)
-      free = row_bytes_[i] == 0 || (storages[i].use_count() == 1 && storages[i].nbytes() >= row_bytes_[i] * static_cast<size_t>(rows_));
+      free = row_bytes_[i] == 0 ||
+             (storages[i].use_count() == 1 && storages[i].nbytes() >= row_bytes_[i] * static_cast<size_t>(rows_));
     if (!free) continue;
     // The count is read without order. Counting up and down again is ordered behind whoever let go of the memory.
     for (const c10::Storage& storage : storages) [[maybe_unused]] const c10::Storage counted = storage;
@@ -50,7 +54,8 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
     next_ = (next_ + 1) % ring_.size();
   }
   Storages fresh;
-  for (const size_t bytes : row_bytes_) fresh.push_back(bytes == 0 ? c10::Storage() : allocate(bytes * static_cast<size_t>(rows_)));
+  for (const size_t bytes : row_bytes_)
+    fresh.push_back(bytes == 0 ? c10::Storage() : allocate(bytes * static_cast<size_t>(rows_)));
   // What was there belongs to those who hold it.
   ring_[next_] = std::move(fresh);
   return ring_[next_];
@@ -65,8 +70,11 @@ Batch BatchBuffers::take(int64_t rows) {
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
       sizes.assign(tensor->sizes().begin(), tensor->sizes().end());
       sizes.at(0) = rows;
-      if (row_bytes_[i] > 0) batch.add(name, tensor_over(storages[i], sizes, tensor->dtype()));
-      else batch.add(name, at::empty(sizes, tensor->options().requires_grad(false).pinned_memory(pinned_ && tensor->is_cpu())));
+      if (row_bytes_[i] > 0)
+        batch.add(name, tensor_over(storages[i], sizes, tensor->dtype()));
+      else
+        batch.add(name,
+                  at::empty(sizes, tensor->options().requires_grad(false).pinned_memory(pinned_ && tensor->is_cpu())));
     } else if (std::holds_alternative<std::vector<Tensor>>(value)) {
       batch.add(name, std::vector<Tensor>(static_cast<size_t>(rows)));
     } else {

@@ -8,9 +8,9 @@
 
 namespace fulgur {
 
-/// Memory of batches that is used again once nobody holds a tensor of it: fresh pages cost more than the copy into them.
-/// Each batch gets tensors of its own over that memory, so what a user does to one (`requires_grad_`, `resize_`) ends with it.
-/// Used by one thread; the batches may go to others.
+/// Memory of batches that is used again once nobody holds a tensor of it: fresh pages cost more than the copy into
+/// them. Each batch gets tensors of its own over that memory, so what a user does to one (`requires_grad_`, `resize_`)
+/// ends with it. Used by one thread; the batches may go to others.
 class BatchBuffers {
  public:
   /// `prototype` has one row; `rows` is the most that `take` is asked for; `limit` batches are remembered at most.

@@ -28,7 +28,9 @@ struct BatchTask {
   Batch batch;         ///< memory to read into
   bool whole = false;  ///< a view: there is nothing to read
 
-  c10::ArrayRef<int64_t> indices(int64_t first, int64_t count) const { return {order->data() + begin + first, static_cast<size_t>(count)}; }
+  c10::ArrayRef<int64_t> indices(int64_t first, int64_t count) const {
+    return {order->data() + begin + first, static_cast<size_t>(count)};
+  }
   /// Reads rows [first, first + count). Throws what the dataset throws, with the sample named.
   void read(int64_t first, int64_t count);
   /// After all rows were read.

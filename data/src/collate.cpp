@@ -12,33 +12,39 @@
 namespace fulgur::collate {
 namespace {
 
-bool names(const std::vector<std::string>& list, const std::string& name) { return std::find(list.begin(), list.end(), name) != list.end(); }
+bool names(const std::vector<std::string>& list, const std::string& name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
 
 void check_names(const std::vector<std::string>& wanted, const Batch& batch) {
   for (const auto& name : wanted) {
     if (batch.contains(name)) continue;
     std::vector<std::string> all;
     for (const auto& [key, value] : batch) all.push_back(key);
-    throw DataError(cat("[data.collate] the samples must have the entry '", name, "'; they have ", join(all), did_you_mean(name, all), "."));
+    throw DataError(cat("[data.collate] the samples must have the entry '", name, "'; they have ", join(all),
+                        did_you_mean(name, all), "."));
   }
 }
 
 Tensor stacked(const std::string& name, const std::vector<Tensor>& samples) {
   for (const Tensor& sample : samples)
     if (sample.sizes() != samples[0].sizes())
-      throw DataError(cat("[data.collate] samples of entry '", name, "' must have one shape to be stacked; got ", shape_text(samples[0].sizes()), " and ",
-                          shape_text(sample.sizes()), ". Name it in stack_but or pad."));
+      throw DataError(cat("[data.collate] samples of entry '", name, "' must have one shape to be stacked; got ",
+                          shape_text(samples[0].sizes()), " and ", shape_text(sample.sizes()),
+                          ". Name it in stack_but or pad."));
   return at::stack(samples);
 }
 
 void add_padded(Batch& out, const std::string& name, const std::vector<Tensor>& samples, double value) {
   std::vector<int64_t> sizes = samples[0].sizes().vec();
-  if (sizes.empty()) throw DataError(cat("[data.collate] entry '", name, "' must have a dimension to be padded; it is a scalar."));
+  if (sizes.empty())
+    throw DataError(cat("[data.collate] entry '", name, "' must have a dimension to be padded; it is a scalar."));
   Tensor lengths = at::empty({static_cast<int64_t>(samples.size())}, at::kLong);
   for (size_t s = 0; s < samples.size(); ++s) {
     if (samples[s].dim() != samples[0].dim())
-      throw DataError(cat("[data.collate] samples of entry '", name, "' must have as many dimensions to be padded; got ", shape_text(samples[0].sizes()),
-                          " and ", shape_text(samples[s].sizes()), "."));
+      throw DataError(cat("[data.collate] samples of entry '", name,
+                          "' must have as many dimensions to be padded; got ", shape_text(samples[0].sizes()), " and ",
+                          shape_text(samples[s].sizes()), "."));
     for (size_t d = 0; d < sizes.size(); ++d) sizes[d] = std::max(sizes[d], samples[s].size(static_cast<int64_t>(d)));
     lengths.mutable_data_ptr<int64_t>()[s] = samples[s].size(0);
   }
@@ -61,8 +67,10 @@ std::function<Batch(Batch)> stack_but(std::vector<std::string> lists) {
     Batch out;
     for (auto& [name, value] : samples) {
       const auto* tensors = std::get_if<std::vector<Tensor>>(&value);
-      if (tensors != nullptr && !names(lists, name)) out.add(name, stacked(name, *tensors));
-      else out.add(name, std::move(value));
+      if (tensors != nullptr && !names(lists, name))
+        out.add(name, stacked(name, *tensors));
+      else
+        out.add(name, std::move(value));
     }
     return out;
   };
@@ -74,9 +82,12 @@ std::function<Batch(Batch)> pad(std::vector<std::string> padded, double fill) {
     Batch out;
     for (auto& [name, value] : samples) {
       const auto* tensors = std::get_if<std::vector<Tensor>>(&value);
-      if (tensors == nullptr) out.add(name, std::move(value));
-      else if (names(padded, name)) add_padded(out, name, *tensors, fill);
-      else out.add(name, stacked(name, *tensors));
+      if (tensors == nullptr)
+        out.add(name, std::move(value));
+      else if (names(padded, name))
+        add_padded(out, name, *tensors, fill);
+      else
+        out.add(name, stacked(name, *tensors));
     }
     return out;
   };

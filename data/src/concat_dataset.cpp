@@ -12,8 +12,10 @@ std::string layout(const Batch& prototype) {
   std::vector<std::string> entries;
   for (const auto& [name, value] : prototype) {
     const auto* tensor = std::get_if<Tensor>(&value);
-    if (tensor != nullptr) entries.push_back(cat(name, " ", at::toString(tensor->scalar_type()), " ", shape_text(tensor->sizes().slice(1))));
-    else entries.push_back(cat(name, std::holds_alternative<std::vector<Tensor>>(value) ? " list of tensors" : " texts"));
+    if (tensor != nullptr)
+      entries.push_back(cat(name, " ", at::toString(tensor->scalar_type()), " ", shape_text(tensor->sizes().slice(1))));
+    else
+      entries.push_back(cat(name, std::holds_alternative<std::vector<Tensor>>(value) ? " list of tensors" : " texts"));
   }
   return join(entries);
 }
@@ -30,7 +32,8 @@ ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) 
     const std::string here = layout(parts_[i]->prototype());
     if (first.empty()) first = here;
     if (here != first)
-      throw DataError(cat("[data.ConcatDataset] all parts must have the same entries; part ", i, " has ", here, ", the parts before it ", first, "."));
+      throw DataError(cat("[data.ConcatDataset] all parts must have the same entries; part ", i, " has ", here,
+                          ", the parts before it ", first, "."));
   }
 }
 
@@ -41,11 +44,13 @@ Batch ConcatDataset::prototype() const {
 }
 
 size_t ConcatDataset::part_of(int64_t index) const {
-  if (index < 0 || index >= size()) throw DataError(cat("[data.ConcatDataset] the index must be in [0, ", size(), "); got ", index, "."));
+  if (index < 0 || index >= size())
+    throw DataError(cat("[data.ConcatDataset] the index must be in [0, ", size(), "); got ", index, "."));
   return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
 }
 
-void ConcatDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const {
+void ConcatDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
+                         const SampleContext& context) const {
   std::vector<int64_t> local;
   for (size_t i = 0; i < indices.size();) {
     const size_t part = part_of(indices[i]);
@@ -58,7 +63,8 @@ void ConcatDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
 
 std::optional<Batch> ConcatDataset::view(int64_t start, int64_t length) const {
   if (start < 0 || length < 0 || start > size() - length)
-    throw DataError(cat("[data.ConcatDataset] the range must lie in [0, ", size(), "); got ", length, " from ", start, "."));
+    throw DataError(
+        cat("[data.ConcatDataset] the range must lie in [0, ", size(), "); got ", length, " from ", start, "."));
   if (length == 0) return std::nullopt;
   const size_t part = part_of(start);
   if (part_of(start + length - 1) != part) return std::nullopt;

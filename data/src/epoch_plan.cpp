@@ -8,12 +8,16 @@
 namespace fulgur {
 
 EpochPlan::EpochPlan(std::vector<int64_t> order, int64_t batch_size, bool whole_only)
-    : order_(std::make_shared<const std::vector<int64_t>>(std::move(order))), largest_(batch_size), whole_only_(whole_only) {}
+    : order_(std::make_shared<const std::vector<int64_t>>(std::move(order))),
+      largest_(batch_size),
+      whole_only_(whole_only) {}
 
 EpochPlan::EpochPlan(const std::vector<std::vector<int64_t>>& batches) {
   std::vector<int64_t> order;
   for (const auto& batch : batches) {
-    if (batch.empty()) throw Error(cat("[data.DataLoader] a batch of the batch sampler must have samples; batch ", ends_.size(), " has none."));
+    if (batch.empty())
+      throw Error(
+          cat("[data.DataLoader] a batch of the batch sampler must have samples; batch ", ends_.size(), " has none."));
     order.insert(order.end(), batch.begin(), batch.end());
     ends_.push_back(static_cast<int64_t>(order.size()));
     largest_ = std::max(largest_, static_cast<int64_t>(batch.size()));

@@ -33,7 +33,8 @@ std::string hex(std::span<const uint8_t> bytes) {
 class Stream {
  public:
   explicit Stream(const std::filesystem::path& path) : path_(path), file_(gzopen(path.c_str(), "rbe")) {
-    if (file_ == nullptr) fail(path, cat("the file must be readable; ", std::strerror(errno)), "Check its permissions.");
+    if (file_ == nullptr)
+      fail(path, cat("the file must be readable; ", std::strerror(errno)), "Check its permissions.");
     gzbuffer(file_, 1 << 17);
   }
   ~Stream() { gzclose_r(file_); }
@@ -52,9 +53,14 @@ class Stream {
       int code = Z_OK;
       const char* reason = gzerror(file_, &code);
       if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-        if (code == Z_BUF_ERROR) fail(path_, cat("the gzip data must be whole; it ends too early, ", done + static_cast<size_t>(std::max(got, 0)),
-                                                 " bytes into what was to be read"), kFetchAgain);
-        fail(path_, cat("the file must be readable; ", code == Z_ERRNO ? std::strerror(errno) : escape_controls(reason)), kFetchAgain);
+        if (code == Z_BUF_ERROR)
+          fail(path_,
+               cat("the gzip data must be whole; it ends too early, ", done + static_cast<size_t>(std::max(got, 0)),
+                   " bytes into what was to be read"),
+               kFetchAgain);
+        fail(path_,
+             cat("the file must be readable; ", code == Z_ERRNO ? std::strerror(errno) : escape_controls(reason)),
+             kFetchAgain);
       }
       if (got == 0) break;
       done += static_cast<size_t>(got);
@@ -69,26 +75,34 @@ class Stream {
 
 }  // namespace
 
-std::vector<int64_t> parse_idx_header(std::span<const uint8_t> header, size_t dims, uint64_t memory_limit, const std::filesystem::path& path) {
+std::vector<int64_t> parse_idx_header(std::span<const uint8_t> header, size_t dims, uint64_t memory_limit,
+                                      const std::filesystem::path& path) {
   if (header.size() < 4) fail(path, cat("an idx file begins with 4 bytes; got ", header.size()), kFetchAgain);
   if (header[0] != 0 || header[1] != 0)
     fail(path, cat("an idx file begins with 00 00 08 0", dims, "; got ", hex(header.first(4))), kFetchAgain);
   if (header[2] != 0x08)
-    fail(path, cat("only idx files of unsigned bytes (type 08) can be read; got type ", hex(header.subspan(2, 1))), "Convert it, or fetch the right file.");
+    fail(path, cat("only idx files of unsigned bytes (type 08) can be read; got type ", hex(header.subspan(2, 1))),
+         "Convert it, or fetch the right file.");
   if (header[3] != dims)
     fail(path, cat("the idx file must have ", dims, " dimensions; got ", static_cast<int>(header[3])),
          "Images have 3 dimensions, labels 1: are the files mixed up?");
-  if (header.size() < 4 + 4 * dims) fail(path, cat("the header must have ", 4 + 4 * dims, " bytes; got ", header.size()), kFetchAgain);
+  if (header.size() < 4 + 4 * dims)
+    fail(path, cat("the header must have ", 4 + 4 * dims, " bytes; got ", header.size()), kFetchAgain);
   std::vector<int64_t> sizes;
   uint64_t product = 1;
   for (size_t i = 0; i < dims; ++i) {
     const uint8_t* b = header.data() + 4 + 4 * i;
     const uint64_t size = uint64_t{b[0]} << 24 | uint64_t{b[1]} << 16 | uint64_t{b[2]} << 8 | b[3];
-    if (size == 0) fail(path, cat("every dimension must be at least 1; dimension ", i, " is 0"), "The file holds no samples; fetch it again.");
+    if (size == 0)
+      fail(path, cat("every dimension must be at least 1; dimension ", i, " is 0"),
+           "The file holds no samples; fetch it again.");
     // At most 2^63 here: the product so far is at most 2^31 (the limit), the size below 2^32.
     product *= size;
     if (product > memory_limit)
-      fail(path, cat("the data must fit into ", memory_limit, " bytes; the header's first ", i + 1, " dimensions ask for ", product), kFetchAgain);
+      fail(path,
+           cat("the data must fit into ", memory_limit, " bytes; the header's first ", i + 1, " dimensions ask for ",
+               product),
+           kFetchAgain);
     sizes.push_back(static_cast<int64_t>(size));
   }
   return sizes;
@@ -154,7 +168,8 @@ IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memor
 
   array.values = std::make_unique_for_overwrite<uint8_t[]>(array.size);
   const size_t data = file.stream.read(array.values.get(), array.size);
-  if (data < array.size) fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds ", data), kFetchAgain);
+  if (data < array.size)
+    fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds ", data), kFetchAgain);
   uint8_t extra = 0;
   if (file.stream.read(&extra, 1) != 0)
     fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds more"), kFetchAgain);

@@ -9,8 +9,10 @@ void LoadingOptions::fields(Fields& f) {
     "any number.")
       .range(0, detail::kMostWorkers);
   f(prefetch_factor, "prefetch_factor", "Batches that are read ahead by worker.").range(1, detail::kMostBatchesAhead);
-  f(pin_memory, "pin_memory", "Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use.");
-  f(timeout_s, "timeout_s", "Seconds that a batch of the workers is waited for before it is an error; 0: any time.").at_least(0);
+  f(pin_memory, "pin_memory",
+    "Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use.");
+  f(timeout_s, "timeout_s", "Seconds that a batch of the workers is waited for before it is an error; 0: any time.")
+      .at_least(0);
 }
 
 void LoadingOptions::apply(DataLoaderOptions& options) const {

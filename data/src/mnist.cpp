@@ -22,8 +22,8 @@ namespace fulgur {
 namespace {
 
 constexpr int64_t kClasses = 10;
-constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
-                                               "t10k-labels-idx1-ubyte"};
+constexpr std::array<const char*, 4> kFiles = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                               "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 constexpr std::array<int64_t, 4> kPlainBytes = {47'040'016, 60'008, 7'840'016, 10'008};
 
 struct Statistics {
@@ -71,10 +71,11 @@ struct IdxImageDataModule::Impl {
     std::vector<std::string> missing;
     for (size_t file = first; file < first + count; ++file)
       if (!find(file))
-        missing.push_back(cat(kFiles[file], " (", kPlainBytes[file], " bytes) or ", kFiles[file], ".gz (about ", source.compressed_bytes[file],
-                              " bytes)"));
+        missing.push_back(cat(kFiles[file], " (", kPlainBytes[file], " bytes) or ", kFiles[file], ".gz (about ",
+                              source.compressed_bytes[file], " bytes)"));
     if (!missing.empty())
-      throw DataError(text(cat("files are missing in ", escape_controls(options.data_dir.string()), ": ", join(missing, "; "), ". ", source.origin)));
+      throw DataError(text(cat("files are missing in ", escape_controls(options.data_dir.string()), ": ",
+                               join(missing, "; "), ". ", source.origin)));
   }
 
   /// Images and labels of the two files from `first` on.
@@ -95,18 +96,20 @@ struct IdxImageDataModule::Impl {
     check_counts(images->dims[0], labels.dims[0]);
     const std::array<int64_t, 2> size = {images->dims[1], images->dims[2]};
     if (image_size && *image_size != size)
-      throw DataError(text(cat("all images must have one size; ", image_path, " has ", size[0], "x", size[1], ", the other file ",
-                               image_size->at(0), "x", image_size->at(1), ". Are the files mixed up?")));
+      throw DataError(
+          text(cat("all images must have one size; ", image_path, " has ", size[0], "x", size[1], ", the other file ",
+                   image_size->at(0), "x", image_size->at(1), ". Are the files mixed up?")));
     Tensor classes = at::empty({labels.dims[0]}, at::kLong);
     auto* to = classes.mutable_data_ptr<int64_t>();
     for (size_t i = 0; i < labels.size; ++i) {
       if (labels.values[i] >= kClasses)
-        throw DataError(text(cat("labels must be in [0, ", kClasses, "); got ", static_cast<int>(labels.values[i]), " at index ", i, "; file ",
-                                 label_path, ". Fetch the file again.")));
+        throw DataError(text(cat("labels must be in [0, ", kClasses, "); got ", static_cast<int>(labels.values[i]),
+                                 " at index ", i, "; file ", label_path, ". Fetch the file again.")));
       to[i] = labels.values[i];
     }
     image_size = size;
-    Tensor pixels = at::from_blob(images->values.get(), {images->dims[0], 1, size[0], size[1]}, [images](void*) {}, at::kByte);
+    Tensor pixels = at::from_blob(
+        images->values.get(), {images->dims[0], 1, size[0], size[1]}, [images](void*) {}, at::kByte);
     return Batch({Batch::Entry{"image", pixels}, Batch::Entry{"label", classes}});
   }
 
@@ -116,8 +119,10 @@ struct IdxImageDataModule::Impl {
     const Batch all = read_pair(0);
     const int64_t count = all.size();
     if (options.val_size >= count)
-      throw ConfigError(text(cat("val_size must leave samples for training; got ", options.val_size, " of ", count, ". Lower val_size.")));
-    const auto parts = split_indices(count, {count - options.val_size, options.val_size}, static_cast<uint64_t>(options.split_seed));
+      throw ConfigError(text(
+          cat("val_size must leave samples for training; got ", options.val_size, " of ", count, ". Lower val_size.")));
+    const auto parts =
+        split_indices(count, {count - options.val_size, options.val_size}, static_cast<uint64_t>(options.split_seed));
     const auto take = [&](const std::vector<int64_t>& indices) {
       const Tensor index = at::tensor(indices, at::kLong);
       return std::make_shared<TensorDataset>(Batch({Batch::Entry{"image", all[0].index_select(0, index)},
@@ -136,7 +141,9 @@ struct IdxImageDataModule::Impl {
     read_training_part();
     const Statistics found = pixel_statistics(train->samples()[0]);
     if (found.std == 0)
-      throw DataError(text("normalize needs pixels that differ; all of the training part are equal. Check the files or set normalize to false."));
+      throw DataError(
+          text("normalize needs pixels that differ; all of the training part are equal. Check the files or set "
+               "normalize to false."));
     statistics = found;
   }
 
@@ -165,22 +172,27 @@ void IdxImageOptions::fields_but_data_dir(Fields& f) {
   loading.fields(f);
 }
 
-IdxImageDataModule::IdxImageDataModule(const IdxImageOptions& options, IdxImageSource source) : impl_(std::make_shared<Impl>()) {
+IdxImageDataModule::IdxImageDataModule(const IdxImageOptions& options, IdxImageSource source)
+    : impl_(std::make_shared<Impl>()) {
   impl_->options = options;
   impl_->source = std::move(source);
   if (options.data_dir.empty())
-    throw ConfigError(impl_->text("data_dir must name the folder with the idx files; it is empty. Set data.init_args.data_dir."));
+    throw ConfigError(
+        impl_->text("data_dir must name the folder with the idx files; it is empty. Set data.init_args.data_dir."));
   const int64_t eval_batch_size = options.eval_batch_size.value.value_or(1);
   if (options.batch_size < 1 || eval_batch_size < 1 || options.val_size < 0)
-    throw ConfigError(impl_->text(cat("batch sizes must be at least 1 and val_size at least 0; got batch_size ", options.batch_size,
-                                      ", eval_batch_size ", eval_batch_size, ", val_size ", options.val_size, ".")));
+    throw ConfigError(
+        impl_->text(cat("batch sizes must be at least 1 and val_size at least 0; got batch_size ", options.batch_size,
+                        ", eval_batch_size ", eval_batch_size, ", val_size ", options.val_size, ".")));
 }
 
 IdxImageDataModule::~IdxImageDataModule() = default;
 
 void IdxImageDataModule::setup(Verb verb) {
-  if (verb == Verb::fit || verb == Verb::validate) impl_->read_training_part();
-  else impl_->read_test_part();
+  if (verb == Verb::fit || verb == Verb::validate)
+    impl_->read_training_part();
+  else
+    impl_->read_test_part();
   // For test and predict a checkpoint mostly brings them; else they are found with the first batch.
   if (verb == Verb::fit) impl_->know_statistics();
 }
@@ -191,7 +203,8 @@ std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(Stage stage) {
   if (!dataset) return {};
   const IdxImageOptions& options = impl_->options;
   DataLoaderOptions how;
-  how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(std::max<int64_t>(options.batch_size, 1000));
+  how.batch_size = training ? options.batch_size
+                            : options.eval_batch_size.value.value_or(std::max<int64_t>(options.batch_size, 1000));
   how.shuffle = training && options.shuffle;
   how.drop_last = training && options.drop_last;
   how.transform = [impl = impl_](Batch batch) { return impl->convert(std::move(batch)); };
@@ -202,7 +215,11 @@ std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(Stage stage) {
 
 StateTree IdxImageDataModule::facts() const {
   const auto [height, width] = impl_->image_size.value_or(std::array<int64_t, 2>{28, 28});
-  return StateTree::map({{"num_classes", kClasses}, {"channels", 1}, {"height", height}, {"width", width}, {"num_features", height * width}});
+  return StateTree::map({{"num_classes", kClasses},
+                         {"channels", 1},
+                         {"height", height},
+                         {"width", width},
+                         {"num_features", height * width}});
 }
 
 StateTree IdxImageDataModule::state() const {
@@ -214,8 +231,8 @@ void IdxImageDataModule::load_state(const StateTree& state) {
   if (!impl_->options.normalize || !state.contains("mean")) return;
   const Statistics loaded{state.at("mean").as_double(), state.at("std").as_double()};
   if (!std::isfinite(loaded.mean) || !std::isfinite(loaded.std) || loaded.std <= 0)
-    throw CheckpointError(impl_->text(cat("mean and std of the data must be finite, std above 0; the state has mean ", loaded.mean, " and std ",
-                                          loaded.std, ".")));
+    throw CheckpointError(impl_->text(cat("mean and std of the data must be finite, std above 0; the state has mean ",
+                                          loaded.mean, " and std ", loaded.std, ".")));
   impl_->statistics = loaded;
 }
 
@@ -226,7 +243,8 @@ void FashionMnistDataModule::Options::fields(Fields& f) {
 
 FashionMnistDataModule::FashionMnistDataModule(const Options& options)
     : IdxImageDataModule(options, {"FashionMnistDataModule",
-                                   "Debian and Ubuntu have them: apt-get install dataset-fashion-mnist; or set data_dir to a folder that has them.",
+                                   "Debian and Ubuntu have them: apt-get install dataset-fashion-mnist; or set "
+                                   "data_dir to a folder that has them.",
                                    {26'421'856, 29'491, 4'422'079, 5'125}}) {}
 
 void MnistDataModule::Options::fields(Fields& f) {
@@ -235,11 +253,13 @@ void MnistDataModule::Options::fields(Fields& f) {
 }
 
 MnistDataModule::MnistDataModule(const Options& options)
-    : IdxImageDataModule(options, {"MnistDataModule", "Set data_dir to a folder that has MNIST's original files.", {9'912'422, 28'881, 1'648'877, 4'542}}) {}
+    : IdxImageDataModule(options, {"MnistDataModule",
+                                   "Set data_dir to a folder that has MNIST's original files.",
+                                   {9'912'422, 28'881, 1'648'877, 4'542}}) {}
 
 [[maybe_unused]] static const bool fashion_registered = Registry<DataModule>::add<FashionMnistDataModule>(
     "FashionMnistDataModule", "Fashion-MNIST: 60,000 + 10,000 grey images 28x28 of ten kinds of clothing.");
-[[maybe_unused]] static const bool mnist_registered =
-    Registry<DataModule>::add<MnistDataModule>("MnistDataModule", "MNIST: 60,000 + 10,000 grey images 28x28 of handwritten digits.");
+[[maybe_unused]] static const bool mnist_registered = Registry<DataModule>::add<MnistDataModule>(
+    "MnistDataModule", "MNIST: 60,000 + 10,000 grey images 28x28 of handwritten digits.");
 
 }  // namespace fulgur

@@ -2,8 +2,8 @@
 
 namespace fulgur {
 
-/// LibTorch's operations on this thread use one thread as long as this lives: results of sums do not depend on the number
-/// of workers then, and workers do not each start a team of threads.
+/// LibTorch's operations on this thread use one thread as long as this lives: results of sums do not depend on the
+/// number of workers then, and workers do not each start a team of threads.
 class OneThread {
  public:
   OneThread();

@@ -12,17 +12,20 @@ namespace fulgur {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience, const BatchWait& wait) {
+void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience,
+                    const BatchWait& wait) {
   const auto start = Clock::now();
   bool told = patience.slow_after_s <= 0;
   while (!wait.ready()) {
     const double waited = Seconds(Clock::now() - start).count();
     if (patience.timeout_s > 0 && waited >= patience.timeout_s)
-      throw DataError(cat("[data.", wait.loader, "] a batch must be read within timeout_s, ", patience.timeout_s, " s; the ", wait.set,
-                          " set is waited for: ", wait.what(), ". Find out what holds up the dataset, or raise timeout_s."));
+      throw DataError(cat("[data.", wait.loader, "] a batch must be read within timeout_s, ", patience.timeout_s,
+                          " s; the ", wait.set, " set is waited for: ", wait.what(),
+                          ". Find out what holds up the dataset, or raise timeout_s."));
     if (!told && waited >= patience.slow_after_s) {
       told = true;
-      const std::string text = cat("a batch of the ", wait.set, " set is waited for since ", format_fixed(waited, 1), " s: ", wait.what());
+      const std::string text =
+          cat("a batch of the ", wait.set, " set is waited for since ", format_fixed(waited, 1), " s: ", wait.what());
       lock.unlock();
       log::warn("data.slow_batch", text);
       lock.lock();

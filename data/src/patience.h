@@ -17,15 +17,16 @@ struct Patience {
 
 /// A batch that another thread reads.
 struct BatchWait {
-  std::string_view loader;                ///< class name
-  std::string_view set;                   ///< name of the set
-  std::function<bool()> ready;            ///< both are called with the lock held
-  std::function<std::string()> what;      ///< what is being read now, and since when
+  std::string_view loader;            ///< class name
+  std::string_view set;               ///< name of the set
+  std::function<bool()> ready;        ///< both are called with the lock held
+  std::function<std::string()> what;  ///< what is being read now, and since when
 };
 
-/// Waits on `changed` until the batch is ready. Warns once where that takes longer than `slow_after_s`; throws a DataError
-/// after `timeout_s`.
-void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience, const BatchWait& wait);
+/// Waits on `changed` until the batch is ready. Warns once where that takes longer than `slow_after_s`; throws a
+/// DataError after `timeout_s`.
+void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience,
+                    const BatchWait& wait);
 
 /// Warns of a batch that took long on the thread of the run.
 void tell_slow_read(std::string_view set, double took_s, std::string_view what);

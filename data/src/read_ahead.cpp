@@ -55,7 +55,8 @@ struct ReadAhead::Shared {
   std::vector<Piece> pieces;  ///< by thread
   double row_s = 0;           ///< what a row took lately
   int64_t busy = 0, alive = 0;
-  const std::optional<at::Device> device = current_device();  ///< the run's, for datasets that make tensors on "the" device
+  const std::optional<at::Device> device =
+      current_device();  ///< the run's, for datasets that make tensors on "the" device
   bool stop = false;
 
   std::shared_ptr<Slot> open_slot() const {
@@ -103,7 +104,8 @@ struct ReadAhead::Shared {
       --slot->running;
       --busy;
       pieces[who] = {};
-      // drop() waits until nobody is at work, and has taken all slots away; the consumer is woken by whole batches only.
+      // drop() waits until nobody is at work, and has taken all slots away; the consumer is woken by whole batches
+      // only.
       if (slot->ready || (busy == 0 && slots.empty())) done.notify_all();
     }
     --alive;
@@ -164,8 +166,8 @@ ReadAhead::ReadAhead(ReadAheadOptions options) : options_(options), shared_(std:
     }
     shared_->work.notify_all();
     for (auto& thread : threads_) thread.join();
-    throw Error(cat("[data.DataLoader] the system must give ", options_.workers, " threads; it gave ", static_cast<int64_t>(threads_.size()), " (",
-                    error.what(), "). Lower num_workers."));
+    throw Error(cat("[data.DataLoader] the system must give ", options_.workers, " threads; it gave ",
+                    static_cast<int64_t>(threads_.size()), " (", error.what(), "). Lower num_workers."));
   }
 }
 
@@ -181,8 +183,10 @@ void ReadAhead::abandon() {
     stuck_ = stuck_ && shared_->alive > 0;
   }
   for (auto& thread : threads_) {
-    if (stuck_) thread.detach();
-    else thread.join();
+    if (stuck_)
+      thread.detach();
+    else
+      thread.join();
   }
 }
 
@@ -203,7 +207,10 @@ Batch ReadAhead::take() {
   if (!slot.ready) {
     try {
       wait_for_batch(lock, shared_->done, options_.patience,
-                     {.loader = "DataLoader", .set = slot.task->recipe->name, .ready = [&] { return slot.ready; }, .what = [&] { return shared_->waited_for(); }});
+                     {.loader = "DataLoader",
+                      .set = slot.task->recipe->name,
+                      .ready = [&] { return slot.ready; },
+                      .what = [&] { return shared_->waited_for(); }});
     } catch (...) {
       stuck_ = true;
       throw;
@@ -226,8 +233,10 @@ void ReadAhead::drop() {
   waiting_ = 0;
   const auto idle = [&] { return shared_->busy == 0; };
   const double timeout_s = options_.patience.timeout_s;
-  if (timeout_s <= 0) shared_->done.wait(lock, idle);
-  else if (!shared_->done.wait_for(lock, Seconds(timeout_s), idle)) stuck_ = true;
+  if (timeout_s <= 0)
+    shared_->done.wait(lock, idle);
+  else if (!shared_->done.wait_for(lock, Seconds(timeout_s), idle))
+    stuck_ = true;
 }
 
 }  // namespace fulgur

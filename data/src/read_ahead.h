@@ -16,8 +16,9 @@ struct ReadAheadOptions {
   Patience patience = {};
 };
 
-/// Threads that read batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they take
-/// pieces of it, small ones where samples are costly, whole batches where a piece would be done before another thread woke.
+/// Threads that read batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they
+/// take pieces of it, small ones where samples are costly, whole batches where a piece would be done before another
+/// thread woke.
 class ReadAhead {
  public:
   explicit ReadAhead(ReadAheadOptions options);
@@ -29,8 +30,8 @@ class ReadAhead {
   void push(std::shared_ptr<BatchTask> task);
   /// Tasks that were pushed and not taken.
   size_t waiting() const { return waiting_; }
-  /// Waits for the oldest task and gives its batch. Throws what its reading threw (the error of its first bad row), or a
-  /// DataError after the timeout; then the task is still there.
+  /// Waits for the oldest task and gives its batch. Throws what its reading threw (the error of its first bad row), or
+  /// a DataError after the timeout; then the task is still there.
   Batch take();
   /// Forgets all tasks, and waits for what is being read.
   void drop();

@@ -16,7 +16,8 @@ Tensor random_tokens(const SampleContext& context, int64_t samples, int64_t leng
   auto* to = tokens.mutable_data_ptr<int64_t>();
   for (int64_t sample = 0; sample < samples; ++sample) {
     SplitMix64 random = context.random(sample);
-    for (int64_t i = 0; i < length; ++i) *to++ = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary - 1)));
+    for (int64_t i = 0; i < length; ++i)
+      *to++ = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(vocabulary - 1)));
   }
   return tokens;
 }
@@ -39,18 +40,24 @@ void ReversalDataModule::Options::fields(Fields& f) {
 }
 
 ReversalDataModule::ReversalDataModule(const Options& options)
-    : TensorDataModule(TensorDataOptions{.batch_size = options.batch_size, .eval_batch_size = options.eval_batch_size, .loading = options.loading}), options_(options) {
-  if (options.vocabulary < 2 || options.length < 1 || options.train_samples < 0 || options.val_samples < 0 || options.test_samples < 0)
-    throw ConfigError(cat("[data.ReversalDataModule] vocabulary must be at least 2, length at least 1 and numbers of samples not negative; got vocabulary ",
-                          options.vocabulary, ", length ", options.length, ", train_samples ", options.train_samples, ", val_samples ", options.val_samples,
-                          ", test_samples ", options.test_samples, "."));
+    : TensorDataModule(TensorDataOptions{
+          .batch_size = options.batch_size, .eval_batch_size = options.eval_batch_size, .loading = options.loading}),
+      options_(options) {
+  if (options.vocabulary < 2 || options.length < 1 || options.train_samples < 0 || options.val_samples < 0 ||
+      options.test_samples < 0)
+    throw ConfigError(
+        cat("[data.ReversalDataModule] vocabulary must be at least 2, length at least 1 and numbers of samples not "
+            "negative; got vocabulary ",
+            options.vocabulary, ", length ", options.length, ", train_samples ", options.train_samples,
+            ", val_samples ", options.val_samples, ", test_samples ", options.test_samples, "."));
 }
 
 void ReversalDataModule::setup(Verb) {
   if (made_) return;
   const auto make = [&](int64_t stage, int64_t samples) -> std::optional<Batch> {
     if (samples == 0) return std::nullopt;
-    Tensor source = random_tokens({.seed = static_cast<uint64_t>(options_.seed), .epoch = stage}, samples, options_.length, options_.vocabulary);
+    Tensor source = random_tokens({.seed = static_cast<uint64_t>(options_.seed), .epoch = stage}, samples,
+                                  options_.length, options_.vocabulary);
     Tensor target = source.flip(1);
     return Batch({Batch::Entry{"source", std::move(source)}, Batch::Entry{"target", std::move(target)}});
   };
@@ -63,9 +70,11 @@ void ReversalDataModule::setup(Verb) {
   made_ = true;
 }
 
-StateTree ReversalDataModule::facts() const { return StateTree::map({{"vocabulary", options_.vocabulary}, {"length", options_.length}}); }
+StateTree ReversalDataModule::facts() const {
+  return StateTree::map({{"vocabulary", options_.vocabulary}, {"length", options_.length}});
+}
 
-[[maybe_unused]] static const bool registered_reversal =
-    Registry<DataModule>::add<ReversalDataModule>("ReversalDataModule", "Made sequences of random tokens; the target is the source reversed.");
+[[maybe_unused]] static const bool registered_reversal = Registry<DataModule>::add<ReversalDataModule>(
+    "ReversalDataModule", "Made sequences of random tokens; the target is the source reversed.");
 
 }  // namespace fulgur

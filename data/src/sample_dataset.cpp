@@ -15,10 +15,14 @@ namespace {
 
 template <class T>
 constexpr at::ScalarType dtype_of() {
-  if constexpr (std::is_same_v<T, int64_t>) return at::kLong;
-  else if constexpr (std::is_same_v<T, double>) return at::kDouble;
-  else if constexpr (std::is_same_v<T, float>) return at::kFloat;
-  else return at::kBool;
+  if constexpr (std::is_same_v<T, int64_t>)
+    return at::kLong;
+  else if constexpr (std::is_same_v<T, double>)
+    return at::kDouble;
+  else if constexpr (std::is_same_v<T, float>)
+    return at::kFloat;
+  else
+    return at::kBool;
 }
 
 /// The value as a tensor of its own.
@@ -26,14 +30,19 @@ Tensor to_tensor(const Sample::Value& value) {
   return std::visit(
       [](const auto& v) -> Tensor {
         using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, Tensor>) return v.defined() ? v.detach() : v;
-        else if constexpr (std::is_same_v<T, std::string>) return {};
-        else return at::scalar_tensor(at::Scalar(v), at::TensorOptions().dtype(dtype_of<T>()));
+        if constexpr (std::is_same_v<T, Tensor>)
+          return v.defined() ? v.detach() : v;
+        else if constexpr (std::is_same_v<T, std::string>)
+          return {};
+        else
+          return at::scalar_tensor(at::Scalar(v), at::TensorOptions().dtype(dtype_of<T>()));
       },
       value);
 }
 
-std::string kind(const Tensor& tensor) { return cat(at::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes())); }
+std::string kind(const Tensor& tensor) {
+  return cat(at::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes()));
+}
 
 class RowWriter {
  public:
@@ -63,11 +72,14 @@ class RowWriter {
   void write_row(const std::string& name, const Sample::Value& value, const Tensor& target) const {
     const auto row_shape = target.sizes().slice(1);
     if (const auto* tensor = std::get_if<Tensor>(&value)) {
-      if (!tensor->defined() || tensor->sizes() != row_shape || tensor->scalar_type() != target.scalar_type()) unlike(name, value, target);
+      if (!tensor->defined() || tensor->sizes() != row_shape || tensor->scalar_type() != target.scalar_type())
+        unlike(name, value, target);
       if (tensor->numel() == 0) return;  // it may have no memory
       if (tensor->is_cpu() && target.is_cpu() && tensor->is_contiguous() && target.is_contiguous())
-        std::memcpy(static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(row_) * tensor->nbytes(), tensor->const_data_ptr(), tensor->nbytes());
-      else target.select(0, row_).copy_(tensor->detach());
+        std::memcpy(static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(row_) * tensor->nbytes(),
+                    tensor->const_data_ptr(), tensor->nbytes());
+      else
+        target.select(0, row_).copy_(tensor->detach());
       return;
     }
     std::visit(
@@ -83,17 +95,19 @@ class RowWriter {
 
   [[noreturn]] void unlike(const std::string& name, const Sample::Value& value, const Tensor& target) const {
     const Tensor got = to_tensor(value);
-    throw DataError(cat("[data.SampleDataset] samples of entry '", name, "' must have one dtype and shape; sample ", index_, " has ",
-                        got.defined() ? kind(got) : "an undefined tensor", ", the first one had ", at::toString(target.scalar_type()), " ",
-                        shape_text(target.sizes().slice(1)), ". Give the loader a collate function (stack_but, pad) where shapes differ."));
+    throw DataError(cat("[data.SampleDataset] samples of entry '", name, "' must have one dtype and shape; sample ",
+                        index_, " has ", got.defined() ? kind(got) : "an undefined tensor", ", the first one had ",
+                        at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)),
+                        ". Give the loader a collate function (stack_but, pad) where shapes differ."));
   }
 
   [[noreturn]] void mismatch(const Sample& sample) const {
     std::vector<std::string> got, expected;
     for (size_t i = 0; i < sample.entries(); ++i) got.push_back(sample.entry(i).first);
     for (const auto& [name, value] : out_) expected.push_back(name);
-    throw DataError(cat("[data.SampleDataset] all samples must have the entries of the first one, of the same kinds; sample ", index_, " has ", join(got),
-                        " instead of ", join(expected), "."));
+    throw DataError(
+        cat("[data.SampleDataset] all samples must have the entries of the first one, of the same kinds; sample ",
+            index_, " has ", join(got), " instead of ", join(expected), "."));
   }
 
   Batch& out_;
@@ -124,13 +138,16 @@ Batch SampleDataset::prototype() const {
   const Sample first = first_of(*this);
   for (size_t i = 0; i < first.entries(); ++i) {
     const auto& [name, value] = first.entry(i);
-    if (std::holds_alternative<std::string>(value)) batch.add(name, std::vector<std::string>(1));
-    else batch.add(name, to_tensor(value).unsqueeze(0));
+    if (std::holds_alternative<std::string>(value))
+      batch.add(name, std::vector<std::string>(1));
+    else
+      batch.add(name, to_tensor(value).unsqueeze(0));
   }
   return batch;
 }
 
-void SampleDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const {
+void SampleDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
+                         const SampleContext& context) const {
   for (size_t i = 0; i < indices.size(); ++i) {
     std::exception_ptr error;
     try {

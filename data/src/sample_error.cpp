@@ -17,7 +17,8 @@ namespace {
 
 std::string class_name(const std::type_info& type) {
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free);
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                                    std::free);
   return text ? text.get() : type.name();
 }
 
@@ -38,7 +39,9 @@ std::string list_samples(c10::ArrayRef<int64_t> indices) {
 
 bool names_number(std::string_view message, int64_t number) {
   const std::string digits = std::to_string(number);
-  const auto is_digit = [&](size_t at) { return at < message.size() && std::isdigit(static_cast<unsigned char>(message[at])) != 0; };
+  const auto is_digit = [&](size_t at) {
+    return at < message.size() && std::isdigit(static_cast<unsigned char>(message[at])) != 0;
+  };
   for (const char* word : {"index ", "sample ", "Index ", "Sample "}) {
     const std::string wanted = word + digits;
     for (size_t at = message.find(wanted); at != std::string_view::npos; at = message.find(wanted, at + 1))
@@ -60,7 +63,8 @@ bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indice
 
 void throw_in(const std::exception_ptr& error, std::string_view loader, const std::string& where) {
   const auto text = [&](std::string_view what) {
-    return cat("[data.", loader, "] ", where, " could not be read; ", what, ". Check the data and the dataset that reads it.");
+    return cat("[data.", loader, "] ", where, " could not be read; ", what,
+               ". Check the data and the dataset that reads it.");
   };
   try {
     std::rethrow_exception(error);

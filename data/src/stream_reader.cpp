@@ -45,7 +45,8 @@ struct StreamReader::Shared {
   std::deque<StreamItem> items;
   Clock::time_point since;
   bool stop = false, alive = true;
-  const std::optional<at::Device> device = current_device();  ///< the run's, for datasets that make tensors on "the" device
+  const std::optional<at::Device> device =
+      current_device();  ///< the run's, for datasets that make tensors on "the" device
 
   void run() {
     const OneThread one_thread;
@@ -67,10 +68,13 @@ struct StreamReader::Shared {
     changed.notify_all();
   }
 
-  std::string reading() const { return cat("batch ", batch, " since ", format_fixed(Seconds(Clock::now() - since).count(), 1), " s"); }
+  std::string reading() const {
+    return cat("batch ", batch, " since ", format_fixed(Seconds(Clock::now() - since).count(), 1), " s");
+  }
 };
 
-StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Patience patience) : shared_(std::make_shared<Shared>()), patience_(patience) {
+StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Patience patience)
+    : shared_(std::make_shared<Shared>()), patience_(patience) {
   shared_->recipe = std::move(recipe);
   shared_->batch = first;
   shared_->most = most;
@@ -79,7 +83,8 @@ StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Pati
   try {
     thread_ = std::thread([shared = shared_] { shared->run(); });
   } catch (const std::system_error& error) {
-    throw Error(cat("[data.IterableLoader] the system must give a thread; it gave none (", error.what(), "). Set num_workers to 0."));
+    throw Error(cat("[data.IterableLoader] the system must give a thread; it gave none (", error.what(),
+                    "). Set num_workers to 0."));
   }
   pthread_setname_np(thread_.native_handle(), "fulgur-data");
 }
@@ -92,8 +97,10 @@ StreamReader::~StreamReader() {
     if (stuck_) shared_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return !shared_->alive; });
     stuck_ = stuck_ && shared_->alive;
   }
-  if (stuck_) thread_.detach();
-  else thread_.join();
+  if (stuck_)
+    thread_.detach();
+  else
+    thread_.join();
 }
 
 StreamItem StreamReader::take() {
@@ -102,7 +109,10 @@ StreamItem StreamReader::take() {
   if (s.items.empty()) {
     try {
       wait_for_batch(lock, s.changed, patience_,
-                     {.loader = "IterableLoader", .set = s.recipe.name, .ready = [&s] { return !s.items.empty(); }, .what = [&s] { return s.reading(); }});
+                     {.loader = "IterableLoader",
+                      .set = s.recipe.name,
+                      .ready = [&s] { return !s.items.empty(); },
+                      .what = [&s] { return s.reading(); }});
     } catch (...) {
       stuck_ = true;
       throw;
@@ -125,8 +135,9 @@ void StreamReader::stop() {
     s.changed.wait(lock, ended);
   } else if (!s.changed.wait_for(lock, Seconds(patience_.timeout_s), ended)) {
     stuck_ = true;
-    throw DataError(cat("[data.IterableLoader] a stream can go back only when nothing is read of it; the ", s.recipe.name, " set is in ", s.reading(),
-                        ", which is more than timeout_s, ", patience_.timeout_s, " s. Find out what holds up the dataset, or raise timeout_s."));
+    throw DataError(cat("[data.IterableLoader] a stream can go back only when nothing is read of it; the ",
+                        s.recipe.name, " set is in ", s.reading(), ", which is more than timeout_s, ",
+                        patience_.timeout_s, " s. Find out what holds up the dataset, or raise timeout_s."));
   }
 }
 

@@ -42,8 +42,8 @@ class StreamReader {
 
   /// Waits for the next item. Throws a DataError after the timeout; then the item is still to come.
   StreamItem take();
-  /// Ends the thread: from then on the stream may be used by the caller. Throws a DataError where it is still in the dataset
-  /// after the timeout.
+  /// Ends the thread: from then on the stream may be used by the caller. Throws a DataError where it is still in the
+  /// dataset after the timeout.
   void stop();
 
  private:

@@ -26,10 +26,12 @@ void SyntheticDataModule::Options::fields(Fields& f) {
 }
 
 SyntheticDataModule::SyntheticDataModule(const Options& options)
-    : TensorDataModule(TensorDataOptions{.batch_size = options.batch_size, .loading = options.loading}), options_(options) {
+    : TensorDataModule(TensorDataOptions{.batch_size = options.batch_size, .loading = options.loading}),
+      options_(options) {
   if (options.num_classes < 1 || options.num_train < 0 || options.num_val < 0 || options.num_test < 0)
-    throw ConfigError(cat("[data.SyntheticDataModule] numbers must not be negative; got num_classes ", options.num_classes, ", num_train ",
-                          options.num_train, ", num_val ", options.num_val, ", num_test ", options.num_test, "."));
+    throw ConfigError(cat("[data.SyntheticDataModule] numbers must not be negative; got num_classes ",
+                          options.num_classes, ", num_train ", options.num_train, ", num_val ", options.num_val,
+                          ", num_test ", options.num_test, "."));
   int64_t bytes = sizeof(float);
   bool overflow = __builtin_mul_overflow(
       bytes, std::max({options.num_train, options.num_val, options.num_test, options.num_classes}), &bytes);
@@ -85,7 +87,7 @@ StateTree SyntheticDataModule::facts() const {
   return facts;
 }
 
-[[maybe_unused]] static const bool registered_synthetic =
-    Registry<DataModule>::add<SyntheticDataModule>("SyntheticDataModule", "A made classification task: class prototypes plus noise.");
+[[maybe_unused]] static const bool registered_synthetic = Registry<DataModule>::add<SyntheticDataModule>(
+    "SyntheticDataModule", "A made classification task: class prototypes plus noise.");
 
 }  // namespace fulgur

@@ -5,7 +5,8 @@
 
 namespace fulgur {
 
-TensorDataModule::TensorDataModule(Sets sets, TensorDataOptions options) : options_(std::move(options)), sets_(std::move(sets)) {}
+TensorDataModule::TensorDataModule(Sets sets, TensorDataOptions options)
+    : options_(std::move(options)), sets_(std::move(sets)) {}
 
 TensorDataModule::TensorDataModule(TensorDataOptions options) : options_(std::move(options)) {}
 
@@ -13,7 +14,10 @@ void TensorDataModule::set_data(Sets sets) { sets_ = std::move(sets); }
 
 std::vector<std::shared_ptr<Loader>> TensorDataModule::loaders(Stage stage) {
   const bool training = stage == Stage::train;
-  const auto& samples = training ? sets_.train : stage == Stage::validate ? sets_.val : stage == Stage::test ? sets_.test : sets_.predict;
+  const auto& samples = training                   ? sets_.train
+                        : stage == Stage::validate ? sets_.val
+                        : stage == Stage::test     ? sets_.test
+                                                   : sets_.predict;
   if (!samples) return {};
   DataLoaderOptions how;
   how.batch_size = training ? options_.batch_size : options_.eval_batch_size.value.value_or(options_.batch_size);

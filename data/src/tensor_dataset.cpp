@@ -16,9 +16,12 @@ void copy_rows(const char* from, char* to, size_t row_bytes, c10::ArrayRef<int64
       to += bytes;
     }
   };
-  if (row_bytes == 8) copy(std::integral_constant<size_t, 8>{});
-  else if (row_bytes == 4) copy(std::integral_constant<size_t, 4>{});
-  else if (row_bytes > 0) copy(row_bytes);
+  if (row_bytes == 8)
+    copy(std::integral_constant<size_t, 8>{});
+  else if (row_bytes == 4)
+    copy(std::integral_constant<size_t, 4>{});
+  else if (row_bytes > 0)
+    copy(row_bytes);
 }
 
 }  // namespace
@@ -29,11 +32,12 @@ TensorDataset::TensorDataset(Batch samples) : samples_(std::move(samples)) {
     auto& [name, value] = samples_.entry(i);
     auto* tensor = std::get_if<Tensor>(&value);
     if (tensor == nullptr || !tensor->defined() || tensor->dim() < 1 || !tensor->is_cpu())
-      throw DataError(cat("[data.TensorDataset] entries must be CPU tensors with samples in dimension 0; '", name, "' is none."));
+      throw DataError(
+          cat("[data.TensorDataset] entries must be CPU tensors with samples in dimension 0; '", name, "' is none."));
     if (i == 0) size_ = tensor->size(0);
     if (tensor->size(0) != size_)
-      throw DataError(cat("[data.TensorDataset] all entries must have the same number of samples; '", samples_.entry(0).first, "' has ",
-                          size_, ", '", name, "' has ", tensor->size(0), "."));
+      throw DataError(cat("[data.TensorDataset] all entries must have the same number of samples; '",
+                          samples_.entry(0).first, "' has ", size_, ", '", name, "' has ", tensor->size(0), "."));
     *tensor = tensor->detach().contiguous();
   }
 }
@@ -47,23 +51,27 @@ void TensorDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
   for (size_t i = 0; i < samples_.entries(); ++i) {
     const Tensor& source = samples_[i];
     if (auto* list = std::get_if<std::vector<Tensor>>(&out.entry(i).second)) {
-      for (size_t row = 0; row < indices.size(); ++row) list->at(static_cast<size_t>(first_row) + row) = source.select(0, indices[row]);
+      for (size_t row = 0; row < indices.size(); ++row)
+        list->at(static_cast<size_t>(first_row) + row) = source.select(0, indices[row]);
       continue;
     }
     const Tensor& target = out[i];
-    if (!target.is_contiguous() || target.scalar_type() != source.scalar_type() || target.sizes().slice(1) != source.sizes().slice(1) ||
+    if (!target.is_contiguous() || target.scalar_type() != source.scalar_type() ||
+        target.sizes().slice(1) != source.sizes().slice(1) ||
         target.size(0) < first_row + static_cast<int64_t>(indices.size()))
-      throw Error(cat("[data.TensorDataset] the batch to fill must have the prototype's dtypes and shapes; entry '", samples_.entry(i).first,
-                      "' has not."));
+      throw Error(cat("[data.TensorDataset] the batch to fill must have the prototype's dtypes and shapes; entry '",
+                      samples_.entry(i).first, "' has not."));
     const size_t row_bytes = static_cast<size_t>(source.numel() / std::max<int64_t>(size_, 1)) * source.element_size();
     copy_rows(static_cast<const char*>(source.const_data_ptr()),
-              static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(first_row) * row_bytes, row_bytes, indices);
+              static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(first_row) * row_bytes, row_bytes,
+              indices);
   }
 }
 
 std::optional<Batch> TensorDataset::view(int64_t start, int64_t length) const {
   if (start < 0 || length < 0 || start > size_ - length)
-    throw DataError(cat("[data.TensorDataset] the range must lie in [0, ", size_, "); got ", length, " from ", start, "."));
+    throw DataError(
+        cat("[data.TensorDataset] the range must lie in [0, ", size_, "); got ", length, " from ", start, "."));
   return samples_.narrow(start, length);
 }
 

@@ -33,7 +33,10 @@ void append_character(std::string& text, char32_t c) {
 }
 
 void require_utf8(std::string_view text) {
-  if (!is_utf8(text)) throw DataError("[data.TextVocabulary] a text of characters must be UTF-8; it is not. Set tokens to byte, or convert the text.");
+  if (!is_utf8(text))
+    throw DataError(
+        "[data.TextVocabulary] a text of characters must be UTF-8; it is not. Set tokens to byte, or convert the "
+        "text.");
 }
 
 }  // namespace
@@ -69,20 +72,23 @@ Tensor TextVocabulary::encode(std::string_view text) const {
     return tokens;
   }
   require_utf8(text);
-  const auto count = std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+  const auto count =
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
   Tensor tokens = at::empty({count}, size() <= 256 ? at::kByte : at::kInt);
   const auto fill = [&](auto* to) {
     for (size_t at = 0; at < text.size();) {
       const size_t begin = at;
       const auto found = numbers_.find(next_character(text, at));
       if (found == numbers_.end())
-        throw DataError(cat("[data.TextVocabulary.encode] each character must be of the vocabulary, which has ", size(), "; '",
-                            escape_controls(text.substr(begin, at - begin)), "' at byte ", begin, " is not."));
+        throw DataError(cat("[data.TextVocabulary.encode] each character must be of the vocabulary, which has ", size(),
+                            "; '", escape_controls(text.substr(begin, at - begin)), "' at byte ", begin, " is not."));
       *to++ = static_cast<std::remove_reference_t<decltype(*to)>>(found->second);
     }
   };
-  if (tokens.scalar_type() == at::kByte) fill(tokens.mutable_data_ptr<uint8_t>());
-  else fill(tokens.mutable_data_ptr<int32_t>());
+  if (tokens.scalar_type() == at::kByte)
+    fill(tokens.mutable_data_ptr<uint8_t>());
+  else
+    fill(tokens.mutable_data_ptr<int32_t>());
   return tokens;
 }
 
@@ -93,8 +99,10 @@ std::string TextVocabulary::decode(const Tensor& tokens) const {
   for (int64_t i = 0; i < numbers.numel(); ++i) {
     if (number[i] < 0 || number[i] >= size())
       throw DataError(cat("[data.TextVocabulary.decode] tokens must be in [0, ", size(), "); got ", number[i], "."));
-    if (is_bytes()) text += static_cast<char>(number[i]);
-    else append_character(text, characters_[static_cast<size_t>(number[i])]);
+    if (is_bytes())
+      text += static_cast<char>(number[i]);
+    else
+      append_character(text, characters_[static_cast<size_t>(number[i])]);
   }
   return text;
 }

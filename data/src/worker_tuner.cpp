@@ -41,14 +41,17 @@ bool WorkerTuner::conclude() {
   const bool better = trying_ == 0 || measured_.back() < kGain * measured_[static_cast<size_t>(best_)];
   if (better) best_ = trying_;
   // The first worker mostly takes from the run what it gives; the second one may still gain.
-  if ((!better && trying_ > 1) || trying_ == most_) done_ = true;
-  else ++trying_;
+  if ((!better && trying_ > 1) || trying_ == most_)
+    done_ = true;
+  else
+    ++trying_;
   return workers() != before;
 }
 
 std::string WorkerTuner::text() const {
   std::vector<std::string> parts;
-  for (size_t n = 0; n < measured_.size(); ++n) parts.push_back(cat(static_cast<int64_t>(n), ": ", format_fixed(measured_[n] * 1e6, 0), " µs"));
+  for (size_t n = 0; n < measured_.size(); ++n)
+    parts.push_back(cat(static_cast<int64_t>(n), ": ", format_fixed(measured_[n] * 1e6, 0), " µs"));
   return parts.empty() ? "too few batches to measure" : join(parts);
 }
 

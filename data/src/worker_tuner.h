@@ -8,8 +8,8 @@
 
 namespace fulgur {
 
-/// Finds a number of workers: 0, 1, 2, … are tried for some batches each, until one more is no faster. What counts is the
-/// time from batch to batch with all that the run does between them, since workers take cores from it.
+/// Finds a number of workers: 0, 1, 2, … are tried for some batches each, until one more is no faster. What counts is
+/// the time from batch to batch with all that the run does between them, since workers take cores from it.
 class WorkerTuner {
  public:
   using Clock = std::chrono::steady_clock;

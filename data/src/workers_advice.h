@@ -5,8 +5,8 @@
 
 namespace fulgur {
 
-/// Finds out whether workers pay: where a batch is waited for longer than its reading takes, the run would better read it
-/// itself. Both times are at hand, so nothing is tried.
+/// Finds out whether workers pay: where a batch is waited for longer than its reading takes, the run would better read
+/// it itself. Both times are at hand, so nothing is tried.
 class WorkersAdvice {
  public:
   struct Times {

@@ -28,7 +28,8 @@ class SpiralClassifier : public fulgur::LightningModule {
     }
   };
 
-  explicit SpiralClassifier(const Options& o) : in_(2, o.hidden), middle_(o.hidden, o.hidden), out_(o.hidden, o.num_classes) {
+  explicit SpiralClassifier(const Options& o)
+      : in_(2, o.hidden), middle_(o.hidden, o.hidden), out_(o.hidden, o.num_classes) {
     register_module("in", in_);
     register_module("middle", middle_);
     register_module("out", out_);
@@ -72,7 +73,9 @@ class SpiralDataModule : public fulgur::TensorDataModule {
 
   explicit SpiralDataModule(const Options& options) : TensorDataModule({.batch_size = 32}), options_(options) {}
 
-  void setup(fulgur::Verb) override { set_data({.train = spiral(options_.points, 0), .val = spiral(options_.points / 3, 1)}); }
+  void setup(fulgur::Verb) override {
+    set_data({.train = spiral(options_.points, 0), .val = spiral(options_.points / 3, 1)});
+  }
   fulgur::StateTree facts() const override { return fulgur::StateTree::map({{"num_classes", options_.arms}}); }
 
  private:

@@ -153,7 +153,8 @@ void AppendFile::finish(const std::function<void()>& last) noexcept {
   close();
 }
 
-std::string replace_file(const std::filesystem::path& path, const std::function<void(const std::function<void(std::string_view)>&)>& write) {
+std::string replace_file(const std::filesystem::path& path,
+                         const std::function<void(const std::function<void(std::string_view)>&)>& write) {
   try {
     check_replaceable(path);
   } catch (const Error& error) {

@@ -63,8 +63,9 @@ class AppendFile {
   bool held_ = false;
 };
 
-/// Writes `path` by a temporary sibling and a rename: readers see the old file or the new one. `write` gives the content
-/// in parts to its argument. Returns what went wrong, or nothing; the old file is then as it was.
-std::string replace_file(const std::filesystem::path& path, const std::function<void(const std::function<void(std::string_view)>&)>& write);
+/// Writes `path` by a temporary sibling and a rename: readers see the old file or the new one. `write` gives the
+/// content in parts to its argument. Returns what went wrong, or nothing; the old file is then as it was.
+std::string replace_file(const std::filesystem::path& path,
+                         const std::function<void(const std::function<void(std::string_view)>&)>& write);
 
 }  // namespace fulgur

@@ -32,9 +32,12 @@ std::optional<std::vector<std::string>> read_csv_row(std::string_view text, size
   for (size_t i = position; i < text.size(); ++i) {
     const char c = text[i];
     if (quoted) {
-      if (c != '"') fields.back() += c;
-      else if (i + 1 < text.size() && text[i + 1] == '"') fields.back() += text[i++];
-      else quoted = false;
+      if (c != '"')
+        fields.back() += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"')
+        fields.back() += text[i++];
+      else
+        quoted = false;
     } else if (c == '"') {
       quoted = true;
     } else if (c == ',') {

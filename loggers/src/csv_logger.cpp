@@ -169,7 +169,9 @@ struct CsvLogger::Impl {
 
 void CsvLogger::Options::fields(Fields& f) {
   LoggerOptions::fields(f);
-  f(flush_every_n_rows, "flush_every_n_rows", "Rows that are written at once; with 1 each row survives a killed process.").at_least(1);
+  f(flush_every_n_rows, "flush_every_n_rows",
+    "Rows that are written at once; with 1 each row survives a killed process.")
+      .at_least(1);
 }
 
 CsvLogger::CsvLogger(const Options& options) : impl_(std::make_unique<Impl>()) {
@@ -210,7 +212,8 @@ void CsvLogger::log_hyperparams(const ConfigNode& hparams) {
   if (impl_->path.empty()) throw Error("[loggers.CsvLogger] start must be called before log_hyperparams.");
   const auto path = impl_->path.parent_path() / "hparams.yaml";
   const std::string text = hparams.is_null() ? "{}\n" : to_yaml(hparams);
-  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty()) impl_->file.warn(error);
+  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty())
+    impl_->file.warn(error);
 }
 
 void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
@@ -225,13 +228,16 @@ void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
   row[0] = cat(step);
   for (const auto& [name, value] : metrics) {
     if (name == "step") {
-      log::warn("logger.reserved_name", "[loggers.CsvLogger] 'step' is the name of the step itself; the metric of that name is left out. Rename it.");
+      log::warn(
+          "logger.reserved_name",
+          "[loggers.CsvLogger] 'step' is the name of the step itself; the metric of that name is left out. Rename it.");
       continue;
     }
     const auto column = std::find(impl_->columns.begin() + 1, impl_->columns.end(), name);
     if (column == impl_->columns.end()) continue;
     const bool whole = name == "epoch" && std::abs(value) < 1e15 && std::trunc(value) == value;
-    row[static_cast<size_t>(column - impl_->columns.begin())] = whole ? cat(static_cast<int64_t>(value)) : csv_number(value);
+    row[static_cast<size_t>(column - impl_->columns.begin())] =
+        whole ? cat(static_cast<int64_t>(value)) : csv_number(value);
   }
   impl_->file.add(csv_row(row));
   if (++impl_->rows_waiting >= impl_->options.flush_every_n_rows || impl_->file.is_filling()) impl_->flush();

@@ -22,7 +22,8 @@ std::string host_name() {
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
   std::string host = name;
   for (char& c : host) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
     if (!plain) c = '_';
   }
   return host;
@@ -50,7 +51,8 @@ std::vector<std::string> event_file_names(const std::filesystem::path& folder) {
 
 std::string event_file_name(const std::filesystem::path& folder) {
   static std::atomic<int64_t> count = 0;
-  int64_t time = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  int64_t time =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   for (const std::string& other : event_file_names(folder))
     if (const int64_t taken = *time_of(other); taken >= time && taken < kLastTime) time = taken + 1;
   return cat(kPrefix, time, '.', host_name(), '.', ::getpid(), '.', count++);

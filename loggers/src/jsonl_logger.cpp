@@ -34,10 +34,14 @@ nlohmann::ordered_json json_of(const ConfigNode& node) {
     bool boolean = false;
     int64_t whole = 0;
     double number = 0;
-    if (FieldTraits<bool>::read(node, boolean, ignored, "")) out = boolean;
-    else if (FieldTraits<int64_t>::read(node, whole, ignored, "")) out = whole;
-    else if (FieldTraits<double>::read(node, number, ignored, "")) out = json_number(number);
-    else out = node.text();
+    if (FieldTraits<bool>::read(node, boolean, ignored, ""))
+      out = boolean;
+    else if (FieldTraits<int64_t>::read(node, whole, ignored, ""))
+      out = whole;
+    else if (FieldTraits<double>::read(node, number, ignored, ""))
+      out = json_number(number);
+    else
+      out = node.text();
   }
   return out;
 }
@@ -124,8 +128,11 @@ void JsonlLogger::load_state(const StateTree& state) { impl_->resumed = state; }
 void JsonlLogger::log_hyperparams(const ConfigNode& hparams) {
   if (impl_->path.empty()) throw Error("[loggers.JsonlLogger] start must be called before log_hyperparams.");
   const auto path = impl_->path.parent_path() / "hparams.json";
-  const std::string text = (hparams.is_null() ? nlohmann::ordered_json::object() : json_of(hparams)).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
-  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty()) impl_->file.warn(error);
+  const std::string text = (hparams.is_null() ? nlohmann::ordered_json::object() : json_of(hparams))
+                               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
+                           '\n';
+  if (const std::string error = replace_file(path, [&](const auto& put) { put(text); }); !error.empty())
+    impl_->file.warn(error);
 }
 
 void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
@@ -133,11 +140,16 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   nlohmann::ordered_json row;
   row["step"] = step;
   for (const auto& [name, value] : metrics)
-    if (name == "epoch") row["epoch"] = std::trunc(value) == value && std::abs(value) < 1e15 ? nlohmann::ordered_json(static_cast<int64_t>(value)) : json_number(value);
+    if (name == "epoch")
+      row["epoch"] = std::trunc(value) == value && std::abs(value) < 1e15
+                         ? nlohmann::ordered_json(static_cast<int64_t>(value))
+                         : json_number(value);
   for (const auto& [name, value] : metrics) {
     if (name == "epoch") continue;
     if (name == "step") {
-      log::warn("logger.reserved_name", "[loggers.JsonlLogger] 'step' is the name of the step itself; the metric of that name is left out. Rename it.");
+      log::warn("logger.reserved_name",
+                "[loggers.JsonlLogger] 'step' is the name of the step itself; the metric of that name is left out. "
+                "Rename it.");
       continue;
     }
     row[name] = json_number(value);
@@ -151,7 +163,7 @@ void JsonlLogger::flush() { impl_->file.flush(); }
 
 void JsonlLogger::finalize(RunStatus) noexcept { impl_->file.finish(); }
 
-[[maybe_unused]] static const bool registered_jsonl_logger =
-    Registry<Logger>::add<JsonlLogger>("JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");
+[[maybe_unused]] static const bool registered_jsonl_logger = Registry<Logger>::add<JsonlLogger>(
+    "JsonlLogger", "Metrics as one JSON object per row, metrics.jsonl in the run folder.");
 
 }  // namespace fulgur

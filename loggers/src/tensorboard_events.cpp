@@ -41,7 +41,8 @@ std::string as_utf8(std::string_view text) {
 }
 
 std::string version_event(double wall_time) {
-  return make_event(wall_time, [](pbf_builder<Event>& event) { event.add_string(Event::file_version, "brain.Event:2"); });
+  return make_event(wall_time,
+                    [](pbf_builder<Event>& event) { event.add_string(Event::file_version, "brain.Event:2"); });
 }
 
 std::string session_start_event(double wall_time, int64_t step) {

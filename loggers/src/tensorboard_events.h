@@ -6,8 +6,9 @@
 
 #include "fulgur/core/log_options.h"
 
-/// Events of TensorBoard as protobuf messages (tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto).
-/// `wall_time` is in seconds since 1970. Texts that are no UTF-8, which protobuf demands, are mended.
+/// Events of TensorBoard as protobuf messages (tensorflow/core/util/event.proto,
+/// tensorflow/core/framework/summary.proto). `wall_time` is in seconds since 1970. Texts that are no UTF-8, which
+/// protobuf demands, are mended.
 namespace fulgur::tensorboard {
 
 /// The first event of each file.

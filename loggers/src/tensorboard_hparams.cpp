@@ -71,9 +71,12 @@ void add_leaves(const ConfigNode& node, const std::string& parent, std::vector<H
 
 void add_value(pbf_builder<MapEntry>& entry, const std::variant<double, bool, std::string>& held) {
   pbf_builder<StructValue> value(entry, MapEntry::value);
-  if (const auto* number = std::get_if<double>(&held)) value.add_double(StructValue::number, *number);
-  else if (const auto* boolean = std::get_if<bool>(&held)) value.add_bool(StructValue::boolean, *boolean);
-  else value.add_string(StructValue::text, std::get<std::string>(held));
+  if (const auto* number = std::get_if<double>(&held))
+    value.add_double(StructValue::number, *number);
+  else if (const auto* boolean = std::get_if<bool>(&held))
+    value.add_bool(StructValue::boolean, *boolean);
+  else
+    value.add_string(StructValue::text, std::get<std::string>(held));
 }
 
 int32_t type_of(const HParam& hparam) {

@@ -15,8 +15,8 @@ struct HParam {
   std::variant<double, bool, std::string> value;
 };
 
-/// The leaves of a map, named by their way from the root with `/`, as Lightning does. Lists, null and numbers that are not
-/// finite become texts. Nothing where `hparams` is no map. Of leaves that come to one name the last counts.
+/// The leaves of a map, named by their way from the root with `/`, as Lightning does. Lists, null and numbers that are
+/// not finite become texts. Nothing where `hparams` is no map. Of leaves that come to one name the last counts.
 std::vector<HParam> flatten_hparams(const ConfigNode& hparams);
 
 /// What the table shows of all runs: columns for `hparams`, and one for `metric`.

@@ -76,18 +76,21 @@ struct TensorBoardLogger::Impl {
   }
 
   void throw_unless_started(const char* function) const {
-    if (file.path().empty()) throw Error(cat("[loggers.TensorBoardLogger] start must be called before ", function, "."));
+    if (file.path().empty())
+      throw Error(cat("[loggers.TensorBoardLogger] start must be called before ", function, "."));
   }
 };
 
 void TensorBoardLogger::Options::fields(Fields& f) {
   LoggerOptions::fields(f);
   f(default_hp_metric, "default_hp_metric",
-    "Write hp_metric = -1, the one metric of the HParams table until the module logs it; false: the table shows every metric.");
+    "Write hp_metric = -1, the one metric of the HParams table until the module logs it; false: the table shows every "
+    "metric.");
   f(prefix, "prefix", "Put before each name, with a hyphen: PREFIX-train_loss.");
   f(sub_dir, "sub_dir", "Folder of the event files below the run folder; null: the run folder itself.");
   f(flush_every_s, "flush_every_s",
-    "Seconds that rows may wait in memory: the first row after that writes them. Checkpoints and the end of the run do as well.")
+    "Seconds that rows may wait in memory: the first row after that writes them. Checkpoints and the end of the run do "
+    "as well.")
       .at_least(0);
 }
 
@@ -151,7 +154,8 @@ void TensorBoardLogger::log_metrics(const Metrics& metrics, int64_t step) {
   if (metrics.empty()) return;
   impl_->last_step = std::max(impl_->last_step, step);
   impl_->add(tensorboard::scalars_event(wall_time(), step, metrics, impl_->prefix));
-  if (Clock::now() - impl_->flushed >= Seconds(impl_->options.flush_every_s) || impl_->file.is_filling()) impl_->flush();
+  if (Clock::now() - impl_->flushed >= Seconds(impl_->options.flush_every_s) || impl_->file.is_filling())
+    impl_->flush();
 }
 
 void TensorBoardLogger::after_save_checkpoint(const CheckpointInfo&) { impl_->flush(); }
@@ -165,7 +169,7 @@ void TensorBoardLogger::finalize(RunStatus status) noexcept {
   });
 }
 
-[[maybe_unused]] static const bool registered_tensorboard_logger =
-    Registry<Logger>::add<TensorBoardLogger>("TensorBoardLogger", "Metrics and hyper-parameters for TensorBoard, an event file in the run folder.");
+[[maybe_unused]] static const bool registered_tensorboard_logger = Registry<Logger>::add<TensorBoardLogger>(
+    "TensorBoardLogger", "Metrics and hyper-parameters for TensorBoard, an event file in the run folder.");
 
 }  // namespace fulgur

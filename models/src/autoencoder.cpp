@@ -53,7 +53,7 @@ Outputs Autoencoder::predict_step(const Batch& batch, int64_t, int64_t) {
   return {{"reconstruction", decode(code).view(batch[0].sizes())}, {"code", code}};
 }
 
-[[maybe_unused]] static const bool registered_autoencoder =
-    Registry<LightningModule>::add<Autoencoder>("Autoencoder", "Reconstructs its input from a short code; encoder and decoder are two parts.");
+[[maybe_unused]] static const bool registered_autoencoder = Registry<LightningModule>::add<Autoencoder>(
+    "Autoencoder", "Reconstructs its input from a short code; encoder and decoder are two parts.");
 
 }  // namespace fulgur

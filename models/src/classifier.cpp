@@ -15,7 +15,8 @@ constexpr int64_t kIgnoredLabel = -100;
   const auto* values = flat.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < flat.numel(); ++i)
     if (values[i] != kIgnoredLabel && (values[i] < 0 || values[i] >= classes))
-      throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, "); got ", values[i], " at index ", i,
+      throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, "); got ",
+                          values[i], " at index ", i,
                           " of the batch. Set num_classes to what the data has, or mend the labels."));
   throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, ")."));
 }
@@ -24,8 +25,9 @@ constexpr int64_t kIgnoredLabel = -100;
 
 Tensor classification_loss(const Tensor& logits, const Tensor& labels) {
   if (labels.scalar_type() != at::kLong || labels.dim() != 1 || labels.size(0) != logits.size(0))
-    throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ", c10::toString(labels.scalar_type()),
-                        " of shape ", shape_text(labels.sizes()), ". The second entry of a batch holds the labels."));
+    throw DataError(cat("[models.classification_loss] labels must be int64 of shape [", logits.size(0), "]; got ",
+                        c10::toString(labels.scalar_type()), " of shape ", shape_text(labels.sizes()),
+                        ". The second entry of a batch holds the labels."));
   try {
     return at::cross_entropy_loss(logits, labels);
   } catch (const c10::IndexError&) {

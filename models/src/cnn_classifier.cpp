@@ -27,7 +27,9 @@ void CnnClassifier::Options::fields(Fields& f) {
       .range(1, detail::kMostWidth)
       .min_items(1);
   f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);
-  f(dropout, "dropout", "Share of values set to zero in training, in the fully connected part.").at_least(0).less_than(1);
+  f(dropout, "dropout", "Share of values set to zero in training, in the fully connected part.")
+      .at_least(0)
+      .less_than(1);
 }
 
 CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
@@ -36,8 +38,8 @@ CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
     height /= 2;
     width /= 2;
     if (height < 1 || width < 1)
-      throw ConfigError(cat("[models.CnnClassifier] ", options.channels.size(), " convolutions halve an image of ", options.height, "x", options.width,
-                            " to nothing. Give fewer channels, or larger images."));
+      throw ConfigError(cat("[models.CnnClassifier] ", options.channels.size(), " convolutions halve an image of ",
+                            options.height, "x", options.width, " to nothing. Give fewer channels, or larger images."));
     const auto how = torch::nn::Conv2dOptions(channels, options.channels[i], 3).padding(1).bias(false);
     convolutions_.push_back(register_module(cat("conv", i), torch::nn::Conv2d(how)));
     norms_.push_back(register_module(cat("norm", i), nn::BatchNorm2d(options.channels[i])));
@@ -50,9 +52,11 @@ CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
 }
 
 Tensor CnnClassifier::forward(const Tensor& input) {
-  if (input.dim() != 4 || input.size(1) != options_.in_channels || input.size(2) != options_.height || input.size(3) != options_.width)
-    throw ConfigError(cat("[models.CnnClassifier] images must be [N, ", options_.in_channels, ", ", options_.height, ", ", options_.width,
-                          "]; got ", shape_text(input.sizes()), ". Set in_channels, height and width of model.init_args to what the data has."));
+  if (input.dim() != 4 || input.size(1) != options_.in_channels || input.size(2) != options_.height ||
+      input.size(3) != options_.width)
+    throw ConfigError(cat("[models.CnnClassifier] images must be [N, ", options_.in_channels, ", ", options_.height,
+                          ", ", options_.width, "]; got ", shape_text(input.sizes()),
+                          ". Set in_channels, height and width of model.init_args to what the data has."));
   Tensor x = input.is_cpu() ? channels_last(input) : input;
   for (size_t i = 0; i < convolutions_.size(); ++i) {
     x = norms_[i]->forward(convolutions_[i]->forward(x));
@@ -62,7 +66,7 @@ Tensor CnnClassifier::forward(const Tensor& input) {
   return head_->forward(x.flatten(1));
 }
 
-[[maybe_unused]] static const bool registered_cnn_classifier =
-    Registry<LightningModule>::add<CnnClassifier>("CnnClassifier", "A small convolutional classifier: convolution, batch norm, pooling, ReLU.");
+[[maybe_unused]] static const bool registered_cnn_classifier = Registry<LightningModule>::add<CnnClassifier>(
+    "CnnClassifier", "A small convolutional classifier: convolution, batch norm, pooling, ReLU.");
 
 }  // namespace fulgur

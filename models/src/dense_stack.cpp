@@ -8,7 +8,9 @@
 namespace fulgur {
 
 DenseStack::DenseStack(const std::vector<int64_t>& widths, double dropout) : dropout_(dropout) {
-  if (widths.size() < 2) throw ConfigError(cat("[models.DenseStack] at least an input and an output width are needed; got ", widths.size(), "."));
+  if (widths.size() < 2)
+    throw ConfigError(
+        cat("[models.DenseStack] at least an input and an output width are needed; got ", widths.size(), "."));
   for (const int64_t width : widths)
     if (width < 1) throw ConfigError(cat("[models.DenseStack] widths must be at least 1; got ", width, "."));
   for (size_t i = 0; i + 1 < widths.size(); ++i)
@@ -29,8 +31,9 @@ Tensor DenseStack::forward(const Tensor& input) {
 Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option) {
   const int64_t values = batch.dim() < 2 || batch.size(0) == 0 ? -1 : batch.numel() / batch.size(0);
   if (values != features)
-    throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features, " values; got a batch of shape ",
-                          shape_text(batch.sizes()), ". Set model.init_args.", option, " to what the data has."));
+    throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features,
+                          " values; got a batch of shape ", shape_text(batch.sizes()), ". Set model.init_args.", option,
+                          " to what the data has."));
   return batch.flatten(1);
 }
 

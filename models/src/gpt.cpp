@@ -32,21 +32,26 @@ int64_t checkpoint_interval(const std::string& text) {
     const auto [stop, error] = std::from_chars(text.data() + kEvery.size(), end, every);
     if (error == std::errc() && stop == end && every >= 2) return every;
   }
-  throw ConfigError(cat("[models.Gpt] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '", escape_controls(text), "'."));
+  throw ConfigError(
+      cat("[models.Gpt] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '",
+          escape_controls(text), "'."));
 }
 
 void check_tokens(const Tensor& tokens, int64_t block_size) {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
-    throw DataError(cat("[models.Gpt] tokens must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()), " of shape ", shape_text(tokens.sizes()), "."));
+    throw DataError(cat("[models.Gpt] tokens must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()),
+                        " of shape ", shape_text(tokens.sizes()), "."));
   if (tokens.size(1) > block_size)
-    throw DataError(cat("[models.Gpt] a sequence has at most block_size = ", block_size, " tokens; got ", tokens.size(1), ". Set the block_size of model and data alike."));
+    throw DataError(cat("[models.Gpt] a sequence has at most block_size = ", block_size, " tokens; got ",
+                        tokens.size(1), ". Set the block_size of model and data alike."));
 }
 
 // Searched for only behind a failure: a check in each step would wait for the device.
 [[noreturn]] void throw_token_out_of_range(const Tensor& tokens, int64_t vocab_size) {
   const Tensor wrong = tokens.lt(0).logical_and(tokens.ne(kIgnoredToken)).logical_or(tokens.ge(vocab_size));
   const Tensor values = tokens.masked_select(wrong);
-  throw DataError(cat("[models.Gpt] tokens must be in [0, vocab_size = ", vocab_size, "); got ", values.numel() > 0 ? values[0].item<int64_t>() : kIgnoredToken,
+  throw DataError(cat("[models.Gpt] tokens must be in [0, vocab_size = ", vocab_size, "); got ",
+                      values.numel() > 0 ? values[0].item<int64_t>() : kIgnoredToken,
                       ". Link vocab_size to the data's: `link: [{from: data.vocab_size, to: model.vocab_size}]`."));
 }
 
@@ -58,22 +63,29 @@ void Gpt::Options::fields(Fields& f) {
   f(n_layer, "n_layer", "Blocks.").range(1, detail::kMostLayers);
   f(n_head, "n_head", "Heads of the attention; they divide n_embd.").range(1, detail::kMostLayers);
   f(n_embd, "n_embd", "Width of the blocks.").range(1, detail::kMostWidth);
-  f(dropout, "dropout", "Share of values set to zero in training: of the embedding, the attention and both branches of a block.").at_least(0).less_than(1);
+  f(dropout, "dropout",
+    "Share of values set to zero in training: of the embedding, the attention and both branches of a block.")
+      .at_least(0)
+      .less_than(1);
   f(bias, "bias", "Biases in the linear layers and norms.");
   f(activation_checkpointing, "activation_checkpointing",
-    "Blocks whose activations are computed again in backward instead of kept: none, all, or every_N (every_2): the first of every N.");
+    "Blocks whose activations are computed again in backward instead of kept: none, all, or every_N (every_2): the "
+    "first of every N.");
 }
 
-Gpt::Gpt(const Options& options) : options_(options), checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
+Gpt::Gpt(const Options& options)
+    : options_(options), checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
   const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
   wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
   wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));
   const auto blocks = transformer->register_module("h", std::make_shared<torch::nn::ModuleListImpl>());
   for (int64_t i = 0; i < options.n_layer; ++i) {
-    blocks_.push_back(std::make_shared<GptBlock>(GptBlockOptions{options.n_embd, options.n_head, options.dropout, options.bias}));
+    blocks_.push_back(
+        std::make_shared<GptBlock>(GptBlockOptions{options.n_embd, options.n_head, options.dropout, options.bias}));
     blocks->push_back(blocks_.back());
   }
-  ln_f_ = transformer->register_module("ln_f", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
+  ln_f_ = transformer->register_module(
+      "ln_f", std::make_shared<nn::LayerNormImpl>(nn::LayerNormOptions({options.n_embd}), options.bias));
   lm_head_ = register_module("lm_head", nn::Linear(nn::LinearOptions(options.n_embd, options.vocab_size).bias(false)));
   lm_head_->weight = wte_->weight;
   tie_parameters(*this, "transformer.wte.weight", "lm_head.weight");
@@ -84,9 +96,12 @@ void Gpt::initialize() {
   const at::NoGradGuard no_grad;
   const double of_branches = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.n_layer));
   for (auto& [name, value] : unique_parameters(*this)) {
-    if (name.ends_with("c_proj.weight")) value.normal_(0, of_branches);
-    else if (value.dim() >= 2) value.normal_(0, 0.02);
-    else if (name.ends_with("bias")) value.zero_();
+    if (name.ends_with("c_proj.weight"))
+      value.normal_(0, of_branches);
+    else if (value.dim() >= 2)
+      value.normal_(0, 0.02);
+    else if (name.ends_with("bias"))
+      value.zero_();
   }
 }
 
@@ -110,8 +125,9 @@ Tensor Gpt::loss_of(const Batch& batch) {
   const Tensor& targets = batch[1];
   const Tensor logits = forward(batch[0]);
   if (targets.sizes() != batch[0].sizes() || targets.scalar_type() != at::kLong)
-    throw DataError(cat("[models.Gpt] what follows each token must be int64 of the tokens' shape ", shape_text(batch[0].sizes()), "; got ",
-                        c10::toString(targets.scalar_type()), " of shape ", shape_text(targets.sizes()), ". The second entry of a batch holds it."));
+    throw DataError(cat("[models.Gpt] what follows each token must be int64 of the tokens' shape ",
+                        shape_text(batch[0].sizes()), "; got ", c10::toString(targets.scalar_type()), " of shape ",
+                        shape_text(targets.sizes()), ". The second entry of a batch holds it."));
   try {
     return at::cross_entropy_loss(logits.flatten(0, 1), targets.reshape(-1));
   } catch (const c10::IndexError&) {
@@ -162,7 +178,7 @@ Outputs Gpt::predict_step(const Batch& batch, int64_t, int64_t) {
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-[[maybe_unused]] static const bool registered_gpt =
-    Registry<LightningModule>::add<Gpt>("Gpt", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
+[[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<Gpt>(
+    "Gpt", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
 
 }  // namespace fulgur

@@ -21,8 +21,8 @@ Tensor beginning_of(const Tensor& tokens) { return at::full({tokens.size(0), 1},
 
 void check_tokens(const Tensor& tokens, const char* entry) {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
-    throw DataError(cat("[models.Seq2Seq] '", entry, "' must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()), " of shape ",
-                        shape_text(tokens.sizes()), "."));
+    throw DataError(cat("[models.Seq2Seq] '", entry, "' must be int64 of shape [N, T]; got ",
+                        c10::toString(tokens.scalar_type()), " of shape ", shape_text(tokens.sizes()), "."));
 }
 
 // Searched for only behind a failure: a check in each step would wait for the device.
@@ -30,13 +30,16 @@ void check_tokens(const Tensor& tokens, const char* entry) {
   for (const Tensor* tokens : all) {
     const Tensor wrong = tokens->masked_select(tokens->lt(0).logical_or(tokens->ge(vocabulary)));
     if (wrong.numel() == 0) continue;
-    throw DataError(cat("[models.Seq2Seq] tokens must be in [0, vocabulary = ", vocabulary, "); got ", wrong[0].item<int64_t>(),
+    throw DataError(cat("[models.Seq2Seq] tokens must be in [0, vocabulary = ", vocabulary, "); got ",
+                        wrong[0].item<int64_t>(),
                         ". Link vocabulary to the data's: `link: {model.init_args.vocabulary: data.vocabulary}`."));
   }
   throw DataError(cat("[models.Seq2Seq] tokens must be in [0, vocabulary = ", vocabulary, ")."));
 }
 
-Tensor on_device_of(const Tensor& tensor, const Tensor& other) { return tensor.to(other.device(), /*non_blocking=*/!other.is_cpu()); }
+Tensor on_device_of(const Tensor& tensor, const Tensor& other) {
+  return tensor.to(other.device(), /*non_blocking=*/!other.is_cpu());
+}
 
 }  // namespace
 
@@ -47,11 +50,14 @@ void Seq2Seq::Options::fields(Fields& f) {
   f(hidden, "hidden", "Width of the recurrent layers.").range(1, detail::kMostWidth);
   f(layers, "layers", "Recurrent layers of encoder and decoder each.").range(1, detail::kMostLayers);
   f(cell, "cell", "The recurrent layers: gru or lstm.").one_of({"gru", "lstm"});
-  f(dropout, "dropout", "Share of values set to zero in training: of embeddings, and between recurrent layers.").at_least(0).less_than(1);
+  f(dropout, "dropout", "Share of values set to zero in training: of embeddings, and between recurrent layers.")
+      .at_least(0)
+      .less_than(1);
 }
 
 Seq2Seq::Seq2Seq(const Options& options) : options_(options) {
-  const Seq2SeqPartOptions part{options.vocabulary, options.embedding, options.hidden, options.layers, options.cell, options.dropout};
+  const Seq2SeqPartOptions part{options.vocabulary, options.embedding, options.hidden,
+                                options.layers,     options.cell,      options.dropout};
   encoder_ = nn::register_placed<Seq2SeqEncoder>(*this, "encoder", part);
   decoder_ = nn::register_placed<Seq2SeqDecoder>(*this, "decoder", part);
 }
@@ -108,7 +114,8 @@ void Seq2Seq::evaluate(const Batch& batch, const std::string& stage) {
   // In double: the mean over batches is then exact to the last digit that is shown.
   const Tensor right = on_device_of(target, logits);
   log(stage + "_acc", logits.argmax(2).eq(right).to(at::kDouble).mean(), {.prog_bar = true});
-  log(stage + "_exact", decode(batch["source"], target.size(1)).eq(right).all(1).to(at::kDouble).mean(), {.prog_bar = true});
+  log(stage + "_exact", decode(batch["source"], target.size(1)).eq(right).all(1).to(at::kDouble).mean(),
+      {.prog_bar = true});
 }
 
 Outputs Seq2Seq::validation_step(const Batch& batch, int64_t, int64_t) {
@@ -121,9 +128,12 @@ Outputs Seq2Seq::test_step(const Batch& batch, int64_t, int64_t) {
   return {};
 }
 
-Outputs Seq2Seq::predict_step(const Batch& batch, int64_t, int64_t) { return {{"tokens", decode(batch["source"], batch["source"].size(1))}}; }
+Outputs Seq2Seq::predict_step(const Batch& batch, int64_t, int64_t) {
+  return {{"tokens", decode(batch["source"], batch["source"].size(1))}};
+}
 
-[[maybe_unused]] static const bool registered_seq2seq =
-    Registry<LightningModule>::add<Seq2Seq>("Seq2Seq", "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on devices of their own.");
+[[maybe_unused]] static const bool registered_seq2seq = Registry<LightningModule>::add<Seq2Seq>(
+    "Seq2Seq",
+    "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on devices of their own.");
 
 }  // namespace fulgur

@@ -11,7 +11,10 @@ namespace {
 template <class Options>
 Options recurrent(const Seq2SeqPartOptions& options) {
   // Between layers only; with one LibTorch would warn.
-  return Options(options.embedding, options.hidden).num_layers(options.layers).batch_first(true).dropout(options.layers > 1 ? options.dropout : 0.0);
+  return Options(options.embedding, options.hidden)
+      .num_layers(options.layers)
+      .batch_first(true)
+      .dropout(options.layers > 1 ? options.dropout : 0.0);
 }
 
 // (N, layers, hidden) to and from what the layers take; contiguous, as cuDNN wants it.
@@ -19,11 +22,15 @@ Tensor turned(const Tensor& state) { return state.transpose(0, 1).contiguous(); 
 
 }  // namespace
 
-Seq2SeqPart::Seq2SeqPart(const Seq2SeqPartOptions& options) : dropout_(options.dropout), embedding_(options.vocabulary, options.embedding) {
+Seq2SeqPart::Seq2SeqPart(const Seq2SeqPartOptions& options)
+    : dropout_(options.dropout), embedding_(options.vocabulary, options.embedding) {
   register_module("embedding", embedding_);
-  if (options.cell == "gru") gru_ = register_module("rnn", torch::nn::GRU(recurrent<torch::nn::GRUOptions>(options)));
-  else if (options.cell == "lstm") lstm_ = register_module("rnn", torch::nn::LSTM(recurrent<torch::nn::LSTMOptions>(options)));
-  else throw ConfigError(cat("[models.Seq2Seq] cell must be gru or lstm; got '", escape_controls(options.cell), "'."));
+  if (options.cell == "gru")
+    gru_ = register_module("rnn", torch::nn::GRU(recurrent<torch::nn::GRUOptions>(options)));
+  else if (options.cell == "lstm")
+    lstm_ = register_module("rnn", torch::nn::LSTM(recurrent<torch::nn::LSTMOptions>(options)));
+  else
+    throw ConfigError(cat("[models.Seq2Seq] cell must be gru or lstm; got '", escape_controls(options.cell), "'."));
 }
 
 std::tuple<Tensor, Seq2SeqPart::State> Seq2SeqPart::run(const Tensor& tokens, const State& state) {
@@ -41,7 +48,8 @@ std::tuple<Tensor, Seq2SeqPart::State> Seq2SeqPart::run(const Tensor& tokens, co
 
 Seq2SeqPart::State Seq2SeqEncoder::forward(const Tensor& tokens) { return std::get<1>(run(tokens, {})); }
 
-Seq2SeqDecoder::Seq2SeqDecoder(const Seq2SeqPartOptions& options) : Seq2SeqPart(options), output_(options.hidden, options.vocabulary) {
+Seq2SeqDecoder::Seq2SeqDecoder(const Seq2SeqPartOptions& options)
+    : Seq2SeqPart(options), output_(options.hidden, options.vocabulary) {
   register_module("output", output_);
 }
 

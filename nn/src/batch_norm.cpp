@@ -15,7 +15,8 @@ namespace fulgur::nn {
 template <class Derived>
 BatchNormImplBase<Derived>::BatchNormImplBase(const BatchNormOptions& options_) : options(options_) {
   if (options.num_features() < 1)
-    throw ConfigError(cat("[nn.", Derived::kName, "] num_features must be at least 1; got ", options.num_features(), "."));
+    throw ConfigError(
+        cat("[nn.", Derived::kName, "] num_features must be at least 1; got ", options.num_features(), "."));
   BatchNormImplBase::reset();
 }
 
@@ -51,9 +52,11 @@ template <class Derived>
 void BatchNormImplBase<Derived>::check(const Tensor& input) const {
   const int64_t dims = input.dim(), channels = options.num_features();
   if (dims < Derived::kMinDims || dims > Derived::kMaxDims || input.size(1) != channels) {
-    const std::string wanted = Derived::kMinDims == Derived::kMaxDims ? cat(Derived::kMinDims) : cat(Derived::kMinDims, " or ", Derived::kMaxDims);
-    throw Error(cat("[nn.", Derived::kName, "] the input must have ", wanted, " dimensions with ", channels, " channels in dimension 1; got ",
-                    shape_text(input.sizes()), "."));
+    const std::string wanted = Derived::kMinDims == Derived::kMaxDims
+                                   ? cat(Derived::kMinDims)
+                                   : cat(Derived::kMinDims, " or ", Derived::kMaxDims);
+    throw Error(cat("[nn.", Derived::kName, "] the input must have ", wanted, " dimensions with ", channels,
+                    " channels in dimension 1; got ", shape_text(input.sizes()), "."));
   }
 }
 
@@ -68,8 +71,8 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
   const bool synced = collectives_ != nullptr && this->is_training();
   check(input);
   if (by_batch && !synced && input.numel() == options.num_features())
-    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ", shape_text(input.sizes()),
-                    ". Use larger batches, or drop_last for a last batch of one sample."));
+    throw Error(cat("[nn.", Derived::kName, "] training needs more than one value per channel; got ",
+                    shape_text(input.sizes()), ". Use larger batches, or drop_last for a last batch of one sample."));
   double factor = options.momentum().value_or(0.0);
   if (in_recompute()) {
     factor = 0;  // the batch is counted already
@@ -78,14 +81,17 @@ Tensor BatchNormImplBase<Derived>::forward(const Tensor& input) {
     if (!options.momentum()) factor = 1.0 / num_batches_tracked.template item<double>();
   }
   if (synced)
-    return sync_batch_norm(input, weight, bias, {collectives_, {running_mean, running_var, factor}, options.eps(), Derived::kName});
-  return at::batch_norm(input, weight, bias, running_mean, running_var, by_batch, factor, options.eps(), at::globalContext().userEnabledCuDNN());
+    return sync_batch_norm(input, weight, bias,
+                           {collectives_, {running_mean, running_var, factor}, options.eps(), Derived::kName});
+  return at::batch_norm(input, weight, bias, running_mean, running_var, by_batch, factor, options.eps(),
+                        at::globalContext().userEnabledCuDNN());
 }
 
 template <class Derived>
 void BatchNormImplBase<Derived>::pretty_print(std::ostream& stream) const {
-  stream << "fulgur::nn::" << Derived::kName << '(' << options.num_features() << ", eps=" << options.eps() << ", momentum="
-         << (options.momentum() ? format_double(*options.momentum()) : "None") << ", affine=" << (options.affine() ? "true" : "false")
+  stream << "fulgur::nn::" << Derived::kName << '(' << options.num_features() << ", eps=" << options.eps()
+         << ", momentum=" << (options.momentum() ? format_double(*options.momentum()) : "None")
+         << ", affine=" << (options.affine() ? "true" : "false")
          << ", track_running_stats=" << (options.track_running_stats() ? "true" : "false") << ')';
 }
 

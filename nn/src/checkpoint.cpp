@@ -35,10 +35,12 @@ detail::CheckpointRegion::CheckpointRegion(const CheckpointOptions& options, con
 
 detail::CheckpointRegion::~CheckpointRegion() { impl_->frame->complete(); }
 
-Tensor checkpoint_sequential(const torch::nn::Sequential& modules, int64_t segments, const Tensor& input, const CheckpointOptions& options) {
+Tensor checkpoint_sequential(const torch::nn::Sequential& modules, int64_t segments, const Tensor& input,
+                             const CheckpointOptions& options) {
   const auto count = static_cast<int64_t>(modules->size());
   if (segments < 1 || segments > count)
-    throw Error(cat("[nn.checkpoint_sequential] segments must be between 1 and the number of modules, ", count, "; got ", segments, "."));
+    throw Error(cat("[nn.checkpoint_sequential] segments must be between 1 and the number of modules, ", count,
+                    "; got ", segments, "."));
   const auto part = [list = modules.ptr()](int64_t begin, int64_t end) {
     return [list, begin, end](const Tensor& given) {
       Tensor x = given;

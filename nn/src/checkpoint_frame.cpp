@@ -13,7 +13,8 @@
 namespace fulgur::nn {
 namespace {
 
-constexpr const char* kRule = " The function must do the same each time: no state of its own that changes, no other mode or flags in backward.";
+constexpr const char* kRule =
+    " The function must do the same each time: no state of its own that changes, no other mode or flags in backward.";
 
 thread_local int recomputes = 0;
 
@@ -23,7 +24,8 @@ struct RecomputeIsDone {};
 std::vector<at::Device> devices_of(const std::vector<Tensor>& inputs) {
   std::vector<at::Device> devices;
   for (const Tensor& input : inputs)
-    if (input.defined() && std::find(devices.begin(), devices.end(), input.device()) == devices.end()) devices.push_back(input.device());
+    if (input.defined() && std::find(devices.begin(), devices.end(), input.device()) == devices.end())
+      devices.push_back(input.device());
   return devices;
 }
 
@@ -59,7 +61,8 @@ bool in_recompute() { return recomputes > 0; }
 RecomputeMark::RecomputeMark(bool recomputing) : recomputing_(recomputing) { recomputes += recomputing_; }
 RecomputeMark::~RecomputeMark() { recomputes -= recomputing_; }
 
-CheckpointFrame::CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs, detail::CheckpointRegion::Run run)
+CheckpointFrame::CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs,
+                                 detail::CheckpointRegion::Run run)
     : options_(options), run_(std::move(run)), devices_(devices_of(inputs)), autocast_(devices_) {
   if (options.preserve_rng_state) generators_.emplace(devices_);
   // Saved as an operation would save them: a checkpoint around this one drops them, and they are checked for changes.
@@ -94,11 +97,13 @@ void CheckpointFrame::compare(size_t index, const Kind& found) {
   const Kind& known = kinds_[index];
   if (!difference_.empty()) return;
   if (found.shape != known.shape || found.dtype != known.dtype || found.device != known.device)
-    difference_ = cat("[nn.checkpoint] the recompute must save the same tensors as forward; number ", index, " of ", kinds_.size(), " was ",
-                      text(known), " in forward and is ", text(found), " in the recompute.", kRule);
+    difference_ =
+        cat("[nn.checkpoint] the recompute must save the same tensors as forward; number ", index, " of ",
+            kinds_.size(), " was ", text(known), " in forward and is ", text(found), " in the recompute.", kRule);
   else if (known.version && found.version && *known.version != *found.version)
-    difference_ = cat("[nn.checkpoint] a parameter must not change between forward and backward; tensor number ", index, " of ", kinds_.size(),
-                      ", ", text(known), ", was changed in place. Call backward before the optimizer's step.");
+    difference_ =
+        cat("[nn.checkpoint] a parameter must not change between forward and backward; tensor number ", index, " of ",
+            kinds_.size(), ", ", text(known), ", was changed in place. Call backward before the optimizer's step.");
 }
 
 void CheckpointFrame::keep(const Tensor& tensor) {
@@ -107,7 +112,8 @@ void CheckpointFrame::keep(const Tensor& tensor) {
   if (options_.determinism_check) compare(index, kind_of(tensor));
   // Detached from the recomputed graph, which could else own itself; the version is still that of `tensor`.
   if (const auto holder = holders_[index].lock())
-    holder->values.insert_or_assign(pass_, Holder::Value{tensor.requires_grad() ? tensor.detach() : tensor, tensor._version()});
+    holder->values.insert_or_assign(
+        pass_, Holder::Value{tensor.requires_grad() ? tensor.detach() : tensor, tensor._version()});
   if (saved_ == holders_.size() && (options_.early_stop || !complete_)) throw RecomputeIsDone();
 }
 
@@ -128,12 +134,16 @@ void CheckpointFrame::run_again() {
 void CheckpointFrame::check() const {
   // A function that does a backward of its own meets its frame before all is saved.
   if (complete_ && saved_ != holders_.size())
-    throw Error(cat("[nn.checkpoint] the recompute must save as many tensors as forward, ", holders_.size(), "; it saved ", saved_, ".", kRule));
+    throw Error(cat("[nn.checkpoint] the recompute must save as many tensors as forward, ", holders_.size(),
+                    "; it saved ", saved_, ".", kRule));
   if (!difference_.empty()) throw Error(difference_);
 }
 
 void CheckpointFrame::recompute() {
-  if (recomputing_) throw Error("[nn.checkpoint] the function must not need its own saved tensors to compute them again; its recompute came back to itself.");
+  if (recomputing_)
+    throw Error(
+        "[nn.checkpoint] the function must not need its own saved tensors to compute them again; its recompute came "
+        "back to itself.");
   recomputing_ = true;
   saved_ = 0;
   difference_.clear();
@@ -168,14 +178,17 @@ Tensor CheckpointFrame::take(Holder& holder) {
       });
     found = holder.values.find(pass);
     if (found == holder.values.end())
-      throw Error(cat("[nn.checkpoint] the recompute must save what forward did; it did not come to a tensor that backward needs.", kRule));
+      throw Error(cat(
+          "[nn.checkpoint] the recompute must save what forward did; it did not come to a tensor that backward needs.",
+          kRule));
   }
   const Holder::Value value = std::move(found->second);
   holder.values.erase(found);
   if (pass == -1) forget(pass);
   if (value.tensor._version() != value.version)
-    throw Error(cat("[nn.checkpoint] a tensor that backward needs must not be changed in place; ", text(kind_of(value.tensor)), " is at version ",
-                    value.tensor._version(), ", expected ", value.version, ". Use the operation that is not in place."));
+    throw Error(cat("[nn.checkpoint] a tensor that backward needs must not be changed in place; ",
+                    text(kind_of(value.tensor)), " is at version ", value.tensor._version(), ", expected ",
+                    value.version, ". Use the operation that is not in place."));
   return value.tensor;
 }
 

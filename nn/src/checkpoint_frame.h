@@ -36,11 +36,12 @@ struct Holder {
 };
 
 /// One checkpointed call: what it needs to run again, and the places of what it saved. As in Python's
-/// torch/utils/checkpoint.py a pass of backward recomputes all places that are alive when it finds one empty, and takes each
-/// value out as it uses it. Hooks in the graph share the frame; device threads may come at the same time.
+/// torch/utils/checkpoint.py a pass of backward recomputes all places that are alive when it finds one empty, and takes
+/// each value out as it uses it. Hooks in the graph share the frame; device threads may come at the same time.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
-  CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs, detail::CheckpointRegion::Run run);
+  CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs,
+                  detail::CheckpointRegion::Run run);
 
   /// Forward saves `tensor`: notes what it is and gives the place of its value.
   std::shared_ptr<Holder> drop(const Tensor& tensor);

@@ -40,7 +40,9 @@ std::string place_text(const Tensor& tensor, int64_t index) {
 std::vector<Tensor> copies_of(const std::vector<Tensor>& inputs) {
   std::vector<Tensor> copies;
   for (const Tensor& input : inputs)
-    copies.push_back(input.defined() ? input.detach().clone(at::MemoryFormat::Preserve).requires_grad_(input.requires_grad()) : input);
+    copies.push_back(input.defined()
+                         ? input.detach().clone(at::MemoryFormat::Preserve).requires_grad_(input.requires_grad())
+                         : input);
   return copies;
 }
 
@@ -49,16 +51,20 @@ std::vector<size_t> differentiable(const std::vector<Tensor>& inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
     if (inputs[i].scalar_type() != at::kDouble)
-      throw ConfigError(cat("[nn.gradcheck] an input that requires a gradient must be Double, or rounding hides the difference; input ", i, " is ",
-                            c10::toString(inputs[i].scalar_type()), ". Convert it with to(at::kDouble)."));
+      throw ConfigError(cat(
+          "[nn.gradcheck] an input that requires a gradient must be Double, or rounding hides the difference; input ",
+          i, " is ", c10::toString(inputs[i].scalar_type()), ". Convert it with to(at::kDouble)."));
     indices.push_back(i);
   }
-  if (indices.empty()) throw ConfigError("[nn.gradcheck] at least one input must require a gradient; none does. Call requires_grad_() on it.");
+  if (indices.empty())
+    throw ConfigError(
+        "[nn.gradcheck] at least one input must require a gradient; none does. Call requires_grad_() on it.");
   return indices;
 }
 
 std::vector<Tensor> gradients(const Tensor& output, const std::vector<Tensor>& inputs, const Tensor& of_output) {
-  auto found = torch::autograd::grad({output}, inputs, {of_output}, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  auto found = torch::autograd::grad({output}, inputs, {of_output}, /*retain_graph=*/true, /*create_graph=*/false,
+                                     /*allow_unused=*/true);
   for (size_t i = 0; i < found.size(); ++i)
     if (!found[i].defined()) found[i] = at::zeros_like(inputs[i]);
   return found;
@@ -82,7 +88,8 @@ class Check {
       for (size_t k = 0; k < indices_.size(); ++k) compare(o, k, analytical[k], by_differences(o, k));
       zeros_give_zeros(o);
     }
-    if (!any) throw Error("[nn.gradcheck] at least one output must depend on an input that requires a gradient; none does.");
+    if (!any)
+      throw Error("[nn.gradcheck] at least one output must depend on an input that requires a gradient; none does.");
   }
 
  private:
@@ -99,8 +106,8 @@ class Check {
         jacobians[k].select(0, row).copy_(found[k].reshape(-1));
         const double apart = (found[k] - again[k]).abs().sum().item<double>();
         if (!(apart <= options_.nondet_tol))
-          throw Error(cat("[nn.gradcheck] two backward passes must agree within nondet_tol = ", options_.nondet_tol, "; for output ", o, " and input ",
-                          indices_[k], " they are ", apart, " apart."));
+          throw Error(cat("[nn.gradcheck] two backward passes must agree within nondet_tol = ", options_.nondet_tol,
+                          "; for output ", o, " and input ", indices_[k], " they are ", apart, " apart."));
       }
     }
     return jacobians;
@@ -136,18 +143,20 @@ class Check {
     }
     if (worst < 0) return;
     const int64_t columns = wanted_[k].numel();
-    throw Error(cat("[nn.gradcheck] the backward must give what differences do (atol ", options_.atol, ", rtol ", options_.rtol, "); for output ", o,
-                    " and input ", indices_[k], " the Jacobians differ most, by ", worst_difference, ", at value ",
-                    place_text(outputs_[o], worst / columns), " of the output and ", place_text(wanted_[k], worst % columns),
-                    " of the input: analytical ", a[worst], ", numerical ", n[worst], ". The backward is wrong there, or the function is not smooth."));
+    throw Error(cat("[nn.gradcheck] the backward must give what differences do (atol ", options_.atol, ", rtol ",
+                    options_.rtol, "); for output ", o, " and input ", indices_[k], " the Jacobians differ most, by ",
+                    worst_difference, ", at value ", place_text(outputs_[o], worst / columns), " of the output and ",
+                    place_text(wanted_[k], worst % columns), " of the input: analytical ", a[worst], ", numerical ",
+                    n[worst], ". The backward is wrong there, or the function is not smooth."));
   }
 
   void zeros_give_zeros(size_t o) const {
     const auto found = gradients(outputs_[o], wanted_, at::zeros_like(outputs_[o]));
     for (size_t k = 0; k < found.size(); ++k)
       if (found[k].count_nonzero().item<int64_t>() != 0)
-        throw Error(cat("[nn.gradcheck] the backward must be multiplied by the gradient of the output; zeros for output ", o,
-                        " give other values for input ", indices_[k], "."));
+        throw Error(
+            cat("[nn.gradcheck] the backward must be multiplied by the gradient of the output; zeros for output ", o,
+                " give other values for input ", indices_[k], "."));
   }
 
   const TensorFunction& function_;
@@ -181,7 +190,8 @@ void gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& in
     std::vector<Tensor> wanted, from, of_outputs(end, given.end());
     for (const size_t i : indices) wanted.push_back(given[i]);
     for (const size_t o : outputs) from.push_back(results[o]);
-    return torch::autograd::grad(from, wanted, of_outputs, /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+    return torch::autograd::grad(from, wanted, of_outputs, /*retain_graph=*/true, /*create_graph=*/true,
+                                 /*allow_unused=*/true);
   };
   gradcheck(TensorFunction(first_derivative), all, options);
 }

@@ -16,7 +16,10 @@ Tensor in_format_of(const Tensor& weight, const Tensor& input, Normalise&& norma
 
 }  // namespace
 
-LayerNormImpl::LayerNormImpl(LayerNormOptions options_, bool with_bias) : options(std::move(options_)), with_bias_(with_bias) { LayerNormImpl::reset(); }
+LayerNormImpl::LayerNormImpl(LayerNormOptions options_, bool with_bias)
+    : options(std::move(options_)), with_bias_(with_bias) {
+  LayerNormImpl::reset();
+}
 
 void LayerNormImpl::reset() {
   if (options.elementwise_affine()) {
@@ -36,12 +39,14 @@ void LayerNormImpl::reset_parameters() {
 }
 
 Tensor LayerNormImpl::forward(const Tensor& input) {
-  return in_format_of(weight, input, [&](const Tensor& x) { return at::layer_norm(x, options.normalized_shape(), weight, bias, options.eps()); });
+  return in_format_of(weight, input, [&](const Tensor& x) {
+    return at::layer_norm(x, options.normalized_shape(), weight, bias, options.eps());
+  });
 }
 
 void LayerNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "fulgur::nn::LayerNorm(" << at::IntArrayRef(options.normalized_shape()) << ", eps=" << options.eps() << ", elementwise_affine=" << std::boolalpha
-         << options.elementwise_affine() << ")";
+  stream << "fulgur::nn::LayerNorm(" << at::IntArrayRef(options.normalized_shape()) << ", eps=" << options.eps()
+         << ", elementwise_affine=" << std::boolalpha << options.elementwise_affine() << ")";
 }
 
 GroupNormImpl::GroupNormImpl(const GroupNormOptions& options_) : options(options_) { GroupNormImpl::reset(); }
@@ -64,12 +69,14 @@ void GroupNormImpl::reset_parameters() {
 }
 
 Tensor GroupNormImpl::forward(const Tensor& input) {
-  return in_format_of(weight, input, [&](const Tensor& x) { return at::group_norm(x, options.num_groups(), weight, bias, options.eps()); });
+  return in_format_of(weight, input, [&](const Tensor& x) {
+    return at::group_norm(x, options.num_groups(), weight, bias, options.eps());
+  });
 }
 
 void GroupNormImpl::pretty_print(std::ostream& stream) const {
-  stream << "fulgur::nn::GroupNorm(" << options.num_groups() << ", " << options.num_channels() << ", eps=" << options.eps() << ", affine=" << std::boolalpha
-         << options.affine() << ")";
+  stream << "fulgur::nn::GroupNorm(" << options.num_groups() << ", " << options.num_channels()
+         << ", eps=" << options.eps() << ", affine=" << std::boolalpha << options.affine() << ")";
 }
 
 }  // namespace fulgur::nn

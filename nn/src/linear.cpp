@@ -12,8 +12,10 @@ LinearImpl::LinearImpl(const LinearOptions& options_) : options(options_) { Line
 
 void LinearImpl::reset() {
   weight = register_parameter("weight", at::empty({options.out_features(), options.in_features()}));
-  if (options.bias()) bias = register_parameter("bias", at::empty({options.out_features()}));
-  else bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
+  if (options.bias())
+    bias = register_parameter("bias", at::empty({options.out_features()}));
+  else
+    bias = register_parameter("bias", Tensor(), /*requires_grad=*/false);
   reset_parameters();
 }
 
@@ -29,7 +31,8 @@ void LinearImpl::reset_parameters() {
 Tensor LinearImpl::forward(const Tensor& input) { return at::linear(input, weight, bias); }
 
 void LinearImpl::pretty_print(std::ostream& stream) const {
-  stream << "fulgur::nn::Linear(in_features=" << options.in_features() << ", out_features=" << options.out_features() << ", bias=" << std::boolalpha << options.bias() << ")";
+  stream << "fulgur::nn::Linear(in_features=" << options.in_features() << ", out_features=" << options.out_features()
+         << ", bias=" << std::boolalpha << options.bias() << ")";
 }
 
 }  // namespace fulgur::nn

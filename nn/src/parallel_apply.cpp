@@ -97,11 +97,13 @@ std::vector<Worker*> take_workers(size_t count) {
   return workers;
 }
 
-// What at::ThreadLocalState leaves out of the caller's autocast. The cache of casts is the process's: within a region of the
-// caller's it is the caller who clears it, not a worker at the end of a region of its own.
+// What at::ThreadLocalState leaves out of the caller's autocast. The cache of casts is the process's: within a region
+// of the caller's it is the caller who clears it, not a worker at the end of a region of its own.
 class AutocastOfCaller {
  public:
-  AutocastOfCaller() : cache_(autocast::is_autocast_cache_enabled()), inside_(autocast::increment_nesting() > 1) { autocast::decrement_nesting(); }
+  AutocastOfCaller() : cache_(autocast::is_autocast_cache_enabled()), inside_(autocast::increment_nesting() > 1) {
+    autocast::decrement_nesting();
+  }
   template <class Work>
   void apply(const Work& work) const {
     const bool before = autocast::is_autocast_cache_enabled();

@@ -39,11 +39,14 @@ Tensor move_tensor(const Tensor& tensor, at::Device device) {
 }
 
 void throw_empty_placed() {
-  throw Error("[nn.Placed] it must hold a module; it is empty. Assign it what nn::register_placed returns, in the constructor, setup or configure_model.");
+  throw Error(
+      "[nn.Placed] it must hold a module; it is empty. Assign it what nn::register_placed returns, in the constructor, "
+      "setup or configure_model.");
 }
 
 void throw_not_shareable(const PlacedModule& placed) {
-  throw Error(cat("[nn.Placed] '", placed.name(), "' computes on ", placed.devices().size(), " devices, so its forward must take arguments by value or const reference; "
+  throw Error(cat("[nn.Placed] '", placed.name(), "' computes on ", placed.devices().size(),
+                  " devices, so its forward must take arguments by value or const reference; "
                   "it changes or takes over one. Return what it changes, or place the module on one device."));
 }
 
@@ -54,12 +57,17 @@ InputCheck::InputCheck(const PlacedModule& placed) : placed_(placed) {
 void InputCheck::look(const Tensor& tensor, size_t argument) const {
   if (!device_ || !tensor.defined() || tensor.device() == *device_) return;
   const torch::nn::Module& module = *placed_.module();
-  throw Error(cat("[nn.Placed] inputs of '", placed_.name(), "' must be where it is, since it was placed by hand; argument ", argument, " is on ", tensor.device().str(),
-                  ", parameter '", placed_.name(), ".", name_of(module, first_parameter(module)), "' on ", device_->str(),
-                  ". Move the argument to there before the call, or leave the placing to the strategy (placement: {", placed_.name(), ": …})."));
+  throw Error(cat("[nn.Placed] inputs of '", placed_.name(),
+                  "' must be where it is, since it was placed by hand; argument ", argument, " is on ",
+                  tensor.device().str(), ", parameter '", placed_.name(), ".", name_of(module, first_parameter(module)),
+                  "' on ", device_->str(),
+                  ". Move the argument to there before the call, or leave the placing to the strategy (placement: {",
+                  placed_.name(), ": …})."));
 }
 
-std::string GroupCall::where() const { return cat("[nn.Placed] '", placed_.name(), "' computes on ", placed_.devices().size(), " devices, "); }
+std::string GroupCall::where() const {
+  return cat("[nn.Placed] '", placed_.name(), "' computes on ", placed_.devices().size(), " devices, ");
+}
 
 void GroupCall::look(const Tensor& tensor, size_t argument) {
   if (!tensor.defined() || tensor.dim() == 0) return;
@@ -68,17 +76,21 @@ void GroupCall::look(const Tensor& tensor, size_t argument) {
     first_argument_ = argument;
   }
   if (tensor.size(0) == *samples_) return;
-  throw Error(cat(where(), "so all tensors among its arguments must have one number of samples in dimension 0; argument ", first_argument_, " has ", *samples_,
-                  ", argument ", argument, " has ", tensor.size(0), " (shape ", shape_text(tensor.sizes()),
-                  "). Give what is no batch as a buffer of the module, or as a number."));
+  throw Error(cat(where(),
+                  "so all tensors among its arguments must have one number of samples in dimension 0; argument ",
+                  first_argument_, " has ", *samples_, ", argument ", argument, " has ", tensor.size(0), " (shape ",
+                  shape_text(tensor.sizes()), "). Give what is no batch as a buffer of the module, or as a number."));
 }
 
 size_t GroupCall::parts() const {
-  return static_cast<size_t>(std::clamp<int64_t>(samples_.value_or(1), 1, static_cast<int64_t>(placed_.devices().size())));
+  return static_cast<size_t>(
+      std::clamp<int64_t>(samples_.value_or(1), 1, static_cast<int64_t>(placed_.devices().size())));
 }
 
 // A batch without samples is one part.
-std::vector<int64_t> GroupCall::sizes() const { return samples_.value_or(0) > 0 ? even_parts(*samples_, static_cast<int64_t>(parts())) : std::vector<int64_t>{0}; }
+std::vector<int64_t> GroupCall::sizes() const {
+  return samples_.value_or(0) > 0 ? even_parts(*samples_, static_cast<int64_t>(parts())) : std::vector<int64_t>{0};
+}
 
 Tensor GroupCall::part(const Tensor& tensor, size_t part) {
   const at::Device device = placed_.devices()[part];
@@ -111,14 +123,17 @@ Tensor GroupCall::join(const std::vector<Tensor>& rows) const {
     if (part.defined() != rows[0].defined()) throw_unlike_results();
     if (!part.defined()) continue;
     if (part.dim() == 0)
-      throw Error(cat(where(), "so its results must have a row for each sample; one has no dimension (a mean or a sum?). Return a row per sample, and take the mean of "
-                               "what the call returns."));
+      throw Error(cat(where(),
+                      "so its results must have a row for each sample; one has no dimension (a mean or a sum?). Return "
+                      "a row per sample, and take the mean of "
+                      "what the call returns."));
     // Rows that do not follow the samples would be joined in a wrong order: a state of (layers, N, H).
     if (samples_ && samples[i] > 0) {
       if (per_sample < 0) per_sample = part.size(0) / samples[i];
       if (part.size(0) != per_sample * samples[i])
-        throw Error(cat(where(), "so its results must have their samples in dimension 0, with as many rows for each; for ", samples[i], " samples one has shape ",
-                        shape_text(part.sizes()), ". Return it transposed."));
+        throw Error(cat(where(),
+                        "so its results must have their samples in dimension 0, with as many rows for each; for ",
+                        samples[i], " samples one has shape ", shape_text(part.sizes()), ". Return it transposed."));
     }
     here.push_back(move_tensor(part, placed_.devices()[0]));
   }
@@ -127,7 +142,9 @@ Tensor GroupCall::join(const std::vector<Tensor>& rows) const {
 }
 
 void GroupCall::throw_unlike_results() const {
-  throw Error(cat(where(), "so its results must be alike for each part of a batch; one part has more tensors than another. Return the same whatever the samples are."));
+  throw Error(cat(where(),
+                  "so its results must be alike for each part of a batch; one part has more tensors than another. "
+                  "Return the same whatever the samples are."));
 }
 
 }  // namespace fulgur::nn::detail

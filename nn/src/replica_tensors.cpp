@@ -33,20 +33,23 @@ std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   std::vector<NamedParameter> all;
   std::unordered_set<const void*> seen;
   for (const auto& buffer : module.named_buffers())
-    if (!buffer.value().defined() || seen.insert(buffer.value().unsafeGetTensorImpl()).second) all.push_back({buffer.key(), buffer.value()});
+    if (!buffer.value().defined() || seen.insert(buffer.value().unsafeGetTensorImpl()).second)
+      all.push_back({buffer.key(), buffer.value()});
   return all;
 }
 
 // Those below the module itself.
 std::vector<NamedLayer> layers_of(const torch::nn::Module& module) {
   std::vector<NamedLayer> all;
-  for (const auto& layer : module.named_modules("", /*include_self=*/false)) all.push_back({layer.key(), layer.value().get()});
+  for (const auto& layer : module.named_modules("", /*include_self=*/false))
+    all.push_back({layer.key(), layer.value().get()});
   return all;
 }
 
 std::string described(const NamedParameter& named) {
   const Tensor& value = named.value;
-  return cat("'", named.name, "' ", value.defined() ? cat(shape_text(value.sizes()), " ", c10::toString(value.scalar_type())) : "undefined");
+  return cat("'", named.name, "' ",
+             value.defined() ? cat(shape_text(value.sizes()), " ", c10::toString(value.scalar_type())) : "undefined");
 }
 std::string described(const NamedLayer& named) { return cat("'", named.name, "'"); }
 
@@ -64,13 +67,15 @@ void check_same(const char* what, const std::vector<Named>& source, const std::v
     differences.resize(5);
     differences.emplace_back("…");
   }
-  throw ConfigError(cat("[nn.ReplicaTensors] a replica must have the module's ", what, "; ", count, " differ: ", join(differences),
+  throw ConfigError(cat("[nn.ReplicaTensors] a replica must have the module's ", what, "; ", count,
+                        " differ: ", join(differences),
                         ". Make every layer in the constructor, setup or configure_model, from the options alone."));
 }
 
 // What `list` finds in each replica, which is to be the same as in the source.
 template <class List, class Named>
-std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* what, List list, const std::vector<Named>& mine) {
+std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* what, List list,
+                                        const std::vector<Named>& mine) {
   std::vector<std::vector<Named>> theirs;
   for (const auto& replica : replicas) {
     theirs.push_back(list(*replica));
@@ -80,10 +85,13 @@ std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* wh
 }
 
 // What changes a tensor counts its version up, or gives it other memory. -1: it has none (inference tensors).
-int64_t version_of(const Tensor& tensor) { return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version()); }
+int64_t version_of(const Tensor& tensor) {
+  return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
+}
 
 int64_t bytes_of(const Tensor& tensor) {
-  return static_cast<int64_t>(tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes() : tensor.nbytes());
+  return static_cast<int64_t>(tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes()
+                                                 : tensor.nbytes());
 }
 
 // The most that is copied in one piece: it is memory beside the tensors.
@@ -204,7 +212,9 @@ ReplicaTensors::ReplicaTensors(const torch::nn::Module& source, const Replicas& 
 
 int64_t ReplicaTensors::copy_values(bool all) {
   const at::NoGradGuard no_grad;
-  const bool trained = std::exchange(trained_, std::any_of(layers_.begin(), layers_.end(), [](const FollowedLayer& layer) { return layer.source->is_training(); }));
+  const bool trained =
+      std::exchange(trained_, std::any_of(layers_.begin(), layers_.end(),
+                                          [](const FollowedLayer& layer) { return layer.source->is_training(); }));
   int64_t bytes = 0;
   const auto copy_list = [&](std::vector<Followed>& list, bool versions_lie) {
     // By what they lack, so that replicas that lack the same get it from one flat.
@@ -246,7 +256,8 @@ int64_t ReplicaTensors::copy_values(bool all) {
   copy_list(buffers_, trained);
   for (Followed& followed : parameters_)
     for (Tensor& copy : followed.copies)
-      if (copy.requires_grad() != followed.source.requires_grad()) copy.set_requires_grad(followed.source.requires_grad());
+      if (copy.requires_grad() != followed.source.requires_grad())
+        copy.set_requires_grad(followed.source.requires_grad());
   // `train` sets all that is below, too: from the outermost, one that a user has set apart comes later.
   for (const FollowedLayer& layer : layers_)
     for (torch::nn::Module* copy : layer.copies)

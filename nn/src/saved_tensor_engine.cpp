@@ -28,24 +28,30 @@ class SavedTensorEngine final : public Engine {
     return innermost ? innermost->hooks() : nullptr;
   }
 
-  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots, const torch::autograd::variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs, bool keep_graph,
+                                         bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     if (served_.load(std::memory_order_acquire) != accelerator_count()) serve_new_devices();
     return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
  private:
-  // LibTorch starts a thread for each device at the first backward of the process, and a backward on a device that came later
-  // dies in an assertion. CUDA's devices come with a library that is loaded when a run asks for it: they get their threads here.
+  // LibTorch starts a thread for each device at the first backward of the process, and a backward on a device that came
+  // later dies in an assertion. CUDA's devices come with a library that is loaded when a run asks for it: they get
+  // their threads here.
   void serve_new_devices() {
     const std::lock_guard<std::mutex> lock(serving_);
     const int64_t accelerators = accelerator_count();
     initialize_device_threads_pool();
     const size_t before = device_ready_queues_.size(), devices = std::max(most_devices(), before);
-    for (size_t device = before; device < devices; ++device) device_ready_queues_.push_back(std::make_shared<torch::autograd::ReadyQueue>());
+    for (size_t device = before; device < devices; ++device)
+      device_ready_queues_.push_back(std::make_shared<torch::autograd::ReadyQueue>());
     const NoSignals no_signals;
     for (size_t device = before; device < devices; ++device)
-      std::thread([this, device, queue = device_ready_queues_[device]] { thread_init(static_cast<int>(device), queue); }).detach();
+      std::thread([this, device, queue = device_ready_queues_[device]] {
+        thread_init(static_cast<int>(device), queue);
+      }).detach();
     served_.store(accelerators, std::memory_order_release);
   }
 
@@ -54,7 +60,8 @@ class SavedTensorEngine final : public Engine {
     size_t most = 0;
     for (const auto& registered : c10::impl::device_guard_impl_registry) {
       const auto* const impl = registered.load();
-      if (impl == nullptr || impl->type() == at::kCPU || impl->type() == at::kMeta || impl->type() == at::kLazy) continue;
+      if (impl == nullptr || impl->type() == at::kCPU || impl->type() == at::kMeta || impl->type() == at::kLazy)
+        continue;
       most = std::max(most, static_cast<size_t>(std::max<int>(impl->deviceCount(), 0)));
     }
     return most;
@@ -81,7 +88,8 @@ Engine& saved_tensor_engine() {
 SaveScope::SaveScope() {
   if (&Engine::get_default_engine() != &saved_tensor_engine())
     throw Error(
-        "[nn.checkpoint] the autograd engine of this process must be Fulgur's; another one is installed. Activation checkpointing and "
+        "[nn.checkpoint] the autograd engine of this process must be Fulgur's; another one is installed. Activation "
+        "checkpointing and "
         "hooks of saved tensors do not work beside Python's torch.");
   outer_ = std::exchange(innermost, this);
 }

@@ -6,9 +6,9 @@
 
 namespace fulgur::nn {
 
-/// Decides, while it lives, how tensors are kept that operations on this thread save for backward; the innermost counts.
-/// Python keeps such hooks in its own engine, so LibTorch has an engine of ours, which asks for them. Made and destroyed on
-/// one thread, in turn.
+/// Decides, while it lives, how tensors are kept that operations on this thread save for backward; the innermost
+/// counts. Python keeps such hooks in its own engine, so LibTorch has an engine of ours, which asks for them. Made and
+/// destroyed on one thread, in turn.
 class SaveScope {
  public:
   /// Throws an Error where an engine of someone else is in use: Python's, in a process with `import torch`.

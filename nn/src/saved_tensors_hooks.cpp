@@ -24,12 +24,16 @@ class UserHooks final : public torch::autograd::SavedVariableHooks {
 }  // namespace
 
 struct SavedTensorsHooks::Impl final : SaveScope {
-  Impl(Pack pack, Unpack unpack) : functions(std::make_shared<const Functions>(Functions{std::move(pack), std::move(unpack)})) {}
-  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override { return std::make_unique<UserHooks>(functions); }
+  Impl(Pack pack, Unpack unpack)
+      : functions(std::make_shared<const Functions>(Functions{std::move(pack), std::move(unpack)})) {}
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() override {
+    return std::make_unique<UserHooks>(functions);
+  }
   std::shared_ptr<const Functions> functions;
 };
 
-SavedTensorsHooks::SavedTensorsHooks(Pack pack, Unpack unpack) : impl_(std::make_unique<Impl>(std::move(pack), std::move(unpack))) {}
+SavedTensorsHooks::SavedTensorsHooks(Pack pack, Unpack unpack)
+    : impl_(std::make_unique<Impl>(std::move(pack), std::move(unpack))) {}
 SavedTensorsHooks::~SavedTensorsHooks() = default;
 
 }  // namespace fulgur::nn

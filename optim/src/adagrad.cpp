@@ -18,13 +18,17 @@ void Adagrad::Options::fields(Fields& f) {
 
 void Adagrad::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   const auto step = [&](const auto& lr) {
-    at::_fused_adagrad_(b.params, b.grads, b.state[0], b.steps, lr, options_.lr_decay, *weight_decay(*b.group), options_.eps, options_.maximize,
+    at::_fused_adagrad_(b.params, b.grads, b.state[0], b.steps, lr, options_.lr_decay, *weight_decay(*b.group),
+                        options_.eps, options_.maximize,
                         /*grad_scale=*/std::nullopt, found_inf);
   };
-  if (b.lr.defined()) step(b.lr);
-  else step(b.group->lr);
+  if (b.lr.defined())
+    step(b.lr);
+  else
+    step(b.group->lr);
 }
 
-[[maybe_unused]] static const bool registered_adagrad = Registry<Optimizer>::add<Adagrad>("Adagrad", "Adagrad on ATen's fused kernel (Duchi, Hazan and Singer 2011).");
+[[maybe_unused]] static const bool registered_adagrad =
+    Registry<Optimizer>::add<Adagrad>("Adagrad", "Adagrad on ATen's fused kernel (Duchi, Hazan and Singer 2011).");
 
 }  // namespace fulgur

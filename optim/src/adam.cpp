@@ -86,7 +86,8 @@ void AdamW::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   }
 }
 
-[[maybe_unused]] static const bool registered_adam = Registry<Optimizer>::add<Adam>("Adam", "Adam on ATen's fused kernel (Kingma and Ba 2015).");
+[[maybe_unused]] static const bool registered_adam =
+    Registry<Optimizer>::add<Adam>("Adam", "Adam on ATen's fused kernel (Kingma and Ba 2015).");
 [[maybe_unused]] static const bool registered_adamw =
     Registry<Optimizer>::add<AdamW>("AdamW", "AdamW on ATen's fused kernel (Loshchilov and Hutter 2019).");
 

@@ -5,8 +5,8 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "schedule_units.h"
 #include "schedule_keys.h"
+#include "schedule_units.h"
 
 namespace fulgur {
 namespace {
@@ -39,7 +39,8 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
   whole.at("steps").as_int();
   const auto& saved = whole.at("parts").as_list();
   if (saved.size() != parts.size())
-    throw CheckpointError(cat("[optim.", name, ".load_state] the checkpoint has ", saved.size(), " schedules, the run has ", parts.size(), "."));
+    throw CheckpointError(cat("[optim.", name, ".load_state] the checkpoint has ", saved.size(),
+                              " schedules, the run has ", parts.size(), "."));
   const StateTree before = state_of(parts);
   try {
     for (size_t i = 0; i < parts.size(); ++i) parts[i]->load_state(saved[i]);
@@ -53,7 +54,9 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
 
 void WarmupLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(length, "length", "The warm-up: a number of steps of the schedule, or an interval.").required().units(kScheduleUnits);
+  f(length, "length", "The warm-up: a number of steps of the schedule, or an interval.")
+      .required()
+      .units(kScheduleUnits);
   f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
   f(kind, "kind", "How the rate rises.").one_of({"linear", "exponential", "constant"});
   f(after, "after", "The schedule after the warm-up; null: a constant rate.");
@@ -61,9 +64,11 @@ void WarmupLR::Options::fields(Fields& f) {
 
 WarmupLR::WarmupLR(Options options) : WarmupLR(options, options.after ? options.after.create() : nullptr) {}
 
-WarmupLR::WarmupLR(Options options, std::shared_ptr<LrScheduler> after) : options_(std::move(options)), after_(std::move(after)) {
+WarmupLR::WarmupLR(Options options, std::shared_ptr<LrScheduler> after)
+    : options_(std::move(options)), after_(std::move(after)) {
   if (options_.kind == "exponential" && options_.start_factor == 0)
-    throw ConfigError("[optim.WarmupLR] an exponential warm-up cannot start at 0. Set start_factor above 0, or kind: linear.");
+    throw ConfigError(
+        "[optim.WarmupLR] an exponential warm-up cannot start at 0. Set start_factor above 0, or kind: linear.");
 }
 
 int64_t WarmupLR::length() const { return steps_of(options_.length, "WarmupLR.length"); }
@@ -108,7 +113,8 @@ void WarmupLR::load_state(const StateTree& state) {
 void SequentialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules, in their order.").required().min_items(1);
-  f(milestones, "milestones", "Where the second and each next one begins: numbers of steps, or intervals.").units(kScheduleUnits);
+  f(milestones, "milestones", "Where the second and each next one begins: numbers of steps, or intervals.")
+      .units(kScheduleUnits);
 }
 
 struct SequentialLR::Place {
@@ -118,10 +124,12 @@ struct SequentialLR::Place {
 
 SequentialLR::SequentialLR(Options options) : SequentialLR(create(options.schedulers), std::move(options.milestones)) {}
 
-SequentialLR::SequentialLR(Parts parts, std::vector<Length> milestones) : parts_(std::move(parts)), milestones_(std::move(milestones)) {
+SequentialLR::SequentialLR(Parts parts, std::vector<Length> milestones)
+    : parts_(std::move(parts)), milestones_(std::move(milestones)) {
   check_parts(parts_, "SequentialLR");
   if (milestones_.size() + 1 != parts_.size())
-    throw ConfigError(cat("[optim.SequentialLR] ", parts_.size(), " schedules need ", parts_.size() - 1, " milestones; got ", milestones_.size(), "."));
+    throw ConfigError(cat("[optim.SequentialLR] ", parts_.size(), " schedules need ", parts_.size() - 1,
+                          " milestones; got ", milestones_.size(), "."));
 }
 
 void SequentialLR::on_attach(const Optimizer& optimizer) {
@@ -131,7 +139,9 @@ void SequentialLR::on_attach(const Optimizer& optimizer) {
     if (i < milestones_.size()) {
       end = steps_of(milestones_[i], "SequentialLR.milestones");
       if (*end <= begin)
-        throw ConfigError(cat("[optim.SequentialLR] each milestone must lie after the one before, the first after 0; milestone ", i, " is at step ", *end, "."));
+        throw ConfigError(
+            cat("[optim.SequentialLR] each milestone must lie after the one before, the first after 0; milestone ", i,
+                " is at step ", *end, "."));
     }
     adopt(*parts_[i], optimizer, end ? std::optional(std::max<int64_t>(*end - begin, 1)) : std::nullopt);
     if (end) begin = *end;

@@ -5,8 +5,8 @@
 #include <numbers>
 
 #include "fulgur/core/registry.h"
-#include "schedule_units.h"
 #include "schedule_keys.h"
+#include "schedule_units.h"
 
 namespace fulgur {
 namespace {
@@ -19,9 +19,12 @@ void CyclicLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(base_lr, "base_lr", "Lowest rate.").required().at_least(0);
   f(max_lr, "max_lr", "Highest rate.").required().greater_than(0);
-  f(step_size_up, "step_size_up", "The rise: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
+  f(step_size_up, "step_size_up", "The rise: a number of steps of the schedule, or an interval.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(step_size_down, "step_size_down", "The fall; null: as long as the rise.").at_least(1).units(kScheduleUnits);
-  f(mode, "mode", "How the height changes: not, by half each cycle, by gamma each step.").one_of({"triangular", "triangular2", "exp_range"});
+  f(mode, "mode", "How the height changes: not, by half each cycle, by gamma each step.")
+      .one_of({"triangular", "triangular2", "exp_range"});
   f(gamma, "gamma", "Factor of each step in mode exp_range.").greater_than(0);
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
@@ -30,7 +33,10 @@ void CyclicLR::Options::fields(Fields& f) {
 
 double CyclicLR::height(int64_t steps) const {
   const auto up = static_cast<double>(std::max<int64_t>(steps_of(options_.step_size_up, "CyclicLR.step_size_up"), 1));
-  const double down = options_.step_size_down ? static_cast<double>(std::max<int64_t>(steps_of(*options_.step_size_down, "CyclicLR.step_size_down"), 1)) : up;
+  const double down =
+      options_.step_size_down
+          ? static_cast<double>(std::max<int64_t>(steps_of(*options_.step_size_down, "CyclicLR.step_size_down"), 1))
+          : up;
   const double total = up + down, ratio = up / total, now = static_cast<double>(steps);
   const double cycle = std::floor(1 + now / total);
   const double x = 1 + now / total - cycle;
@@ -40,7 +46,9 @@ double CyclicLR::height(int64_t steps) const {
   return part;
 }
 
-double CyclicLR::lr_at(int64_t steps, double) const { return options_.base_lr + (options_.max_lr - options_.base_lr) * height(steps); }
+double CyclicLR::lr_at(int64_t steps, double) const {
+  return options_.base_lr + (options_.max_lr - options_.base_lr) * height(steps);
+}
 
 std::optional<double> CyclicLR::momentum_at(int64_t steps) const {
   if (!options_.cycle_momentum) return std::nullopt;
@@ -50,7 +58,10 @@ std::optional<double> CyclicLR::momentum_at(int64_t steps) const {
 void OneCycleLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(max_lr, "max_lr", "Highest rate.").greater_than(0);
-  f(total_steps, "total_steps", "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kScheduleUnits);
+  f(total_steps, "total_steps",
+    "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(pct_start, "pct_start", "Part of the cycle in which the rate rises.").range(0, 1);
   f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
   f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
@@ -69,12 +80,15 @@ struct OneCycleLR::Place {
 
 OneCycleLR::Place OneCycleLR::place(int64_t steps) const {
   constexpr auto kOption = "OneCycleLR.total_steps";
-  const auto total = static_cast<double>(options_.total_steps.is_auto() ? total_steps(kOption) : steps_of(*options_.total_steps.value, kOption));
+  const auto total = static_cast<double>(
+      options_.total_steps.is_auto() ? total_steps(kOption) : steps_of(*options_.total_steps.value, kOption));
   const double end = total - 1;
   const double peak = options_.pct_start * total - 1;
   const double valley = options_.three_phase ? 2 * options_.pct_start * total - 2 : end;
   const double now = std::min(static_cast<double>(steps), end);
-  const auto part = [&](double from, double to) { return to <= from ? 1.0 : std::min((now - from) / (to - from), 1.0); };
+  const auto part = [&](double from, double to) {
+    return to <= from ? 1.0 : std::min((now - from) / (to - from), 1.0);
+  };
   if (now <= peak || peak >= end) return {Place::rising, part(0, peak)};
   if (now <= valley || valley >= end) return {Place::falling, part(peak, valley)};
   return {Place::ending, part(valley, end)};
@@ -102,8 +116,10 @@ std::optional<double> OneCycleLR::momentum_at(int64_t steps) const {
 }
 
 [[maybe_unused]] static const bool registered_cyclic_schedules[] = {
-    Registry<LrScheduler>::add<CyclicLR>("CyclicLR", "Lets the rate rise and fall again and again, momentum the other way."),
-    Registry<LrScheduler>::add<OneCycleLR>("OneCycleLR", "Lets the rate rise and fall once over the run, momentum the other way."),
+    Registry<LrScheduler>::add<CyclicLR>("CyclicLR",
+                                         "Lets the rate rise and fall again and again, momentum the other way."),
+    Registry<LrScheduler>::add<OneCycleLR>("OneCycleLR",
+                                           "Lets the rate rise and fall once over the run, momentum the other way."),
 };
 
 }  // namespace fulgur

@@ -13,7 +13,8 @@ namespace fulgur {
 using TorchState = torch::optim::LBFGSParamState;
 
 struct Lbfgs::Impl {
-  explicit Impl(std::vector<Tensor> parameters, const torch::optim::LBFGSOptions& options) : torch(std::move(parameters), options) {}
+  explicit Impl(std::vector<Tensor> parameters, const torch::optim::LBFGSOptions& options)
+      : torch(std::move(parameters), options) {}
   // LibTorch keeps the state at the first parameter; nothing before the first step.
   TorchState* state() {
     const auto found = torch.state().find(first());
@@ -40,18 +41,23 @@ bool Lbfgs::is_first(const Tensor& parameter) const { return parameter.is_same(g
 
 void Lbfgs::on_attached() {
   if (groups().size() != 1)
-    throw ConfigError(cat("[optim.LBFGS] all parameters must be in one group; got ", groups().size(), " groups. Use one group, or another optimizer."));
+    throw ConfigError(cat("[optim.LBFGS] all parameters must be in one group; got ", groups().size(),
+                          " groups. Use one group, or another optimizer."));
   const ParamGroup& group = groups()[0];
   if (group.weight_decay && *group.weight_decay != 0)
     throw ConfigError("[optim.LBFGS] there is no weight decay. Add the penalty to the loss.");
   const Tensor& first = group.params[0];
   for (size_t i = 1; i < group.params.size(); ++i)
     if (group.params[i].device() != first.device() || group.params[i].scalar_type() != first.scalar_type())
-      throw ConfigError(cat("[optim.LBFGS] all parameters must have one device and dtype; '", group.names[i], "' is ", c10::toString(group.params[i].scalar_type()),
-                            " on ", group.params[i].device().str(), ", '", group.names[0], "' ", c10::toString(first.scalar_type()), " on ", first.device().str(), "."));
+      throw ConfigError(cat("[optim.LBFGS] all parameters must have one device and dtype; '", group.names[i], "' is ",
+                            c10::toString(group.params[i].scalar_type()), " on ", group.params[i].device().str(), ", '",
+                            group.names[0], "' ", c10::toString(first.scalar_type()), " on ", first.device().str(),
+                            "."));
   torch::optim::LBFGSOptions torch_options(options_.lr);
   torch_options.max_iter(options_.max_iter).max_eval(options_.max_eval).tolerance_grad(options_.tolerance_grad);
-  torch_options.tolerance_change(options_.tolerance_change).history_size(options_.history_size).line_search_fn(options_.line_search_fn);
+  torch_options.tolerance_change(options_.tolerance_change)
+      .history_size(options_.history_size)
+      .line_search_fn(options_.line_search_fn);
   impl_ = std::make_unique<Impl>(group.params, torch_options);
 }
 
@@ -87,7 +93,8 @@ StateTree Lbfgs::parameter_state(const Tensor& parameter) const {
 
 void Lbfgs::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
   if (state.as_map().empty()) return;
-  if (!is_first(value)) throw CheckpointError(cat("state of '", parameter, "' must be empty: LBFGS keeps its own at the first parameter"));
+  if (!is_first(value))
+    throw CheckpointError(cat("state of '", parameter, "' must be empty: LBFGS keeps its own at the first parameter"));
   state.at("func_evals").as_int();
   if (state.at("n_iter").as_int() == 0) return;
   state.at("t").as_double();
@@ -96,7 +103,8 @@ void Lbfgs::check_parameter_state(const std::string& parameter, const Tensor& va
   for (const Tensor& p : groups()[0].params) numel += p.numel();
   const auto check = [&](const StateTree& saved, std::string_view key, int64_t wanted) {
     if (saved.tensor().numel() != wanted)
-      throw CheckpointError(cat("size of ", key, ": checkpoint ", int64_t{saved.tensor().numel()}, ", all parameters ", wanted));
+      throw CheckpointError(
+          cat("size of ", key, ": checkpoint ", int64_t{saved.tensor().numel()}, ", all parameters ", wanted));
   };
   for (const char* key : {"d", "prev_flat_grad"}) check(state.at(key), key, numel);
   check(state.at("H_diag"), "H_diag", 1);
@@ -117,8 +125,10 @@ void Lbfgs::load_state(const StateTree& state) {
     const auto& names = groups()[0].names;
     for (size_t i = 0; i < names.size() && i < saved.size() && saved.size() == names.size(); ++i)
       if (saved[i].as_string() != names[i])
-        throw CheckpointError(cat("[optim.LBFGS] the parameters stand in another order: parameter ", i, " is '", saved[i].as_string(), "' in the checkpoint and '", names[i],
-                                  "' in the run. Its state is one vector over all of them, so the order must be the same."));
+        throw CheckpointError(
+            cat("[optim.LBFGS] the parameters stand in another order: parameter ", i, " is '", saved[i].as_string(),
+                "' in the checkpoint and '", names[i],
+                "' in the run. Its state is one vector over all of them, so the order must be the same."));
   }
   Optimizer::load_state(state);
 }
@@ -132,7 +142,10 @@ void Lbfgs::load_parameter_state(const Tensor& parameter, const StateTree& state
   loaded->func_evals(state.at("func_evals").as_int());
   loaded->n_iter(state.at("n_iter").as_int());
   if (loaded->n_iter() > 0) {
-    const auto copy = [&](const StateTree& saved) { return saved.tensor().detach().to(parameter.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true); };
+    const auto copy = [&](const StateTree& saved) {
+      return saved.tensor().detach().to(parameter.options().requires_grad(false), /*non_blocking=*/false,
+                                        /*copy=*/true);
+    };
     const auto copies = [&](std::string_view key) {
       std::deque<Tensor> out;
       for (const StateTree& item : state.at(key).as_list()) out.push_back(copy(item));

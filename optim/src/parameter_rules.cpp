@@ -17,11 +17,15 @@ void ParameterRule::fields(Fields& f) {
 }
 
 void ParameterRules::fields(Fields& f) {
-  f(groups, "groups", "Parameters with hyper-parameters of their own, by their names; the first pattern that matches counts.");
-  f(no_decay_norm_and_bias, "no_decay_norm_and_bias", "No weight decay for parameters of fewer than two dimensions: biases and the weights of norms.");
+  f(groups, "groups",
+    "Parameters with hyper-parameters of their own, by their names; the first pattern that matches counts.");
+  f(no_decay_norm_and_bias, "no_decay_norm_and_bias",
+    "No weight decay for parameters of fewer than two dimensions: biases and the weights of norms.");
 }
 
-bool matches_pattern(const std::string& pattern, const std::string& name) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+bool matches_pattern(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
 
 void throw_no_match(const std::string& option, const std::string& pattern, const std::vector<std::string>& names) {
   std::string plain = pattern;
@@ -31,11 +35,14 @@ void throw_no_match(const std::string& option, const std::string& pattern, const
   // `*.biass` is near to no whole name, but to the ends of some.
   for (const std::string& name : names) {
     const std::string end = name.substr(std::min(name.size(), name.rfind('.') + 1));
-    if (near.size() < 3 && !nearest_names(plain, {end}).empty() && std::find(near.begin(), near.end(), name) == near.end()) near.push_back(name);
+    if (near.size() < 3 && !nearest_names(plain, {end}).empty() &&
+        std::find(near.begin(), near.end(), name) == near.end())
+      near.push_back(name);
   }
   constexpr size_t kShown = 8;
   std::string text = near.empty() ? "the parameters are " : "near names are ";
-  if (near.empty()) near.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
+  if (near.empty())
+    near.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
   text += join(near);
   if (names.size() > kShown && near.size() == kShown) text += cat(", … (", names.size(), " in all)");
   throw ConfigError(cat("[optim.", option, "] the pattern '", pattern, "' matches no parameter; ", text, "."));
@@ -88,7 +95,8 @@ std::vector<ParamGroup> ParameterRules::apply(std::vector<ParamGroup> given) con
   for (size_t r = 0; r < groups.size(); ++r) {
     if (!matched[r]) throw_no_match("groups", groups[r].pattern, names);
     if (!used[r])
-      throw ConfigError(cat("[optim.groups] all parameters that the pattern '", groups[r].pattern, "' matches are taken by patterns before it. Write the narrower pattern first."));
+      throw ConfigError(cat("[optim.groups] all parameters that the pattern '", groups[r].pattern,
+                            "' matches are taken by patterns before it. Write the narrower pattern first."));
   }
   return out;
 }

@@ -13,18 +13,22 @@ void ReduceLROnPlateau::Options::fields(Fields& f) {
   f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
   f(patience, "patience", "Steps of the schedule without a better metric that are let pass.").at_least(0);
   f(threshold, "threshold", "How much better counts.").at_least(0);
-  f(threshold_mode, "threshold_mode", "The threshold as a part of the best metric, or as a difference.").one_of({"rel", "abs"});
+  f(threshold_mode, "threshold_mode", "The threshold as a part of the best metric, or as a difference.")
+      .one_of({"rel", "abs"});
   f(cooldown, "cooldown", "Steps of the schedule after a reduction that do not count.").at_least(0);
   f(min_lr, "min_lr", "Lowest rate.").at_least(0);
   f(eps, "eps", "A smaller change of the rate is not made.").at_least(0);
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Options options)
-    : options_(std::move(options)), best_(options_.mode == "min" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity()) {}
+    : options_(std::move(options)),
+      best_(options_.mode == "min" ? std::numeric_limits<double>::infinity()
+                                   : -std::numeric_limits<double>::infinity()) {}
 
 bool ReduceLROnPlateau::is_better(double metric) const {
   const bool relative = options_.threshold_mode == "rel";
-  if (options_.mode == "min") return metric < (relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
+  if (options_.mode == "min")
+    return metric < (relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
   return metric > (relative ? best_ * (options_.threshold + 1) : best_ + options_.threshold);
 }
 
@@ -69,7 +73,8 @@ StateTree ReduceLROnPlateau::state() const {
 void ReduceLROnPlateau::load_state(const StateTree& state) {
   state.at("steps").as_int();
   const double best = state.at("best").as_double();
-  const int64_t bad = state.at("num_bad_epochs").as_int(), cooldown = state.at("cooldown_counter").as_int(), reductions = state.at("reductions").as_int();
+  const int64_t bad = state.at("num_bad_epochs").as_int(), cooldown = state.at("cooldown_counter").as_int(),
+                reductions = state.at("reductions").as_int();
   best_ = best;
   num_bad_epochs_ = bad;
   cooldown_counter_ = cooldown;
@@ -77,7 +82,7 @@ void ReduceLROnPlateau::load_state(const StateTree& state) {
   LrScheduler::load_state(state);
 }
 
-[[maybe_unused]] static const bool registered_reduce_lr_on_plateau =
-    Registry<LrScheduler>::add<ReduceLROnPlateau>("ReduceLROnPlateau", "Reduces the rate where a metric gets no better.");
+[[maybe_unused]] static const bool registered_reduce_lr_on_plateau = Registry<LrScheduler>::add<ReduceLROnPlateau>(
+    "ReduceLROnPlateau", "Reduces the rate where a metric gets no better.");
 
 }  // namespace fulgur

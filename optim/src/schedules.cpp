@@ -7,8 +7,8 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
-#include "schedule_units.h"
 #include "schedule_keys.h"
+#include "schedule_units.h"
 
 namespace fulgur {
 namespace {
@@ -26,7 +26,9 @@ double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part))
 
 void StepLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
+  f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
 
@@ -37,7 +39,9 @@ double StepLR::lr_at(int64_t steps, double initial_lr) const {
 
 void MultiStepLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.").required().units(kScheduleUnits);
+  f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.")
+      .required()
+      .units(kScheduleUnits);
   f(gamma, "gamma", "Factor of a decay.").greater_than(0);
 }
 
@@ -105,17 +109,23 @@ double PolynomialLR::lr_at(int64_t steps, double initial_lr) const {
 
 void InverseSquareRootLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(timescale, "timescale", "After as many steps the rate is divided by the root of 2: a number of steps, or an interval.").at_least(1).units(kScheduleUnits);
+  f(timescale, "timescale",
+    "After as many steps the rate is divided by the root of 2: a number of steps, or an interval.")
+      .at_least(1)
+      .units(kScheduleUnits);
 }
 
 double InverseSquareRootLR::lr_at(int64_t steps, double initial_lr) const {
-  const auto scale = static_cast<double>(std::max<int64_t>(steps_of(options_.timescale, "InverseSquareRootLR.timescale"), 1));
+  const auto scale =
+      static_cast<double>(std::max<int64_t>(steps_of(options_.timescale, "InverseSquareRootLR.timescale"), 1));
   return initial_lr * std::sqrt(scale / (static_cast<double>(steps) + scale));
 }
 
 void CosineAnnealingLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.").at_least(1).units(kScheduleUnits);
+  f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(eta_min, "eta_min", "Lowest rate.").at_least(0);
 }
 
@@ -140,7 +150,8 @@ double CosineAnnealingWarmRestarts::lr_at(int64_t steps, double initial_lr) cons
   int64_t length = std::max<int64_t>(steps_of(options_.t_0, "CosineAnnealingWarmRestarts.t_0"), 1);
   if (options_.t_mult == 1) steps %= length;
   for (; steps >= length; length *= options_.t_mult) steps -= length;
-  return options_.eta_min + (initial_lr - options_.eta_min) * half_cosine(static_cast<double>(steps) / static_cast<double>(length));
+  return options_.eta_min +
+         (initial_lr - options_.eta_min) * half_cosine(static_cast<double>(steps) / static_cast<double>(length));
 }
 
 void WarmupStableDecayLR::Options::fields(Fields& f) {
@@ -158,18 +169,23 @@ int64_t WarmupStableDecayLR::total() const {
 }
 
 void WarmupStableDecayLR::on_attach(const Optimizer&) {
-  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"), decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
+  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"),
+                decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
   if (warmup + decay > total())
-    throw ConfigError(cat("[optim.WarmupStableDecayLR] warmup (", warmup, " steps) and decay (", decay, ") are longer than the ", total(), " steps in all. Shorten one."));
+    throw ConfigError(cat("[optim.WarmupStableDecayLR] warmup (", warmup, " steps) and decay (", decay,
+                          ") are longer than the ", total(), " steps in all. Shorten one."));
 }
 
 double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
-  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"), decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
+  const int64_t warmup = steps_of(options_.warmup, "WarmupStableDecayLR.warmup"),
+                decay = steps_of(options_.decay, "WarmupStableDecayLR.decay");
   if (steps < warmup) return initial_lr * part_of(steps, warmup);
   const int64_t decayed = steps - (total() - decay);
   if (decayed <= 0) return initial_lr;
   const double x = part_of(decayed, decay);
-  const double shape = options_.decay_shape == "linear" ? 1 - x : options_.decay_shape == "cosine" ? half_cosine(x) : 1 - std::sqrt(x);
+  const double shape = options_.decay_shape == "linear"   ? 1 - x
+                       : options_.decay_shape == "cosine" ? half_cosine(x)
+                                                          : 1 - std::sqrt(x);
   return initial_lr * (options_.final_factor + (1 - options_.final_factor) * shape);
 }
 
@@ -180,10 +196,13 @@ double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
     Registry<LrScheduler>::add<ConstantLR>("ConstantLR", "Multiplies the rate by a factor for the first steps."),
     Registry<LrScheduler>::add<LinearLR>("LinearLR", "Moves the rate on a line from one factor to another."),
     Registry<LrScheduler>::add<PolynomialLR>("PolynomialLR", "Lets the rate fall to 0 by a power of what is left."),
-    Registry<LrScheduler>::add<InverseSquareRootLR>("InverseSquareRootLR", "Lets the rate fall with the root of the steps."),
+    Registry<LrScheduler>::add<InverseSquareRootLR>("InverseSquareRootLR",
+                                                    "Lets the rate fall with the root of the steps."),
     Registry<LrScheduler>::add<CosineAnnealingLR>("CosineAnnealingLR", "Lets the rate fall along half a cosine."),
-    Registry<LrScheduler>::add<CosineAnnealingWarmRestarts>("CosineAnnealingWarmRestarts", "Lets the rate fall along half a cosine, again and again."),
-    Registry<LrScheduler>::add<WarmupStableDecayLR>("WarmupStableDecayLR", "Warm-up, a constant rate, and a fall at the end (WSD)."),
+    Registry<LrScheduler>::add<CosineAnnealingWarmRestarts>("CosineAnnealingWarmRestarts",
+                                                            "Lets the rate fall along half a cosine, again and again."),
+    Registry<LrScheduler>::add<WarmupStableDecayLR>("WarmupStableDecayLR",
+                                                    "Warm-up, a constant rate, and a fall at the end (WSD)."),
 };
 
 }  // namespace fulgur

@@ -64,7 +64,9 @@ struct Load {
   const Tensor& parameter;
   void operator()(const char* key, int64_t& value) const { value = tree.at(key).as_int(); }
   void operator()(const char* key, Tensor& value, bool needed) const {
-    if (needed) value = tree.at(key).tensor().detach().to(parameter.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
+    if (needed)
+      value = tree.at(key).tensor().detach().to(parameter.options().requires_grad(false), /*non_blocking=*/false,
+                                                /*copy=*/true);
   }
 };
 
@@ -82,7 +84,8 @@ struct Check {
     ++keys;
     const Tensor& saved = tree.at(key).tensor();
     if (saved.sizes() != parameter.sizes())
-      throw CheckpointError(cat("shape of ", key, " of '", name, "': checkpoint ", shape_text(saved.sizes()), ", parameter ", shape_text(parameter.sizes())));
+      throw CheckpointError(cat("shape of ", key, " of '", name, "': checkpoint ", shape_text(saved.sizes()),
+                                ", parameter ", shape_text(parameter.sizes())));
   }
 };
 
@@ -96,12 +99,18 @@ template <class Use>
 bool with_types(const to::Optimizer& optimizer, Use&& use) {
   // Exactly these: a class derived from one of them may keep more.
   const std::type_info& type = typeid(optimizer);
-  if (type == typeid(to::AdamW)) use(Types<to::AdamWParamState, to::AdamWOptions>{});
-  else if (type == typeid(to::Adam)) use(Types<to::AdamParamState, to::AdamOptions>{});
-  else if (type == typeid(to::SGD)) use(Types<to::SGDParamState, to::SGDOptions>{});
-  else if (type == typeid(to::RMSprop)) use(Types<to::RMSpropParamState, to::RMSpropOptions>{});
-  else if (type == typeid(to::Adagrad)) use(Types<to::AdagradParamState, to::AdagradOptions>{});
-  else return false;
+  if (type == typeid(to::AdamW))
+    use(Types<to::AdamWParamState, to::AdamWOptions>{});
+  else if (type == typeid(to::Adam))
+    use(Types<to::AdamParamState, to::AdamOptions>{});
+  else if (type == typeid(to::SGD))
+    use(Types<to::SGDParamState, to::SGDOptions>{});
+  else if (type == typeid(to::RMSprop))
+    use(Types<to::RMSpropParamState, to::RMSpropOptions>{});
+  else if (type == typeid(to::Adagrad))
+    use(Types<to::AdagradParamState, to::AdagradOptions>{});
+  else
+    return false;
   return true;
 }
 
@@ -113,8 +122,10 @@ const to::OptimizerOptions& options_of(const to::Optimizer& optimizer, const Ten
 }
 
 [[noreturn]] void unknown_state(const std::string& name) {
-  throw CheckpointError(cat("[optim.TorchOptimizer] the state of ", name, " cannot be saved: what it keeps is not known. Derive from fulgur::Optimizer instead, use one of "
-                            "Adam, AdamW, SGD, RMSprop and Adagrad, or save weights only (save_weights_only)."));
+  throw CheckpointError(
+      cat("[optim.TorchOptimizer] the state of ", name,
+          " cannot be saved: what it keeps is not known. Derive from fulgur::Optimizer instead, use one of "
+          "Adam, AdamW, SGD, RMSprop and Adagrad, or save weights only (save_weights_only)."));
 }
 
 // LibTorch's Adagrad makes its state when it is made, and only for the group that it is made with.
@@ -125,7 +136,8 @@ void complete_adagrad(to::Optimizer& optimizer) {
       auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
       if (state) continue;
       auto fresh = std::make_unique<to::AdagradParamState>();
-      fresh->step(0).sum(at::full_like(parameter.detach(), static_cast<to::AdagradOptions&>(group.options()).initial_accumulator_value()));
+      fresh->step(0).sum(at::full_like(parameter.detach(),
+                                       static_cast<to::AdagradOptions&>(group.options()).initial_accumulator_value()));
       state = std::move(fresh);
     }
 }
@@ -136,7 +148,8 @@ TorchOptimizer::TorchOptimizer(Factory factory) : factory_(std::move(factory)) {
 TorchOptimizer::~TorchOptimizer() = default;
 
 torch::optim::Optimizer& TorchOptimizer::wrapped() const {
-  if (!torch_) throw Error("[optim.TorchOptimizer] the optimizer is made when parameters are attached; call attach() first.");
+  if (!torch_)
+    throw Error("[optim.TorchOptimizer] the optimizer is made when parameters are attached; call attach() first.");
   return *torch_;
 }
 
@@ -150,12 +163,16 @@ std::string TorchOptimizer::name() const {
 
 void TorchOptimizer::on_attached() {
   torch_ = factory_(groups()[0].params);
-  if (!torch_ || torch_->param_groups().size() != 1 || torch_->param_groups()[0].params().size() != groups()[0].params.size()) {
+  if (!torch_ || torch_->param_groups().size() != 1 ||
+      torch_->param_groups()[0].params().size() != groups()[0].params.size()) {
     torch_.reset();
-    throw ConfigError("[optim.TorchOptimizer] the factory must make an optimizer with one group of the parameters that it is given.");
+    throw ConfigError(
+        "[optim.TorchOptimizer] the factory must make an optimizer with one group of the parameters that it is given.");
   }
   if (dynamic_cast<to::LBFGS*>(torch_.get()))
-    throw ConfigError("[optim.TorchOptimizer] torch::optim::LBFGS needs a closure. Use fulgur::Lbfgs (optim/lbfgs.h), which is the same algorithm.");
+    throw ConfigError(
+        "[optim.TorchOptimizer] torch::optim::LBFGS needs a closure. Use fulgur::Lbfgs (optim/lbfgs.h), which is the "
+        "same algorithm.");
   for (size_t g = 1; g < groups().size(); ++g) torch_->add_param_group(to::OptimizerParamGroup(groups()[g].params));
   complete_adagrad(*torch_);
   for (size_t g = 0; g < groups().size(); ++g) {
@@ -164,8 +181,11 @@ void TorchOptimizer::on_attached() {
     if (group.lr == 0) group.lr = options.get_lr();
     if (group.initial_lr == 0) group.initial_lr = group.lr;
     if (!group.weight_decay) continue;
-    const bool known = with_types(*torch_, [&]<class T>(T) { static_cast<typename T::OptionsType&>(options).weight_decay(*group.weight_decay); });
-    if (!known) throw ConfigError(cat("[optim.TorchOptimizer] a group of ", name(), " cannot have its own weight decay. Set it in the factory."));
+    const bool known = with_types(
+        *torch_, [&]<class T>(T) { static_cast<typename T::OptionsType&>(options).weight_decay(*group.weight_decay); });
+    if (!known)
+      throw ConfigError(cat("[optim.TorchOptimizer] a group of ", name(),
+                            " cannot have its own weight decay. Set it in the factory."));
   }
 }
 
@@ -174,8 +194,10 @@ std::optional<double> TorchOptimizer::momentum() const {
   if (!torch_) return value;
   with_types(*torch_, [&]<class T>(T) {
     const auto& options = static_cast<const typename T::OptionsType&>(torch_->param_groups()[0].options());
-    if constexpr (requires { options.momentum(); }) value = options.momentum();
-    else if constexpr (requires { options.betas(); }) value = std::get<0>(options.betas());
+    if constexpr (requires { options.momentum(); })
+      value = options.momentum();
+    else if constexpr (requires { options.betas(); })
+      value = std::get<0>(options.betas());
   });
   return value;
 }
@@ -185,8 +207,10 @@ void TorchOptimizer::set_momentum(double value) {
   with_types(*torch_, [&]<class T>(T) {
     for (auto& group : torch_->param_groups()) {
       auto& options = static_cast<typename T::OptionsType&>(group.options());
-      if constexpr (requires { options.momentum(); }) options.momentum(value);
-      else if constexpr (requires { options.betas(); }) std::get<0>(options.betas()) = value;
+      if constexpr (requires { options.momentum(); })
+        options.momentum(value);
+      else if constexpr (requires { options.betas(); })
+        std::get<0>(options.betas()) = value;
     }
   });
 }
@@ -194,7 +218,9 @@ void TorchOptimizer::set_momentum(double value) {
 std::optional<double> TorchOptimizer::weight_decay(const ParamGroup& group) const {
   std::optional<double> value = group.weight_decay;
   if (value || !torch_) return value;
-  with_types(*torch_, [&]<class T>(T) { value = static_cast<const typename T::OptionsType&>(torch_->defaults()).weight_decay(); });
+  with_types(*torch_, [&]<class T>(T) {
+    value = static_cast<const typename T::OptionsType&>(torch_->defaults()).weight_decay();
+  });
   return value;
 }
 
@@ -214,21 +240,25 @@ StateTree TorchOptimizer::parameter_state(const Tensor& parameter) const {
   const bool known = with_types(optimizer, [&]<class T>(T) {
     const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) return;
-    visit_state(static_cast<typename T::StateType&>(*found->second), static_cast<const typename T::OptionsType&>(options_of(optimizer, parameter)), Save{tree});
+    visit_state(static_cast<typename T::StateType&>(*found->second),
+                static_cast<const typename T::OptionsType&>(options_of(optimizer, parameter)), Save{tree});
   });
   if (!known) unknown_state(name());
   return tree;
 }
 
-void TorchOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
+void TorchOptimizer::check_parameter_state(const std::string& parameter, const Tensor& value,
+                                           const StateTree& state) const {
   const to::Optimizer& optimizer = wrapped();
   const bool known = with_types(optimizer, [&]<class T>(T) {
     if (state.as_map().empty()) return;
     typename T::StateType unused;
     size_t keys = 0;
-    visit_state(unused, static_cast<const typename T::OptionsType&>(options_of(optimizer, value)), Check{state, value, parameter, keys});
+    visit_state(unused, static_cast<const typename T::OptionsType&>(options_of(optimizer, value)),
+                Check{state, value, parameter, keys});
     if (state.as_map().size() != keys)
-      throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " with these options keeps ", keys));
+      throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(),
+                                " with these options keeps ", keys));
   });
   if (!known) unknown_state(name());
 }
@@ -239,7 +269,8 @@ void TorchOptimizer::load_parameter_state(const Tensor& parameter, const StateTr
     optimizer.state().erase(parameter.unsafeGetTensorImpl());
     if (state.as_map().empty()) return;
     auto loaded = std::make_unique<typename T::StateType>();
-    visit_state(*loaded, static_cast<const typename T::OptionsType&>(options_of(optimizer, parameter)), Load{state, parameter});
+    visit_state(*loaded, static_cast<const typename T::OptionsType&>(options_of(optimizer, parameter)),
+                Load{state, parameter});
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(loaded);
   });
   complete_adagrad(optimizer);

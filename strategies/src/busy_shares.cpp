@@ -10,11 +10,14 @@
 namespace fulgur::detail {
 namespace {
 
-const Accelerator* accelerator_of(const at::Device& device) { return find_accelerator(c10::DeviceTypeName(device.type(), /*lower_case=*/true)); }
+const Accelerator* accelerator_of(const at::Device& device) {
+  return find_accelerator(c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+}
 
 }  // namespace
 
-BusyShares::BusyShares(std::vector<at::Device> devices) : devices_(std::move(devices)), began_(std::chrono::steady_clock::now()), seen_busy_(devices_.size()) {
+BusyShares::BusyShares(std::vector<at::Device> devices)
+    : devices_(std::move(devices)), began_(std::chrono::steady_clock::now()), seen_busy_(devices_.size()) {
   for (const at::Device& device : devices_) {
     const Accelerator* accelerator = accelerator_of(device);
     const auto busy = accelerator ? accelerator->busy_s(device.index()) : std::nullopt;
@@ -41,13 +44,18 @@ void BusyShares::sample() {
   }
 }
 
-double BusyShares::seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count(); }
+double BusyShares::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+}
 
 std::vector<double> BusyShares::shares() const {
   std::vector<double> all;
   for (size_t i = 0; i < devices_.size(); ++i) {
-    if (!counted_.empty()) all.push_back((*accelerator_of(devices_[i])->busy_s(devices_[i].index()) - counted_[i]) / std::max(seconds(), 1e-9));
-    else all.push_back(static_cast<double>(seen_busy_[i]) / static_cast<double>(std::max<int64_t>(looks_, 1)));
+    if (!counted_.empty())
+      all.push_back((*accelerator_of(devices_[i])->busy_s(devices_[i].index()) - counted_[i]) /
+                    std::max(seconds(), 1e-9));
+    else
+      all.push_back(static_cast<double>(seen_busy_[i]) / static_cast<double>(std::max<int64_t>(looks_, 1)));
   }
   return all;
 }

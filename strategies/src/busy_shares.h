@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Which part of the time devices compute, from its construction on: as their accelerator counts it, else by looking every two
-/// milliseconds, on a thread of its own, whether the device's stream has work.
+/// Which part of the time devices compute, from its construction on: as their accelerator counts it, else by looking
+/// every two milliseconds, on a thread of its own, whether the device's stream has work.
 class BusyShares {
  public:
   explicit BusyShares(std::vector<at::Device> devices);

@@ -19,11 +19,14 @@ void DpStrategy::configure(StrategySetup setup) {
 
 void DpStrategy::attach(LightningModule& module) {
   if (!module.automatic_optimization())
-    throw ConfigError("[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on the other devices cannot. Use ddp.");
+    throw ConfigError(
+        "[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on "
+        "the other devices cannot. Use ddp.");
   convert_and_move(module);
 }
 
-void DpStrategy::attach_replicas(LightningModule& module, const std::vector<std::shared_ptr<LightningModule>>& replicas) {
+void DpStrategy::attach_replicas(LightningModule& module,
+                                 const std::vector<std::shared_ptr<LightningModule>>& replicas) {
   for (size_t i = 0; i < replicas.size(); ++i) {
     precision_->convert_module(*replicas[i]);
     replicas[i]->to(devices_[i + 1]);
@@ -69,7 +72,7 @@ void DpStrategy::teardown() noexcept {
   replicas_.clear();
 }
 
-[[maybe_unused]] static const bool registered_dp =
-    Registry<Strategy>::add<DpStrategy>("dp", "Data parallel in one process: a copy of the module on each device, a chunk of the batch for each.");
+[[maybe_unused]] static const bool registered_dp = Registry<Strategy>::add<DpStrategy>(
+    "dp", "Data parallel in one process: a copy of the module on each device, a chunk of the batch for each.");
 
 }  // namespace fulgur

@@ -18,7 +18,8 @@ struct GlooAddress {
 /// GLOO_SOCKET_IFNAME, or the address that this machine has on its way to `main_address`.
 GlooAddress choose_gloo_address(const std::string& main_address);
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, const GlooAddress& address,
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int world_size, const GlooAddress& address,
                                                     std::chrono::milliseconds timeout);
 
 }  // namespace fulgur::detail

@@ -20,16 +20,22 @@ void BFloat16True::Options::fields(Fields& f) {
 }
 
 Float16True::Float16True(const Options& options)
-    : HalfPrecision(at::kHalf, {.master_weights = options.master_weights, .keep_norm_fp32 = options.keep_norm_fp32,
+    : HalfPrecision(at::kHalf, {.master_weights = options.master_weights,
+                                .keep_norm_fp32 = options.keep_norm_fp32,
                                 .scaler = options.loss_scaling ? std::optional(options.scaler) : std::nullopt}) {
   if (options.loss_scaling && !options.master_weights)
-    throw ConfigError("[strategies.16-true] loss_scaling needs float32 gradients to divide by the scale; master_weights is false. Set it to true, or loss_scaling: false.");
+    throw ConfigError(
+        "[strategies.16-true] loss_scaling needs float32 gradients to divide by the scale; master_weights is false. "
+        "Set it to true, or loss_scaling: false.");
 }
 
 BFloat16True::BFloat16True(const Options& options)
-    : HalfPrecision(at::kBFloat16, {.master_weights = options.master_weights, .keep_norm_fp32 = options.keep_norm_fp32, .scaler = std::nullopt}) {}
+    : HalfPrecision(at::kBFloat16, {.master_weights = options.master_weights,
+                                    .keep_norm_fp32 = options.keep_norm_fp32,
+                                    .scaler = std::nullopt}) {}
 
-HalfPrecision::HalfPrecision(at::ScalarType dtype, Choices choices) : ScaledPrecision(dtype, choices.scaler), keep_norm_fp32_(choices.keep_norm_fp32) {
+HalfPrecision::HalfPrecision(at::ScalarType dtype, Choices choices)
+    : ScaledPrecision(dtype, choices.scaler), keep_norm_fp32_(choices.keep_norm_fp32) {
   if (choices.master_weights) masters_.emplace();
 }
 
@@ -38,7 +44,8 @@ void HalfPrecision::convert_module(torch::nn::Module& module) {
   if (keep_norm_fp32_) {
     for (const nn::NormLayer& norm : nn::norm_layers(module)) {
       if (!device().is_cpu() && !norm.takes_half_input)
-        throw ConfigError(cat("[strategies.", name(), "] keep_norm_fp32: '", norm.name, "' cannot have float32 weights and a half input on ", device().str(),
+        throw ConfigError(cat("[strategies.", name(), "] keep_norm_fp32: '", norm.name,
+                              "' cannot have float32 weights and a half input on ", device().str(),
                               ". Use fulgur::nn::LayerNorm or GroupNorm, or keep_norm_fp32: false."));
       for (const auto& tensor : norm.module->parameters(/*recurse=*/false)) keep.insert(tensor.unsafeGetTensorImpl());
       for (const auto& tensor : norm.module->buffers(/*recurse=*/false)) keep.insert(tensor.unsafeGetTensorImpl());

@@ -18,8 +18,8 @@ ListeningSocket listen_on(int64_t port, bool everywhere);
 /// True if that name or address is 127.0.0.1, and nothing else.
 bool is_ipv4_loopback(const std::string& address);
 
-/// Waits until something listens there, and returns the address that answered as a number. Throws a DistributedError with
-/// address, port and reason after `timeout_s`.
+/// Waits until something listens there, and returns the address that answered as a number. Throws a DistributedError
+/// with address, port and reason after `timeout_s`.
 std::string wait_for_listener(const std::string& address, int64_t port, double timeout_s);
 
 }  // namespace fulgur::detail

@@ -16,8 +16,8 @@ int64_t port_of(const std::string& text) {
   return 20000 + static_cast<int64_t>(hash % 10000);
 }
 
-/// MPI does not number nodes: this is right where each has as many processes, and ranks lie node by node (mpirun's default) or in
-/// turn (--map-by node). The ranks number nodes once more when they have met (node_numbers.h).
+/// MPI does not number nodes: this is right where each has as many processes, and ranks lie node by node (mpirun's
+/// default) or in turn (--map-by node). The ranks number nodes once more when they have met (node_numbers.h).
 void guess_nodes(ProcessPlace& place) {
   place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
   if ((place.rank - place.local_rank) % place.local_world_size == 0)

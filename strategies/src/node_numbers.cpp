@@ -21,7 +21,9 @@ Rank parse(const std::string& word) {
 
 }  // namespace
 
-std::string node_word(const std::string& host, const ProcessPlace& place) { return cat(place.local_rank, " ", place.local_world_size, " ", host); }
+std::string node_word(const std::string& host, const ProcessPlace& place) {
+  return cat(place.local_rank, " ", place.local_world_size, " ", host);
+}
 
 ProcessPlace number_nodes(ProcessPlace place, const std::vector<std::string>& words) {
   std::vector<std::string> hosts;  // in the order of their first ranks
@@ -39,9 +41,11 @@ ProcessPlace number_nodes(ProcessPlace place, const std::vector<std::string>& wo
       const Rank& said = ranks[static_cast<size_t>(rank)];
       const auto local = static_cast<size_t>(said.local_rank);
       if (said.local_world_size != static_cast<int64_t>(node.size()) || local >= node.size() || taken[local])
-        throw DistributedError(cat("[strategies.node_numbers] the ranks of a node must count from 0 to one below their number; ", static_cast<int64_t>(node.size()), " ranks run on '", host,
-                                   "', and rank ", rank, " is told that it is ", said.local_rank, " of ", said.local_world_size,
-                                   " there. Do two machines have the same name (hostname), or did two commands start the processes of one?"));
+        throw DistributedError(cat(
+            "[strategies.node_numbers] the ranks of a node must count from 0 to one below their number; ",
+            static_cast<int64_t>(node.size()), " ranks run on '", host, "', and rank ", rank, " is told that it is ",
+            said.local_rank, " of ", said.local_world_size,
+            " there. Do two machines have the same name (hostname), or did two commands start the processes of one?"));
       taken[local] = true;
     }
   }

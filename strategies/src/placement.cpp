@@ -15,7 +15,9 @@ constexpr int64_t kMostDevices = 4096;  // a typing error, beyond
 std::optional<int64_t> index_of(std::string_view text) {
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value >= 0 && value < kMostDevices ? std::optional(value) : std::nullopt;
+  return error == std::errc() && end == text.data() + text.size() && value >= 0 && value < kMostDevices
+             ? std::optional(value)
+             : std::nullopt;
 }
 
 // `2`, `cuda:2`, `0..3`.
@@ -45,11 +47,14 @@ std::vector<at::Device> DeviceGroup::resolve(const std::vector<at::Device>& devi
   };
   for (const int64_t index : indices) {
     const auto match = std::find_if(devices.begin(), devices.end(), [&](const at::Device& device) {
-      return device.index() == index && (type.empty() || type == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+      return device.index() == index &&
+             (type.empty() || type == c10::DeviceTypeName(device.type(), /*lower_case=*/true));
     });
     if (match == devices.end())
-      throw ConfigError(cat(where, " ", type.empty() ? "" : type + ":", index, " is not among the devices of the run: ", all(), ". Set trainer.devices so that it is, or name another."));
-    if (std::find(found.begin(), found.end(), *match) != found.end()) throw ConfigError(cat(where, " ", match->str(), " stands there twice."));
+      throw ConfigError(cat(where, " ", type.empty() ? "" : type + ":", index, " is not among the devices of the run: ",
+                            all(), ". Set trainer.devices so that it is, or name another."));
+    if (std::find(found.begin(), found.end(), *match) != found.end())
+      throw ConfigError(cat(where, " ", match->str(), " stands there twice."));
     found.push_back(*match);
   }
   return found;
@@ -57,13 +62,21 @@ std::vector<at::Device> DeviceGroup::resolve(const std::vector<at::Device>& devi
 
 TypeInfo FieldTraits<DeviceGroup>::type() {
   const TypeInfo index{.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0};
-  const TypeInfo text{.kind = TypeInfo::Kind::string, .name = "device or range of devices", .pattern = R"(^([a-z]+:)?[0-9]+(\.\.[0-9]+)?$)"};
+  const TypeInfo text{.kind = TypeInfo::Kind::string,
+                      .name = "device or range of devices",
+                      .pattern = R"(^([a-z]+:)?[0-9]+(\.\.[0-9]+)?$)"};
   return {.kind = TypeInfo::Kind::any_of,
           .name = "device, or list of devices",
-          .parts = {index, text, {.kind = TypeInfo::Kind::list, .name = "list of devices", .min_items = 1, .parts = {{.kind = TypeInfo::Kind::any_of, .name = "device", .parts = {index, text}}}}}};
+          .parts = {index,
+                    text,
+                    {.kind = TypeInfo::Kind::list,
+                     .name = "list of devices",
+                     .min_items = 1,
+                     .parts = {{.kind = TypeInfo::Kind::any_of, .name = "device", .parts = {index, text}}}}}};
 }
 
-bool FieldTraits<DeviceGroup>::read(const ConfigNode& node, DeviceGroup& value, Problems& problems, const std::string& path) {
+bool FieldTraits<DeviceGroup>::read(const ConfigNode& node, DeviceGroup& value, Problems& problems,
+                                    const std::string& path) {
   DeviceGroup group;
   bool good = !node.is_map() && !node.is_null();
   if (good && node.is_list()) {
@@ -81,7 +94,9 @@ bool FieldTraits<DeviceGroup>::read(const ConfigNode& node, DeviceGroup& value, 
 }
 
 ConfigNode FieldTraits<DeviceGroup>::write(const DeviceGroup& value) {
-  const auto one = [&](int64_t index) { return value.type.empty() ? ConfigNode::integer(index) : ConfigNode::string(cat(value.type, ":", index)); };
+  const auto one = [&](int64_t index) {
+    return value.type.empty() ? ConfigNode::integer(index) : ConfigNode::string(cat(value.type, ":", index));
+  };
   if (value.indices.size() == 1) return one(value.indices.front());
   std::vector<ConfigNode> items;
   for (const int64_t index : value.indices) items.push_back(one(index));

@@ -59,8 +59,7 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
     std::string address = "127.0.0.1";  // rank 0's own way to it
     // The store looks up the name of each address that connects. An IPv4 address that comes to a socket of IPv6 is not
     // found in /etc/hosts, and a name server that does not answer stops the store for seconds.
-    if (options.isServer)
-      options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
+    if (options.isServer) options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
     // A client of the store that is refused tries again only a second later.
     else
       address = wait_for_listener(place.main_address, place.main_port, timeout_s);
@@ -68,10 +67,9 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   } catch (const DistributedError& error) {
     throw DistributedError(cat(error.what(), " (", who(place), ")"));
   } catch (const std::exception& error) {
-    throw DistributedError(cat("[strategies.rendezvous] the store of the run cannot be reached in ",
-                               format_double(timeout_s), " s (", who(place),
-                               "). Does rank 0 run, and may this machine connect to that port? ",
-                               first_line(error.what())));
+    throw DistributedError(
+        cat("[strategies.rendezvous] the store of the run cannot be reached in ", format_double(timeout_s), " s (",
+            who(place), "). Does rank 0 run, and may this machine connect to that port? ", first_line(error.what())));
   }
 }
 

@@ -7,12 +7,17 @@ namespace fulgur::detail {
 
 void check_several_devices(const std::string& strategy, const StrategySetup& setup) {
   if (setup.devices.front().is_cpu())
-    throw ConfigError(cat("[strategies.", strategy, "] the strategy drives several devices from one process, and the CPU is one. Use trainer.accelerator: cuda, or virtual to try it "
+    throw ConfigError(cat("[strategies.", strategy,
+                          "] the strategy drives several devices from one process, and the CPU is one. Use "
+                          "trainer.accelerator: cuda, or virtual to try it "
                           "without GPUs; for several processes on the CPU, trainer.strategy: ddp."));
   if (setup.num_nodes != 1)
-    throw ConfigError(cat("[strategies.", strategy, "] the strategy drives the devices of one machine; trainer.num_nodes is ", setup.num_nodes, ". Set it to 1, or trainer.strategy: ddp."));
+    throw ConfigError(cat("[strategies.", strategy,
+                          "] the strategy drives the devices of one machine; trainer.num_nodes is ", setup.num_nodes,
+                          ". Set it to 1, or trainer.strategy: ddp."));
   if (setup.sync_batchnorm)
-    throw ConfigError(cat("[strategies.", strategy, "] sync_batchnorm is for processes (trainer.strategy: ddp). Leave it out."));
+    throw ConfigError(
+        cat("[strategies.", strategy, "] sync_batchnorm is for processes (trainer.strategy: ddp). Leave it out."));
 }
 
 }  // namespace fulgur::detail

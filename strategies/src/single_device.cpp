@@ -7,19 +7,19 @@ namespace fulgur {
 
 void SingleDeviceStrategy::configure(StrategySetup setup) {
   if (setup.devices.size() != 1)
-    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.devices chose ", setup.devices.size(),
-                          ". Set trainer.devices: 1, or trainer.strategy: ddp."));
+    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.devices chose ",
+                          setup.devices.size(), ". Set trainer.devices: 1, or trainer.strategy: ddp."));
   if (setup.num_nodes != 1)
-    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.num_nodes is ", setup.num_nodes, ". Set it to 1, or trainer.strategy: ddp."));
+    throw ConfigError(cat("[strategies.single_device] the strategy drives one device; trainer.num_nodes is ",
+                          setup.num_nodes, ". Set it to 1, or trainer.strategy: ddp."));
   device_ = setup.devices.front();
   precision_ = std::move(setup.precision);
 }
 
-void SingleDeviceStrategy::attach(LightningModule& module) {
-  convert_and_move(module);
-}
+void SingleDeviceStrategy::attach(LightningModule& module) { convert_and_move(module); }
 
-void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
+void SingleDeviceStrategy::backward(LightningModule& module, const Tensor& loss, GradSync,
+                                    const BackwardOptions& options) {
   module.backward(loss, options);
 }
 

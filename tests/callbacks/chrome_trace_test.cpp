@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // How often each name is in the trace that a run of ten batches wrote; nothing where it wrote none.
-std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& folder, const ChromeTrace::Options& options, bool fails = false) {
+std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& folder,
+                                                       const ChromeTrace::Options& options, bool fails = false) {
   struct Failing : SelfPlanned {
     bool fails = false;
     void on_train_batch_end(const StepOutput&, const Batch&, int64_t i) override {
@@ -27,8 +28,10 @@ std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& fo
   Parts parts;
   parts.add(std::make_shared<ChromeTrace>(options));
   Trainer trainer(quiet(folder), parts);
-  if (fails) CHECK_THROWS(trainer.fit(module, regression_data()));
-  else trainer.fit(module, regression_data());
+  if (fails)
+    CHECK_THROWS(trainer.fit(module, regression_data()));
+  else
+    trainer.fit(module, regression_data());
   for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
     if (entry.path().filename() != "trace_rank0.json") continue;
     std::ifstream file(entry.path());

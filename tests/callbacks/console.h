@@ -54,7 +54,8 @@ std::string in_file(Body body) {
 
 /// The same while it is a terminal of that many columns, which calls itself `term`.
 template <class Body>
-std::string on_terminal(unsigned short columns, Body body, const std::string& term = "xterm", std::optional<std::string> no_color = {}) {
+std::string on_terminal(unsigned short columns, Body body, const std::string& term = "xterm",
+                        std::optional<std::string> no_color = {}) {
   const Environment terminal("TERM", term), colour("NO_COLOR", std::move(no_color));
   int master = -1, slave = -1;
   winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -79,7 +80,8 @@ std::string on_terminal(unsigned short columns, Body body, const std::string& te
 /// Each drawing of a bar in what a terminal got, without colours.
 inline std::vector<std::string> drawings(std::string text) {
   for (const std::string colour : {"\x1b[35m", "\x1b[0m"})
-    for (size_t at = text.find(colour); at != std::string::npos; at = text.find(colour, at)) text.erase(at, colour.size());
+    for (size_t at = text.find(colour); at != std::string::npos; at = text.find(colour, at))
+      text.erase(at, colour.size());
   const std::string clear = "\r\x1b[2K";
   std::vector<std::string> drawn;
   for (size_t at = text.find(clear); at != std::string::npos; at = text.find(clear, at)) {

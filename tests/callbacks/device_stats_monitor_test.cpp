@@ -16,7 +16,8 @@ using namespace fulgur::test;
 namespace {
 
 const std::string kPrefix = "DeviceStatsMonitor.on_train_batch_end/";
-const std::vector<std::string> kOfDevice{"allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "peak_reserved_bytes", "alloc_retries", "ooms"};
+const std::vector<std::string> kOfDevice{"allocated_bytes",     "peak_allocated_bytes", "reserved_bytes",
+                                         "peak_reserved_bytes", "alloc_retries",        "ooms"};
 const std::vector<std::string> kOfCpu{"cpu_percent", "resident_bytes", "memory_percent"};
 
 struct Staying : SelfPlanned {
@@ -53,7 +54,8 @@ TEST_CASE("device stats on the CPU: load and memory of the process in each row t
     CHECK(values[1].first == 10);
   }
   for (const std::string& key : kOfDevice) CHECK_FALSE(has(*logger, key));
-  const double resident = logger->values(kPrefix + "resident_bytes")[1].second, now = static_cast<double>(process_usage().resident);
+  const double resident = logger->values(kPrefix + "resident_bytes")[1].second,
+               now = static_cast<double>(process_usage().resident);
   CHECK(resident > 0.5 * now);
   CHECK(resident < 2 * now);
   for (const auto& [step, percent] : logger->values(kPrefix + "cpu_percent")) CHECK(percent > 0);
@@ -89,8 +91,10 @@ TEST_CASE("device stats: filter_keys keeps those keys only") {
   const auto logger = train({.filter_keys = {"resident_bytes"}});
   CHECK(has(*logger, "resident_bytes"));
   CHECK_FALSE(has(*logger, "cpu_percent"));
-  const std::string message = message_of<ConfigError>([] { DeviceStatsMonitor monitor({.filter_keys = {"resident"}}); });
-  CHECK_THAT(message, Catch::Matchers::ContainsSubstring("'resident'") && Catch::Matchers::ContainsSubstring("resident_bytes"));
+  const std::string message =
+      message_of<ConfigError>([] { DeviceStatsMonitor monitor({.filter_keys = {"resident"}}); });
+  CHECK_THAT(message,
+             Catch::Matchers::ContainsSubstring("'resident'") && Catch::Matchers::ContainsSubstring("resident_bytes"));
 }
 
 }  // namespace device_stats_monitor_test

@@ -32,7 +32,8 @@ struct Stopped {
 };
 
 // Two steps an epoch, one score an epoch.
-Stopped train(EarlyStopping::Options options, std::vector<double> scores, const std::function<void(TrainerOptions&)>& change = {}, Parts parts = {},
+Stopped train(EarlyStopping::Options options, std::vector<double> scores,
+              const std::function<void(TrainerOptions&)>& change = {}, Parts parts = {},
               const CheckpointChoice& from = {}, bool in_training = false) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
@@ -41,7 +42,8 @@ Stopped train(EarlyStopping::Options options, std::vector<double> scores, const 
   if (change) change(trainer_options);
   Stopped run{.report = {}, .callback = std::make_shared<EarlyStopping>(options)};
   parts.add(run.callback);
-  run.report = Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores, in_training), regression_data(8, 4), from);
+  run.report =
+      Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores, in_training), regression_data(8, 4), from);
   return run;
 }
 
@@ -74,7 +76,9 @@ class HalfOfTwo : public Strategy {
   void batch_to_device(LightningModule& module, DataModule* data, Batch& batch, int64_t loader_idx) override {
     inner_.batch_to_device(module, data, batch, loader_idx);
   }
-  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override { inner_.backward(module, loss, sync, options); }
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override {
+    inner_.backward(module, loss, sync, options);
+  }
   void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override {
     inner_.optimizer_step(optimizer, closure, found_inf);
   }
@@ -235,7 +239,8 @@ TEST_CASE("EarlyStopping: a stop on one rank is a stop on all, and log_rank_zero
     parts.strategy = std::make_shared<HalfOfTwo>(rank, false);
     LogLines log;
     // Rank 0, which would choose the run's folder, is not there.
-    train(options, {3, 2}, [](TrainerOptions& o) { o.enable_checkpointing = false; }, parts);
+    train(
+        options, {3, 2}, [](TrainerOptions& o) { o.enable_checkpointing = false; }, parts);
     return log.count(cat("[rank ", rank, "] EarlyStopping: score improved"));
   };
   CHECK(lines_of(0, false) == 1);

@@ -29,14 +29,16 @@ struct Trained {
 
 // Epochs of ten batches of four.
 template <class Module = Counting>
-Trained train(const Scheduling& scheduling, const std::function<void(TrainerOptions&)>& change, const CheckpointChoice& from = {}) {
+Trained train(const Scheduling& scheduling, const std::function<void(TrainerOptions&)>& change,
+              const CheckpointChoice& from = {}) {
   static TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.limit_val_batches = 0;
   change(options);
   Parts parts;
   parts.seed = 3;
-  parts.add(std::make_shared<GradientAccumulationScheduler>(GradientAccumulationScheduler::Options{.scheduling = scheduling}));
+  parts.add(std::make_shared<GradientAccumulationScheduler>(
+      GradientAccumulationScheduler::Options{.scheduling = scheduling}));
   at::manual_seed(4);
   auto module = std::make_shared<Module>();
   Trained run;
@@ -69,7 +71,10 @@ TEST_CASE("GradientAccumulationScheduler: by intervals of any unit") {
   CHECK(steps({{"0.5dur", 2}}, 2) == 10 + 5);
   // Where the run is does not depend on the factors: 0.75 is reached in the fourth epoch, not in the third.
   CHECK(steps({{"0.5dur", 2}, {"0.75dur", 5}}, 4) == 10 + 10 + 5 + 2);
-  CHECK(train({{"0.5dur", 2}}, [](TrainerOptions& o) { o.max_epochs.reset(); o.max_steps = 20; }).report.epochs == 3);  // ten steps of one batch, ten of two
+  CHECK(train({{"0.5dur", 2}}, [](TrainerOptions& o) {
+          o.max_epochs.reset();
+          o.max_steps = 20;
+        }).report.epochs == 3);  // ten steps of one batch, ten of two
 }
 
 TEST_CASE("GradientAccumulationScheduler: a resumed fit goes on with the factor of its position") {
@@ -79,7 +84,8 @@ TEST_CASE("GradientAccumulationScheduler: a resumed fit goes on with the factor 
     CAPTURE(stop);
     const auto first = train(scheduling, [&](TrainerOptions& o) { o.max_epochs = 3, o.max_steps = stop; });
     REQUIRE(first.report.global_step == stop);
-    const auto second = train(scheduling, [](TrainerOptions& o) { o.max_epochs = 3; }, first.report.last_checkpoint->string());
+    const auto second = train(
+        scheduling, [](TrainerOptions& o) { o.max_epochs = 3; }, first.report.last_checkpoint->string());
     CHECK(second.report.global_step == whole.report.global_step);
     CHECK(same_weights(second.weights, whole.weights));
   }
@@ -91,22 +97,30 @@ TEST_CASE("GradientAccumulationScheduler: what cannot be is an error") {
   };
   CHECK_THAT(error({}), ContainsSubstring("must not be empty"));
   CHECK_THAT(error({{"4", 0}}), ContainsSubstring("a factor must be at least 1; got 0 at '4'"));
-  for (const char* key : {"-1", "four", "4.5", "", "4 ep"}) CHECK_THAT(error({{key, 2}}), ContainsSubstring(cat("got '", key, "'")));
+  for (const char* key : {"-1", "four", "4.5", "", "4 ep"})
+    CHECK_THAT(error({{key, 2}}), ContainsSubstring(cat("got '", key, "'")));
   CHECK_THAT(error({{"4", 2}, {"500st", 4}}), ContainsSubstring("must be in one unit; got '4' and '500st'"));
   CHECK_THAT(error({{"4", 2}, {"4ep", 4}}), ContainsSubstring("stands twice in scheduling: 4ep"));
 
   const auto run_error = [](const Scheduling& scheduling, const std::function<void(TrainerOptions&)>& change) {
     return message_of<ConfigError>([&] { train(scheduling, change); });
   };
-  CHECK_THAT(run_error({{"4", 2}}, [](TrainerOptions& o) { o.accumulate_grad_batches = 3; }), ContainsSubstring("accumulate_grad_batches is 3"));
+  CHECK_THAT(run_error({{"4", 2}}, [](TrainerOptions& o) { o.accumulate_grad_batches = 3; }),
+             ContainsSubstring("accumulate_grad_batches is 3"));
   CHECK_THAT(run_error({{"0.5dur", 2}}, [](TrainerOptions& o) { o.max_epochs = -1; }),
              ContainsSubstring("whose length is not known"));
   struct Manual : SelfPlanned {
     bool automatic_optimization() const override { return false; }
   };
-  CHECK_THAT(message_of<ConfigError>([] { train<Manual>({{"0", 2}}, [](TrainerOptions&) {}); }), ContainsSubstring("manual optimization"));
+  CHECK_THAT(message_of<ConfigError>([] {
+               train<Manual>({{"0", 2}}, [](TrainerOptions&) {});
+             }),
+             ContainsSubstring("manual optimization"));
   struct NoTokens : SelfPlanned {};
-  CHECK_THAT(message_of<ConfigError>([] { train<NoTokens>({{"5tok", 2}}, [](TrainerOptions&) {}); }), ContainsSubstring("num_tokens"));
+  CHECK_THAT(message_of<ConfigError>([] {
+               train<NoTokens>({{"5tok", 2}}, [](TrainerOptions&) {});
+             }),
+             ContainsSubstring("num_tokens"));
 }
 
 TEST_CASE("GradientAccumulationScheduler: factor_at") {

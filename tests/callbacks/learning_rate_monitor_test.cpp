@@ -34,7 +34,9 @@ struct Planned : BoringModule {
     return {};
   }
   ParamGroup group(torch::nn::Linear& layer, std::string name = {}) {
-    return {.name = std::move(name), .params = {layer->weight, layer->bias}, .names = {cat(name, "weight"), cat(name, "bias")}};
+    return {.name = std::move(name),
+            .params = {layer->weight, layer->bias},
+            .names = {cat(name, "weight"), cat(name, "bias")}};
   }
 };
 
@@ -42,7 +44,9 @@ std::shared_ptr<Sgd> sgd() { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.0
 
 // A schedule that makes the rate a tenth each time it steps.
 SchedulerConfig tenth(ScheduleInterval interval, std::string name = {}) {
-  return {.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.1}), .interval = interval, .name = std::move(name)};
+  return {.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.1}),
+          .interval = interval,
+          .name = std::move(name)};
 }
 
 struct Logged {
@@ -51,7 +55,8 @@ struct Logged {
 };
 
 // Two epochs of four steps.
-Logged train(LearningRateMonitor::Options options, std::function<OptimizerPlan(Planned&)> plan, bool manual = false, int64_t every = 2) {
+Logged train(LearningRateMonitor::Options options, std::function<OptimizerPlan(Planned&)> plan, bool manual = false,
+             int64_t every = 2) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = 2;
@@ -88,15 +93,18 @@ TEST_CASE("LearningRateMonitor logs as often as the schedule changes the rate") 
     check(logged.logger->values("lr-SGD"), {{4, 5e-2}, {8, 5e-3}});
   }
   SECTION("without a schedule: by steps, since the module may change it") {
-    const Logged logged = train({}, [](Planned&) { return OptimizerPlan(sgd()); }, false, 4);
+    const Logged logged = train(
+        {}, [](Planned&) { return OptimizerPlan(sgd()); }, false, 4);
     check(logged.logger->values("lr-SGD"), {{4, 5e-2}, {8, 5e-2}});
   }
 }
 
 TEST_CASE("LearningRateMonitor: logging_interval wins over the schedule's") {
-  const Logged by_step = train({.logging_interval = "step"}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::epoch)); });
+  const Logged by_step = train({.logging_interval = "step"},
+                               [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::epoch)); });
   check(by_step.logger->values("lr-SGD"), {{2, 5e-2}, {4, 5e-2}, {6, 5e-3}, {8, 5e-3}});
-  const Logged by_epoch = train({.logging_interval = "epoch"}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step)); });
+  const Logged by_epoch = train({.logging_interval = "epoch"},
+                                [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step)); });
   check(by_epoch.logger->values("lr-SGD"), {{4, 5e-2}, {8, 5e-6}});  // that with which the epoch began
 }
 
@@ -116,10 +124,13 @@ TEST_CASE("LearningRateMonitor: keys of groups, optimizers and schedules") {
   CHECK(plain.logger->values("lr-SGD/pg1").back().second == Approx(0.05));
   CHECK(plain.logger->values("lr-SGD/pg2").back().second == Approx(0.5));
   CHECK(train({}, groups("body", "")).monitor->keys() == Keys{"lr-SGD/body", "lr-SGD/pg2"});
-  CHECK(train({.log_key_prefix = "opt."}, groups("body", "head")).monitor->keys() == Keys{"opt.lr-SGD/body", "opt.lr-SGD/head"});
-  CHECK_THAT(message_of<ConfigError>([&] { train({}, groups("same", "same")); }), ContainsSubstring("two parameter groups have the key 'lr-SGD/same'"));
+  CHECK(train({.log_key_prefix = "opt."}, groups("body", "head")).monitor->keys() ==
+        Keys{"opt.lr-SGD/body", "opt.lr-SGD/head"});
+  CHECK_THAT(message_of<ConfigError>([&] { train({}, groups("same", "same")); }),
+             ContainsSubstring("two parameter groups have the key 'lr-SGD/same'"));
 
-  const Logged named = train({}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step, "warmup")); });
+  const Logged named =
+      train({}, [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step, "warmup")); });
   CHECK(named.monitor->keys() == Keys{"warmup"});
   CHECK(named.logger->values("warmup").size() == 4);
 
@@ -149,7 +160,8 @@ TEST_CASE("LearningRateMonitor: log_weight_decay logs that of each group") {
     return OptimizerPlan(std::make_shared<AdamW>(options));
   };
   CHECK(train({}, planned).logger->values("lr-AdamW-weight_decay").empty());
-  check(train({.logging_interval = "epoch", .log_weight_decay = true}, planned).logger->values("lr-AdamW-weight_decay"), {{4, 0.25}, {8, 0.25}});
+  check(train({.logging_interval = "epoch", .log_weight_decay = true}, planned).logger->values("lr-AdamW-weight_decay"),
+        {{4, 0.25}, {8, 0.25}});
 }
 
 TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optimizers that have one") {
@@ -161,11 +173,14 @@ TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optim
     void load_parameter_state(const Tensor&, const StateTree&) override {}
     void check_parameter_state(const std::string&, const Tensor&, const StateTree&) const override {}
   };
-  const auto with_momentum = [](Planned&) { return OptimizerPlan(std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9})); };
+  const auto with_momentum = [](Planned&) {
+    return OptimizerPlan(std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9}));
+  };
   CHECK(train({}, with_momentum).logger->values("lr-SGD-momentum").empty());
   const Logged logged = train({.log_momentum = true, .log_key_prefix = "o."}, with_momentum);
   check(logged.logger->values("o.lr-SGD-momentum"), {{2, 0.9}, {4, 0.9}, {6, 0.9}, {8, 0.9}});
-  const Logged adam = train({.logging_interval = "epoch", .log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<AdamW>(AdamW::Options())); });
+  const Logged adam = train({.logging_interval = "epoch", .log_momentum = true},
+                            [](Planned&) { return OptimizerPlan(std::make_shared<AdamW>(AdamW::Options())); });
   check(adam.logger->values("lr-AdamW-momentum"), {{4, 0.9}, {8, 0.9}});
   const Logged none = train({.log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<Plain>()); });
   CHECK(none.logger->values("lr-Plain").size() == 4);

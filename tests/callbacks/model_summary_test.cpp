@@ -39,23 +39,16 @@ struct Net : torch::nn::Module {
 }  // namespace
 
 TEST_CASE("summarize: one row a layer, tied weights once, parameters outside the layers, totals") {
-  CHECK(summarize(Net(), 1) == Lines{
-    "  | Name         | Type       | Params | Mode",
-    "----------------------------------------------",
-    "0 | features     | Sequential | 240    | train",
-    "1 | head         | Linear     | 1.4 K  | eval",
-    "2 | a            | Linear     | 72     | train",
-    "3 | b            | Linear     | 8      | train",
-    "  | other params | n/a        | 5      | n/a",
-    "----------------------------------------------",
-    "1.8 K     Trainable params",
-    "8         Non-trainable params",
-    "1.8 K     Total params",
-    "0.007     Total estimated model params size (MB)",
-    "7,060     Bytes of params in float32",
-    "5         Modules in train mode",
-    "1         Modules in eval mode",
-    "note: features.0 (Conv2d) has a bias, which features.1 (BatchNorm2d) behind it takes out again. Make it with .bias(false)."});
+  CHECK(summarize(Net(), 1) ==
+        Lines{"  | Name         | Type       | Params | Mode", "----------------------------------------------",
+              "0 | features     | Sequential | 240    | train", "1 | head         | Linear     | 1.4 K  | eval",
+              "2 | a            | Linear     | 72     | train", "3 | b            | Linear     | 8      | train",
+              "  | other params | n/a        | 5      | n/a", "----------------------------------------------",
+              "1.8 K     Trainable params", "8         Non-trainable params", "1.8 K     Total params",
+              "0.007     Total estimated model params size (MB)", "7,060     Bytes of params in float32",
+              "5         Modules in train mode", "1         Modules in eval mode",
+              "note: features.0 (Conv2d) has a bias, which features.1 (BatchNorm2d) behind it takes out again. Make it "
+              "with .bias(false)."});
 }
 
 TEST_CASE("summarize: max_depth says how many levels get a row") {
@@ -94,7 +87,8 @@ TEST_CASE("summarize: a note only where batch norm follows a convolution with a 
     for (const std::string& line : summarize(*layers, 1)) count += line.starts_with("note: ");
     return count;
   };
-  CHECK(notes(Sequential(Conv1d(Conv1dOptions(2, 4, 3)), BatchNorm1d(4), Conv1d(Conv1dOptions(4, 4, 3)), BatchNorm1d(4))) == 2);
+  CHECK(notes(Sequential(Conv1d(Conv1dOptions(2, 4, 3)), BatchNorm1d(4), Conv1d(Conv1dOptions(4, 4, 3)),
+                         BatchNorm1d(4))) == 2);
   CHECK(notes(Sequential(ConvTranspose2d(ConvTranspose2dOptions(2, 4, 3)), BatchNorm2d(4))) == 1);
   CHECK(notes(Sequential(Conv2d(Conv2dOptions(2, 4, 3).bias(false)), BatchNorm2d(4))) == 0);
   CHECK(notes(Sequential(Conv2d(Conv2dOptions(2, 4, 3)), ReLU(), BatchNorm2d(4))) == 0);
@@ -112,8 +106,10 @@ TEST_CASE("ModelSummary prints when a fit begins, and only then") {
     LogLines log;
     Trainer trainer(options, parts);
     auto module = std::make_shared<SelfPlanned>();
-    if (verb == Verb::fit) trainer.fit(module, regression_data(8, 4));
-    else trainer.validate(module, regression_data(8, 4));
+    if (verb == Verb::fit)
+      trainer.fit(module, regression_data(8, 4));
+    else
+      trainer.validate(module, regression_data(8, 4));
     return std::pair{log.count("0 | first  | Linear  | 40     | train"), log.count("58        Total params")};
   };
   CHECK(lines(Verb::fit, 1) == std::pair<size_t, size_t>(1, 1));

@@ -46,7 +46,8 @@ struct Runner {
   fs::path log_dir;
 
   // Two epochs of ten steps; `module` may fail.
-  FitReport fit(std::shared_ptr<LightningModule> module, const std::function<void(TrainerOptions&)>& change = {}, const CheckpointChoice& from = {}) {
+  FitReport fit(std::shared_ptr<LightningModule> module, const std::function<void(TrainerOptions&)>& change = {},
+                const CheckpointChoice& from = {}) {
     TrainerOptions trainer_options = quiet(folder);
     trainer_options.max_epochs = 2;
     if (change) change(trainer_options);
@@ -101,7 +102,9 @@ TEST_CASE("OnExceptionCheckpoint: a signal counts as a failure, and ckpt_path wi
   runner.options.filename = "other";
   runner.fail(3);
   runner.options.filename = "on_exception";
-  const FitReport chosen = runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 4; }, (runner.folder / "crashed/other.ckpt").string());
+  const FitReport chosen = runner.fit(
+      std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 4; },
+      (runner.folder / "crashed/other.ckpt").string());
   CHECK(chosen.global_step == 4);  // not at 6, which is over the limit already
   CHECK(runner.crashed() == std::set<std::string>{"other.ckpt"});
 }
@@ -114,7 +117,8 @@ TEST_CASE("OnExceptionCheckpoint writes nothing before the first batch is done, 
   Runner runner;
   runner.fail(0);
   CHECK_THROWS_AS(runner.fit(std::make_shared<BadPlan>()), ConfigError);
-  CHECK_THROWS_AS(runner.fit(std::make_shared<Failing>(1), [](TrainerOptions& o) { o.fast_dev_run.batches = 2; }), Error);
+  CHECK_THROWS_AS(runner.fit(std::make_shared<Failing>(1), [](TrainerOptions& o) { o.fast_dev_run.batches = 2; }),
+                  Error);
   Parts parts;
   parts.add(std::make_shared<OnExceptionCheckpoint>(runner.options));
   CHECK_THROWS_AS(Trainer(quiet(runner.folder), parts).validate(std::make_shared<BadPlan>(), regression_data()), Error);
@@ -139,16 +143,20 @@ TEST_CASE("OnExceptionCheckpoint without dirpath writes into the run folder, and
 TEST_CASE("OnExceptionCheckpoint takes only its own folders for its own") {
   Runner runner;
   const fs::path crashed = runner.folder / "crashed";
-  for (const char* name : {"on_exception.ckpt", "on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt", "my_on_exception.ckpt"})
+  for (const char* name : {"on_exception.ckpt", "on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt",
+                           "my_on_exception.ckpt"})
     fs::create_directories(crashed / name);
-  for (const char* name : {"on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt", "my_on_exception.ckpt"}) write_text(crashed / name / "state.json", "{}");
+  for (const char* name :
+       {"on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt", "my_on_exception.ckpt"})
+    write_text(crashed / name / "state.json", "{}");
   const OnExceptionCheckpoint callback(runner.options);
   CHECK_FALSE(callback.resume_candidate());  // a folder without a state is no checkpoint
   const auto before = runner.crashed();
   runner.fit(std::make_shared<SelfPlanned>());
   CHECK(runner.crashed() == before);
   for (const char* name : {"", "a/b", ".hidden", "../x"})
-    CHECK_THAT(message_of<ConfigError>([&] { OnExceptionCheckpoint({.dirpath = crashed, .filename = name}); }), ContainsSubstring("filename must be a name"));
+    CHECK_THAT(message_of<ConfigError>([&] { OnExceptionCheckpoint({.dirpath = crashed, .filename = name}); }),
+               ContainsSubstring("filename must be a name"));
 }
 
 }  // namespace on_exception_checkpoint_test

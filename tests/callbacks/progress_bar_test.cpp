@@ -28,7 +28,9 @@ struct SlowValidation : SelfPlanned {
   void on_train_epoch_start() override { epoch_began = Clock::now(), validated = {}; }
   void on_validation_start() override { validation_began = Clock::now(); }
   void on_validation_end() override { validated += Clock::now() - validation_began; }
-  void on_train_epoch_end() override { batches_per_s = 20 / std::chrono::duration<double>(Clock::now() - epoch_began - validated).count(); }
+  void on_train_epoch_end() override {
+    batches_per_s = 20 / std::chrono::duration<double>(Clock::now() - epoch_began - validated).count();
+  }
   using Clock = std::chrono::steady_clock;
   Clock::time_point epoch_began, validation_began;
   Clock::duration validated{};
@@ -37,7 +39,8 @@ struct SlowValidation : SelfPlanned {
 
 // 20 batches an epoch.
 template <class Module>
-void run(std::shared_ptr<Module> module, const std::function<void(TrainerOptions&)>& change = {}, DataSource data = regression_data(80, 8, 4),
+void run(std::shared_ptr<Module> module, const std::function<void(TrainerOptions&)>& change = {},
+         DataSource data = regression_data(80, 8, 4),
          ProgressBar::Options options = {.refresh = {0.01, Interval::Unit::seconds}}) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
@@ -98,8 +101,10 @@ TEST_CASE("ProgressBar: several validations in an epoch") {
   REQUIRE(second.size() >= 3);
   for (size_t i = 0; i < second.size(); ++i) {
     CAPTURE(second[i]);
-    if (i + 1 < second.size()) CHECK(seconds_left(second[i]) >= 1);
-    else CHECK(seconds_left(second[i]) == 0);
+    if (i + 1 < second.size())
+      CHECK(seconds_left(second[i]) >= 1);
+    else
+      CHECK(seconds_left(second[i]) == 0);
   }
   CHECK(rate(second.back()) > 0.6 * module->batches_per_s);
   // Every second epoch: the ones between have none to come.
@@ -124,7 +129,8 @@ TEST_CASE("ProgressBar: a bar that is under way is finished where a fit ends ins
       return SelfPlanned::training_step(batch, batch_idx);
     }
   };
-  const std::string stopped = on_terminal(100, [] { run(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 7; }); });
+  const std::string stopped =
+      on_terminal(100, [] { run(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 7; }); });
   const std::string line = drawings(stopped).back();
   CHECK(done(line) == 7);
   const size_t after = stopped.rfind("it/s]") + 5;
@@ -142,7 +148,8 @@ TEST_CASE("ProgressBar: a bar that is under way is finished where a fit ends ins
   CHECK(failed.compare(end, 2, "\r\n") == 0);
   CHECK(failed.find("\x1b[2K", end) == std::string::npos);
   // Where stderr is no terminal the last state is told too.
-  CHECK(count(in_file([] { run(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 7; }); }), "Epoch 0: 7/20") == 1);
+  CHECK(count(in_file([] { run(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 7; }); }),
+              "Epoch 0: 7/20") == 1);
 }
 
 TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide characters") {
@@ -155,7 +162,9 @@ TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide
   };
   for (const unsigned short columns : {1, 2, 3, 8, 15, 40, 47, 48, 49, 50, 60, 70}) {
     CAPTURE(columns);
-    const std::string text = on_terminal(columns, [] { run(std::make_shared<Wide>(), {}, regression_data(80, 8, 4), {.refresh = {0.001, Interval::Unit::seconds}}); });
+    const std::string text = on_terminal(columns, [] {
+      run(std::make_shared<Wide>(), {}, regression_data(80, 8, 4), {.refresh = {0.001, Interval::Unit::seconds}});
+    });
     CHECK(count(text, "\r\x1b[2K") >= 3);
     for (const std::string& line : drawings(text)) CHECK(width(line) < columns);
   }
@@ -163,7 +172,8 @@ TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide
 
 TEST_CASE("ProgressBar: a little colour, on a terminal that wants it") {
   const auto shown = [](const std::string& term, std::optional<std::string> no_color) {
-    return on_terminal(100, [] { run(std::make_shared<SelfPlanned>()); }, term, std::move(no_color));
+    return on_terminal(
+        100, [] { run(std::make_shared<SelfPlanned>()); }, term, std::move(no_color));
   };
   const std::string coloured = shown("xterm", {});
   CHECK(count(coloured, "\x1b[35m█") > 0);
@@ -185,7 +195,10 @@ TEST_CASE("ProgressBar: the sanity check shows how many batches it has") {
       return SelfPlanned::validation_step(batch, batch_idx, loader_idx);
     }
   };
-  const std::string text = on_terminal(100, [] { run(std::make_shared<Slow>(), [](TrainerOptions& o) { o.num_sanity_val_steps = 2; }, regression_data(80, 20, 4)); });
+  const std::string text = on_terminal(100, [] {
+    run(
+        std::make_shared<Slow>(), [](TrainerOptions& o) { o.num_sanity_val_steps = 2; }, regression_data(80, 20, 4));
+  });
   CHECK(count(text, "Sanity check: 50%") > 0);
   CHECK(count(text, " 1/2 [") > 0);
   CHECK(count(text, "Sanity check: 20%") == 0);
@@ -200,10 +213,13 @@ TEST_CASE("ProgressBar: several validation loaders are told apart") {
     }
   };
   const auto loader = [](int64_t samples) -> std::shared_ptr<Loader> {
-    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)), DataLoaderOptions{.batch_size = 4});
+    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)),
+                                        DataLoaderOptions{.batch_size = 4});
   };
   const std::string text = on_terminal(100, [&] {
-    run(std::make_shared<Slow>(), [](TrainerOptions& o) { o.max_epochs = 2; }, DataSource(loader(80), {loader(8), loader(12)}));
+    run(
+        std::make_shared<Slow>(), [](TrainerOptions& o) { o.max_epochs = 2; },
+        DataSource(loader(80), {loader(8), loader(12)}));
   });
   CHECK(count(text, "Validation: 20%") == 1);  // the first validation does not know yet that there are more
   CHECK(count(text, "Validation DataLoader 0: 20%") == 1);
@@ -220,7 +236,8 @@ TEST_CASE("ProgressBar: a fit that goes on inside an epoch shows it from there")
   Parts parts;
   parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {0.01, Interval::Unit::seconds}}));
   const auto lines = drawings(on_terminal(100, [&] {
-    Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4), first.last_checkpoint->string());
+    Trainer(options, parts)
+        .fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4), first.last_checkpoint->string());
   }));
   const auto epoch = of_epoch(lines, 0);
   REQUIRE_FALSE(epoch.empty());

@@ -14,7 +14,8 @@ namespace fulgur::test {
 struct Scored : SelfPlanned {
   std::vector<double> scores;
   bool in_training;
-  explicit Scored(std::vector<double> list, bool in_training_ = false) : scores(std::move(list)), in_training(in_training_) {}
+  explicit Scored(std::vector<double> list, bool in_training_ = false)
+      : scores(std::move(list)), in_training(in_training_) {}
   double score(int64_t index) const { return scores.at(static_cast<size_t>(index)); }
   Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
   void on_validation_epoch_end() override {
@@ -30,13 +31,16 @@ class LogLines {
  public:
   LogLines() {
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* user) { static_cast<LogLines*>(user)->lines.push_back(line); }, this);
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { static_cast<LogLines*>(user)->lines.push_back(line); },
+        this);
   }
   ~LogLines() { log::set_sink(nullptr, nullptr); }
   LogLines(const LogLines&) = delete;
   LogLines& operator=(const LogLines&) = delete;
   size_t count(std::string_view part) const {
-    return static_cast<size_t>(std::count_if(lines.begin(), lines.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; }));
+    return static_cast<size_t>(std::count_if(
+        lines.begin(), lines.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; }));
   }
   std::vector<std::string> lines;
 };

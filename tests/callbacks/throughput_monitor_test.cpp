@@ -17,9 +17,9 @@ namespace throughput_monitor_test {
 
 using namespace fulgur;
 using namespace fulgur::test;
-using fulgur::detail::MatmulKind;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
+using fulgur::detail::MatmulKind;
 
 namespace {
 
@@ -42,7 +42,9 @@ struct Timed : SelfPlanned {
     return SelfPlanned::validation_step(batch, i, l);
   }
   Batch transfer_batch_to_device(Batch batch, const at::Device&, int64_t) override { return batch; }
-  std::optional<int64_t> num_tokens(const Batch& batch) const override { return tells_tokens ? std::optional(7 * batch.size()) : std::nullopt; }
+  std::optional<int64_t> num_tokens(const Batch& batch) const override {
+    return tells_tokens ? std::optional(7 * batch.size()) : std::nullopt;
+  }
 };
 
 /// Regression data that come slowly.
@@ -62,28 +64,34 @@ struct Logged {
 };
 
 // Ten batches of four samples.
-Logged train(ThroughputMonitor::Options options, const std::shared_ptr<Timed>& module, int64_t batch_ms = 0, bool on_fake_device = false, int64_t every = 1) {
+Logged train(ThroughputMonitor::Options options, const std::shared_ptr<Timed>& module, int64_t batch_ms = 0,
+             bool on_fake_device = false, int64_t every = 1) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.enable_checkpointing = false;
   trainer_options.log_every_n_steps = every;
-  if (on_fake_device) trainer_options.limit_val_batches = 0;
-  else trainer_options.val_check_interval = 5;
+  if (on_fake_device)
+    trainer_options.limit_val_batches = 0;
+  else
+    trainer_options.val_check_interval = 5;
   Logged logged;
   Parts parts;
   parts.loggers = {logged.logger};
   parts.add(std::make_shared<ThroughputMonitor>(std::move(options)));
   if (on_fake_device) parts.strategy = std::make_shared<OnFakeDevice>();
-  const auto slow = std::make_shared<SlowLoader>(std::make_shared<TensorDataset>(regression(40)), DataLoaderOptions{.batch_size = 4});
+  const auto slow =
+      std::make_shared<SlowLoader>(std::make_shared<TensorDataset>(regression(40)), DataLoaderOptions{.batch_size = 4});
   slow->batch_ms = batch_ms;
-  const auto validation = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(4)), DataLoaderOptions{.batch_size = 4});
+  const auto validation =
+      std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(4)), DataLoaderOptions{.batch_size = 4});
   Trainer(trainer_options, parts).fit(module, DataSource(slow, {validation}));
   return logged;
 }
 
 }  // namespace
 
-TEST_CASE("throughput on the CPU: batches and samples a second of each window, without validation and the first batch") {
+TEST_CASE(
+    "throughput on the CPU: batches and samples a second of each window, without validation and the first batch") {
   const auto module = std::make_shared<Timed>();
   module->step_ms = 10;
   module->validation_ms = 800;
@@ -107,7 +115,8 @@ TEST_CASE("throughput on the CPU: batches and samples a second of each window, w
 TEST_CASE("throughput: a row has the mean of the windows that ended since the last one") {
   const auto module = std::make_shared<Timed>();
   module->device_ms = 500;
-  const Logged each = train({.window_size = 1}, module, 0, true), every_fifth = train({.window_size = 1}, module, 0, true, 5);
+  const Logged each = train({.window_size = 1}, module, 0, true),
+               every_fifth = train({.window_size = 1}, module, 0, true, 5);
   // The first batch opens the first window, and each is logged when the next one ends.
   CHECK(each.values("device/batches_per_sec").size() == 8);
   CHECK(every_fifth.values("device/batches_per_sec") == Values{{5, 2.0}, {10, 2.0}});
@@ -128,11 +137,14 @@ TEST_CASE("throughput: the share of time that training waited for the loader") {
   CHECK(much < 1);
 }
 
-TEST_CASE("throughput: tokens where the module tells them, FLOP/s and mfu where they are given, names with another separator") {
+TEST_CASE(
+    "throughput: tokens where the module tells them, FLOP/s and mfu where they are given, names with another "
+    "separator") {
   const auto module = std::make_shared<Timed>();
   module->device_ms = 250;
   module->tells_tokens = true;
-  const Logged logged = train({.window_size = 3, .separator = ".", .flops_per_sample = 5e9, .peak_flops = 1e12}, module, 0, true);
+  const Logged logged =
+      train({.window_size = 3, .separator = ".", .flops_per_sample = 5e9, .peak_flops = 1e12}, module, 0, true);
   // Four batches a second, by the device's clock: 16 samples, 112 tokens, 80 GFLOP.
   CHECK(logged.values("device.batches_per_sec") == Values{{7, 4.0}, {10, 4.0}});
   CHECK(logged.values("device.samples_per_sec") == Values{{7, 16.0}, {10, 16.0}});
@@ -159,15 +171,18 @@ TEST_CASE("throughput on a device: nothing waits for it, unless it is a whole wi
 }
 
 TEST_CASE("throughput: peak_flops alone is refused, an unknown peak is told once and leaves mfu out") {
-  CHECK_THAT(message_of<ConfigError>([] { ThroughputMonitor monitor({.peak_flops = 1e12}); }), ContainsSubstring("peak_flops does nothing without flops_per_sample"));
+  CHECK_THAT(message_of<ConfigError>([] { ThroughputMonitor monitor({.peak_flops = 1e12}); }),
+             ContainsSubstring("peak_flops does nothing without flops_per_sample"));
   std::string lines;
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; }, &lines);
+  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                &lines);
   const Logged logged = train({.window_size = 3, .flops_per_sample = 1e6}, std::make_shared<Timed>());
   log::set_sink({}, nullptr);
   CHECK(logged.has("device/flops_per_sec"));
   CHECK_FALSE(logged.has("device/mfu"));
-  CHECK_THAT(lines, ContainsSubstring("the peak FLOP/s of 'cpu' in 32-true are not known") && ContainsSubstring("Set peak_flops"));
+  CHECK_THAT(lines, ContainsSubstring("the peak FLOP/s of 'cpu' in 32-true are not known") &&
+                        ContainsSubstring("Set peak_flops"));
 }
 
 TEST_CASE("peak FLOP/s of GPUs by the names that drivers give") {
@@ -193,7 +208,8 @@ TEST_CASE("peak FLOP/s of GPUs by the names that drivers give") {
 
 TEST_CASE("products of a precision") {
   using fulgur::detail::matmul_kind;
-  for (const char* half : {"bf16-mixed", "bf16-true", "16-mixed", "16-true"}) CHECK(matmul_kind(half, false) == MatmulKind::half);
+  for (const char* half : {"bf16-mixed", "bf16-true", "16-mixed", "16-true"})
+    CHECK(matmul_kind(half, false) == MatmulKind::half);
   CHECK(matmul_kind("32-true", false) == MatmulKind::float32);
   CHECK(matmul_kind("32-true", true) == MatmulKind::tf32);
   CHECK_FALSE(matmul_kind("64-true", true));

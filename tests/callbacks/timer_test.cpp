@@ -31,7 +31,8 @@ struct Timed {
 };
 
 // Two epochs of four steps, 5 ms each at least.
-Timed train(Timer::Options options, const TemporaryFolder& folder, int64_t epochs = 2, const CheckpointChoice& from = {}) {
+Timed train(Timer::Options options, const TemporaryFolder& folder, int64_t epochs = 2,
+            const CheckpointChoice& from = {}) {
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = epochs;
   Timed run{.report = {}, .timer = std::make_shared<Timer>(options)};

@@ -53,7 +53,8 @@ TEST_CASE("a checkpoint folder comes back with every value exactly") {
   c.state["list"] = StateTree::List{1, true, 0.5};
   const fs::path path = write_checkpoint(folder / "epoch=3-step=12.ckpt", c);
   CHECK(path == folder / "epoch=3-step=12.ckpt");
-  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}) CHECK(fs::exists(path / name));
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"})
+    CHECK(fs::exists(path / name));
   const CheckpointContent back = read_checkpoint(path);
   CHECK(back.module[0].second.equal(c.module[0].second));
   CHECK(back.optimizers.as_list()[0].at("momentum").tensor().equal(at::arange(4)));
@@ -99,7 +100,14 @@ TEST_CASE("leftovers of a writer that died are removed, checkpoints are not") {
 TEST_CASE("what a checkpoint comes from comes back") {
   TemporaryFolder folder;
   CheckpointContent c = content();
-  c.origin = {.config_hash = "ab12", .world_size = 4, .device = "cuda NVIDIA H200", .threads = 3, .deterministic = true, .save_counter = 7, .fulgur = "9.9.9", .libtorch = "2.99"};
+  c.origin = {.config_hash = "ab12",
+              .world_size = 4,
+              .device = "cuda NVIDIA H200",
+              .threads = 3,
+              .deterministic = true,
+              .save_counter = 7,
+              .fulgur = "9.9.9",
+              .libtorch = "2.99"};
   const fs::path path = write_checkpoint(folder / "a.ckpt", c);
   CHECK(read_checkpoint(path).origin == c.origin);
   CHECK(summarize_checkpoint(path).origin == c.origin);
@@ -107,16 +115,19 @@ TEST_CASE("what a checkpoint comes from comes back") {
   CHECK(content().origin.libtorch.starts_with("2."));
 }
 
-TEST_CASE("weights and state are read without the optimizers, and without their file where only what is needed is verified") {
+TEST_CASE(
+    "weights and state are read without the optimizers, and without their file where only what is needed is verified") {
   TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder / "a.ckpt", content());
   CHECK(read_checkpoint(path, CheckpointParts::weights_and_state).optimizers.is_null());
   fs::remove(path / "optimizer.safetensors");
-  CHECK_THROWS_WITH(read_checkpoint(path, CheckpointParts::weights_and_state), ContainsSubstring("optimizer.safetensors is missing"));
+  CHECK_THROWS_WITH(read_checkpoint(path, CheckpointParts::weights_and_state),
+                    ContainsSubstring("optimizer.safetensors is missing"));
   CHECK(read_checkpoint(path, CheckpointParts::weights_and_state, Verify::needed).module.size() == 1);
   CHECK(verify_checkpoint(path, Verify::needed).ok());
   CHECK_FALSE(verify_checkpoint(path).ok());
-  CHECK_THROWS_WITH(read_checkpoint(path, CheckpointParts::all, Verify::needed), ContainsSubstring("optimizer.safetensors"));
+  CHECK_THROWS_WITH(read_checkpoint(path, CheckpointParts::all, Verify::needed),
+                    ContainsSubstring("optimizer.safetensors"));
 }
 
 TEST_CASE("a checkpoint of weights alone, and one without any tensor, come back") {
@@ -161,7 +172,10 @@ TEST_CASE("a bare name is a checkpoint in the working folder") {
     fs::current_path(folder.path());
     const fs::path path = write_checkpoint("a.ckpt", content());
     link_checkpoint("last.ckpt", path);
-    return path == "a.ckpt" && fs::read_symlink("last.ckpt") == "a.ckpt" && read_checkpoint("last.ckpt").module.size() == 1 ? 42 : 1;
+    return path == "a.ckpt" && fs::read_symlink("last.ckpt") == "a.ckpt" &&
+                   read_checkpoint("last.ckpt").module.size() == 1
+               ? 42
+               : 1;
   });
   CHECK(exited(status, 42));
   CHECK(entries(folder.path()) == 2);
@@ -169,7 +183,8 @@ TEST_CASE("a bare name is a checkpoint in the working folder") {
 
 TEST_CASE("Python reads every file of a checkpoint") {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (python == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
+  if (python == nullptr)
+    SKIP("FULGUR_TEST_PYTHON names no Python with safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
   TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder / "a.ckpt", content());
   write_text(folder / "read.py",
@@ -182,7 +197,8 @@ TEST_CASE("Python reads every file of a checkpoint") {
              "assert state['state']['progress'] == {'epoch': 3, 'global_step': 12}\n"
              "assert load_file('state.safetensors')[state['state']['rng']['__tensor__']].shape == (9,)\n"
              "files = json.load(open('manifest.json'))['files']\n"
-             "assert all(os.path.getsize(name) == file['bytes'] == sum(part['bytes'] for part in file['parts']) for name, file in files.items())\n");
+             "assert all(os.path.getsize(name) == file['bytes'] == sum(part['bytes'] for part in file['parts']) for "
+             "name, file in files.items())\n");
   CHECK(std::system((std::string(python) + " " + (folder / "read.py").string() + " " + path.string()).c_str()) == 0);
 }
 
@@ -193,7 +209,8 @@ TEST_CASE("F46 files are 0644 and folders 0755, less the umask") {
     const fs::path path = write_checkpoint(folder / name, content());
     umask(before);
     std::set<unsigned> seen{static_cast<unsigned>(fs::status(path).permissions())};
-    for (const auto& entry : fs::directory_iterator(path)) seen.insert(static_cast<unsigned>(entry.status().permissions()));
+    for (const auto& entry : fs::directory_iterator(path))
+      seen.insert(static_cast<unsigned>(entry.status().permissions()));
     return seen;
   };
   CHECK(modes(022, "a.ckpt") == std::set<unsigned>{0755, 0644});

@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const char* const kFiles[] = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json", "state.safetensors"};
+const char* const kFiles[] = {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.json",
+                              "state.safetensors"};
 
 fs::path small_checkpoint(const fs::path& folder) {
   CheckpointContent c;
@@ -61,7 +62,8 @@ TEST_CASE("F9 a checkpoint with a file cut at any length is refused with both le
       fs::resize_file(path / name, length);
       const std::string error = read_error(path);
       REQUIRE_THAT(error, ContainsSubstring(name));
-      if (name != std::string("manifest.json")) REQUIRE_THAT(error, ContainsSubstring(cat("truncated: have ", length, " of ", whole.size(), " bytes")));
+      if (name != std::string("manifest.json"))
+        REQUIRE_THAT(error, ContainsSubstring(cat("truncated: have ", length, " of ", whole.size(), " bytes")));
       REQUIRE_FALSE(verify_checkpoint(path).ok());
       ++refused;
     }
@@ -84,13 +86,15 @@ TEST_CASE("F9 a large file cut at 200 random lengths is refused") {
   std::sort(lengths.rbegin(), lengths.rend());
   for (const uint64_t length : lengths) {
     fs::resize_file(file, length);
-    CHECK_THAT(read_error(file.parent_path()), ContainsSubstring(cat("truncated: have ", length, " of ", size, " bytes")));
+    CHECK_THAT(read_error(file.parent_path()),
+               ContainsSubstring(cat("truncated: have ", length, " of ", size, " bytes")));
   }
   write_text(file, whole);
   CHECK(verify_checkpoint(file.parent_path()).ok());
 }
 
-TEST_CASE("F10 every byte of a checkpoint changed by one bit, two bits in turn, is detected, and its tensor or field named") {
+TEST_CASE(
+    "F10 every byte of a checkpoint changed by one bit, two bits in turn, is detected, and its tensor or field named") {
   TemporaryFolder folder;
   const fs::path path = small_checkpoint(folder.path());
   const fulgur::detail::Manifest manifest = fulgur::detail::CheckedFolder(path).manifest();
@@ -113,7 +117,9 @@ TEST_CASE("F10 every byte of a checkpoint changed by one bit, two bits in turn, 
         REQUIRE(pwrite(fd, &damaged, 1, static_cast<off_t>(i)) == 1);
         const VerifyReport report = verify_checkpoint(path);
         ++changed;
-        if (report.problems.size() == 1 && report.text().find(part_of[i].empty() ? "manifest" : part_of[i]) != std::string::npos) ++detected;
+        if (report.problems.size() == 1 &&
+            report.text().find(part_of[i].empty() ? "manifest" : part_of[i]) != std::string::npos)
+          ++detected;
         REQUIRE(pwrite(fd, &whole[i], 1, static_cast<off_t>(i)) == 1);
       }
     close(fd);
@@ -133,7 +139,8 @@ TEST_CASE("F10 reading tells what verifying tells, and every damaged part of it"
     write_text(path / name, text);
   }
   const std::string error = read_error(path);
-  for (const char* expected : {"is damaged", "model.safetensors: '(header)' is not as it was written", "model.safetensors: 'second.bias' is not as it was written",
+  for (const char* expected : {"is damaged", "model.safetensors: '(header)' is not as it was written",
+                               "model.safetensors: 'second.bias' is not as it was written",
                                "state.json: 'optimizers' is", "state.json: 'end' is", "Use another checkpoint"})
     CHECK_THAT(error, ContainsSubstring(expected));
   CHECK(verify_checkpoint(path).problems.size() == 4);
@@ -171,7 +178,8 @@ TEST_CASE("F10 a file that is missing, too many or renamed is refused by name") 
   CHECK_THROWS_WITH(summarize_checkpoint(path), ContainsSubstring("more.safetensors"));
   fs::remove(path / "more.safetensors");
   fs::rename(path / "state.safetensors", path / "State.safetensors");
-  CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors is missing") && ContainsSubstring("State.safetensors does not belong"));
+  CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors is missing") &&
+                                   ContainsSubstring("State.safetensors does not belong"));
   fs::rename(path / "State.safetensors", path / "state.safetensors");
   CHECK(read_checkpoint(path).module.size() == 2);
 }
@@ -222,11 +230,12 @@ TEST_CASE("F10 names of tensors that changed places in the header are detected")
 TEST_CASE("F11 what lies in the place of a file is refused with what it looks like, and nothing hangs") {
   TemporaryFolder folder;
   const fs::path path = small_checkpoint(folder.path());
-  const std::pair<std::string, const char*> contents[] = {{"", "empty"},
-                                                          {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"},
-                                                          {"PK\x03\x04 archive/data.pkl", "zip archive"},
-                                                          {"\x80\x02}q\x01X\x03zzz", "Python pickle"},
-                                                          {"\x89PNG\r\n\x1a\n....", "PNG image"}};
+  const std::pair<std::string, const char*> contents[] = {
+      {"", "empty"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "Git LFS pointer"},
+      {"PK\x03\x04 archive/data.pkl", "zip archive"},
+      {"\x80\x02}q\x01X\x03zzz", "Python pickle"},
+      {"\x89PNG\r\n\x1a\n....", "PNG image"}};
   for (const char* name : kFiles) {
     const std::string whole = read_text(path / name);
     for (const auto& [text, expected] : contents) {
@@ -313,7 +322,9 @@ TEST_CASE("F12 a manifest that is forged throughout still points nowhere and all
   refuse("\"world_size\"", "\"worldsize\"", "a field is missing");
   refuse("\"epoch\": 3", "\"epoch\": \"3\"", "another kind");
   refuse("\"fulgur-checkpoint\"", "\"fulgur-checkpint\"", "not the manifest of a checkpoint");
-  refuse("\"origin\": {", std::string("\"deep\": ") + std::string(100000, '[') + std::string(100000, ']') + ", \"origin\": {", "nested too deeply");
+  refuse("\"origin\": {",
+         std::string("\"deep\": ") + std::string(100000, '[') + std::string(100000, ']') + ", \"origin\": {",
+         "nested too deeply");
 }
 
 TEST_CASE("F15 a checkpoint of a newer format is refused with the versions of both") {
@@ -322,8 +333,9 @@ TEST_CASE("F15 a checkpoint of a newer format is refused with the versions of bo
   forge(path, "\"fulgur\":\"" + fulgur_version() + "\"", "\"fulgur\":\"8.1.0\"");
   CHECK(read_checkpoint(path).origin.fulgur == "8.1.0");
   forge(path, "\"format_version\": 1", "\"format_version\": 2");
-  CHECK_THAT(read_error(path), ContainsSubstring("format version 2, written by Fulgur 8.1.0") &&
-                                   ContainsSubstring(cat("this program (Fulgur ", fulgur_version(), ") reads format versions <= 1")));
+  CHECK_THAT(read_error(path),
+             ContainsSubstring("format version 2, written by Fulgur 8.1.0") &&
+                 ContainsSubstring(cat("this program (Fulgur ", fulgur_version(), ") reads format versions <= 1")));
   CHECK_THROWS_WITH(summarize_checkpoint(path), ContainsSubstring("format version 2"));
   forge(path, "\"format_version\": 2", "\"format_version\": 0");
   CHECK_THAT(read_error(path), ContainsSubstring("not the manifest of a checkpoint"));

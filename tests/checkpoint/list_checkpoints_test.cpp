@@ -44,7 +44,8 @@ TEST_CASE("F19 checkpoints are listed by step, whatever the clock says") {
     fs::last_write_time(folder / name, time);
     time -= std::chrono::hours(1);
   }
-  CHECK(listed(folder.path()) == std::vector<std::string>{"epoch=10-step=100.ckpt", "epoch=1-step=10.ckpt", "epoch=0-step=9.ckpt"});
+  CHECK(listed(folder.path()) ==
+        std::vector<std::string>{"epoch=10-step=100.ckpt", "epoch=1-step=10.ckpt", "epoch=0-step=9.ckpt"});
   CHECK(list_checkpoints(folder.path()).front().epoch == 10);
 }
 
@@ -54,7 +55,8 @@ TEST_CASE("F19 of one step the save counter decides, then the version of the nam
   save(folder / "a.ckpt", 5, 2);
   for (int i = 0; i < 11; ++i) save(folder / "b.ckpt", 5, 2);
   const auto names = listed(folder.path());
-  CHECK(std::vector(names.begin(), names.begin() + 3) == std::vector<std::string>{"b-v10.ckpt", "b-v9.ckpt", "b-v8.ckpt"});
+  CHECK(std::vector(names.begin(), names.begin() + 3) ==
+        std::vector<std::string>{"b-v10.ckpt", "b-v9.ckpt", "b-v8.ckpt"});
   CHECK(std::vector(names.end() - 3, names.end()) == std::vector<std::string>{"b.ckpt", "a.ckpt", "z.ckpt"});
 }
 
@@ -83,7 +85,8 @@ TEST_CASE("damaged checkpoints are listed in their place, with what is wrong") {
   fs::resize_file(folder / "step=4.ckpt/model.safetensors", 20);
   write_text(folder / "old.ckpt", "PK\x03\x04zip");
   const auto all = list_checkpoints(folder.path());
-  REQUIRE(listed(folder.path()) == std::vector<std::string>{"step=4.ckpt", "step=3.ckpt", "step=2.ckpt", "step=1.ckpt", "old.ckpt"});
+  REQUIRE(listed(folder.path()) ==
+          std::vector<std::string>{"step=4.ckpt", "step=3.ckpt", "step=2.ckpt", "step=1.ckpt", "old.ckpt"});
   CHECK_THAT(all[0].problem.value(), ContainsSubstring("model.safetensors is truncated: have 20"));
   CHECK_THAT(all[1].problem.value(), ContainsSubstring("manifest"));
   CHECK_FALSE(all[2].problem.has_value());

@@ -52,7 +52,8 @@ TEST_CASE("F13 every mismatch is listed and nothing is half-loaded") {
     if (name == "bn.bias") name = "bn.bais";
   }
   CHECK_THROWS_WITH(load_module_state(net, wrong),
-                    ContainsSubstring("fc.weight: checkpoint Float [2, 3], module Float [3, 2]") && ContainsSubstring("bn.running_mean: checkpoint Double") &&
+                    ContainsSubstring("fc.weight: checkpoint Float [2, 3], module Float [3, 2]") &&
+                        ContainsSubstring("bn.running_mean: checkpoint Double") &&
                         ContainsSubstring("missing: bn.bias") && ContainsSubstring("unexpected: bn.bais"));
   for (const auto& [name, tensor] : before)
     for (const auto& [other, live] : module_state(net))
@@ -68,9 +69,11 @@ TEST_CASE("F13 layers whose names changed places are listed with both shapes") {
   } net;
   NamedTensors swapped = copy_of(module_state(net));
   for (auto& [name, tensor] : swapped) name[0] = name[0] == 'a' ? 'b' : 'a';
-  CHECK_THROWS_WITH(load_module_state(net, swapped), ContainsSubstring("a.weight: checkpoint Float [2, 3], module Float [3, 2]") &&
-                                                         ContainsSubstring("a.bias: checkpoint Float [2], module Float [3]") &&
-                                                         ContainsSubstring("b.weight: checkpoint Float [3, 2], module Float [2, 3]") && ContainsSubstring("b.bias"));
+  CHECK_THROWS_WITH(load_module_state(net, swapped),
+                    ContainsSubstring("a.weight: checkpoint Float [2, 3], module Float [3, 2]") &&
+                        ContainsSubstring("a.bias: checkpoint Float [2], module Float [3]") &&
+                        ContainsSubstring("b.weight: checkpoint Float [3, 2], module Float [2, 3]") &&
+                        ContainsSubstring("b.bias"));
 }
 
 TEST_CASE("F13 with strict off what fits is loaded and the rest is listed") {
@@ -84,11 +87,13 @@ TEST_CASE("F13 with strict off what fits is loaded and the rest is listed") {
     given.emplace_back(name == "bn.bias" ? "bn.bais" : name, other);
   }
   const LoadReport report = load_module_state(net, given, {.strict = false, .key_prefixes = {}});
-  CHECK(report.loaded == std::vector<std::string>{"bn.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"});
+  CHECK(report.loaded ==
+        std::vector<std::string>{"bn.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"});
   CHECK(report.missing == std::vector<std::string>{"fc.bias", "bn.bias"});
   CHECK(report.unexpected == std::vector<std::string>{"bn.bais"});
   CHECK(report.mismatched == std::vector<std::string>{"fc.weight"});
-  CHECK_THAT(report.differences, ContainsSubstring("fc.weight: checkpoint Float [2, 3], module Float [3, 2]") && ContainsSubstring("unexpected: bn.bais"));
+  CHECK_THAT(report.differences, ContainsSubstring("fc.weight: checkpoint Float [2, 3], module Float [3, 2]") &&
+                                     ContainsSubstring("unexpected: bn.bais"));
   for (const auto& [name, tensor] : before)
     for (const auto& [other, live] : module_state(net))
       if (name == other) CHECK(live.equal(name == "bn.weight" || name.starts_with("bn.running") ? tensor + 1 : tensor));
@@ -98,8 +103,10 @@ TEST_CASE("prefixes of names are replaced, the longest that fits") {
   Net net;
   NamedTensors given;
   for (const auto& [name, tensor] : copy_of(module_state(net)))
-    given.emplace_back((name.starts_with("fc.") ? "net.encoder." + name.substr(3) : "net." + name), tensor.is_floating_point() ? tensor + 1 : tensor);
-  const LoadReport report = load_module_state(net, given, {.strict = true, .key_prefixes = {{"net.", ""}, {"net.encoder.", "fc."}}});
+    given.emplace_back((name.starts_with("fc.") ? "net.encoder." + name.substr(3) : "net." + name),
+                       tensor.is_floating_point() ? tensor + 1 : tensor);
+  const LoadReport report =
+      load_module_state(net, given, {.strict = true, .key_prefixes = {{"net.", ""}, {"net.encoder.", "fc."}}});
   CHECK(report.loaded.size() == given.size());
   CHECK(report.differences.empty());
   CHECK(net.fc->weight.equal(given[0].second));
@@ -132,7 +139,8 @@ TEST_CASE("Python's names of a tied parameter: both with equal values, or the ot
   const LoadReport report = load_module_state(module, {{"b", at::full({2}, 2.0)}});
   CHECK(report.loaded == std::vector<std::string>{"a"});
   CHECK(weight.equal(at::full({2}, 2.0)));
-  CHECK_THROWS_WITH(load_module_state(module, {{"a", at::full({2}, 3.0)}, {"b", at::full({2}, 4.0)}}), ContainsSubstring("'b' and 'a' are one parameter"));
+  CHECK_THROWS_WITH(load_module_state(module, {{"a", at::full({2}, 3.0)}, {"b", at::full({2}, 4.0)}}),
+                    ContainsSubstring("'b' and 'a' are one parameter"));
   CHECK(weight.equal(at::full({2}, 2.0)));
 }
 

@@ -32,13 +32,26 @@ fs::path fixture(const char* name) { return here() / "fixtures/pytorch" / name; 
 
 // As plain() of pytorch_exchange.py.
 NamedTensors plain_tensors() {
-  const std::pair<const char*, at::ScalarType> dtypes[] = {
-      {"bool", at::kBool},     {"uint8", at::kByte},    {"int8", at::kChar},     {"int16", at::kShort},    {"int32", at::kInt},
-      {"int64", at::kLong},    {"float16", at::kHalf},  {"bfloat16", at::kBFloat16}, {"float32", at::kFloat}, {"float64", at::kDouble},
-      {"uint16", at::kUInt16}, {"uint32", at::kUInt32}, {"uint64", at::kUInt64}, {"float8_e4m3fn", at::kFloat8_e4m3fn}, {"float8_e5m2", at::kFloat8_e5m2},
-      {"complex64", at::kComplexFloat}, {"complex128", at::kComplexDouble}};
+  const std::pair<const char*, at::ScalarType> dtypes[] = {{"bool", at::kBool},
+                                                           {"uint8", at::kByte},
+                                                           {"int8", at::kChar},
+                                                           {"int16", at::kShort},
+                                                           {"int32", at::kInt},
+                                                           {"int64", at::kLong},
+                                                           {"float16", at::kHalf},
+                                                           {"bfloat16", at::kBFloat16},
+                                                           {"float32", at::kFloat},
+                                                           {"float64", at::kDouble},
+                                                           {"uint16", at::kUInt16},
+                                                           {"uint32", at::kUInt32},
+                                                           {"uint64", at::kUInt64},
+                                                           {"float8_e4m3fn", at::kFloat8_e4m3fn},
+                                                           {"float8_e5m2", at::kFloat8_e5m2},
+                                                           {"complex64", at::kComplexFloat},
+                                                           {"complex128", at::kComplexDouble}};
   NamedTensors tensors;
-  for (const auto& [name, dtype] : dtypes) tensors.emplace_back(std::string("dtype.").append(name), at::arange(6).reshape({2, 3}).to(dtype));
+  for (const auto& [name, dtype] : dtypes)
+    tensors.emplace_back(std::string("dtype.").append(name), at::arange(6).reshape({2, 3}).to(dtype));
   tensors.emplace_back("scalar", at::full({}, 0.1, at::kDouble));
   tensors.emplace_back("empty", at::empty({0, 4}));
   tensors.emplace_back("nan", at::tensor({std::nanf(""), HUGE_VALF, -0.0F}));
@@ -74,8 +87,19 @@ std::map<std::string, Tensor> read_map(const fs::path& path) {
 // Exit code of the Python side. Not inside a CHECK: it may skip.
 int python(const std::string& verb, const fs::path& folder) {
   const char* interpreter = std::getenv("FULGUR_TEST_PYTHON");
-  if (interpreter == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with torch and safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
-  const std::string command = std::string("'").append(interpreter).append("' '").append(here() / "pytorch_exchange.py").append("' ").append(verb).append(" '").append(folder).append("'");
+  if (interpreter == nullptr)
+    SKIP(
+        "FULGUR_TEST_PYTHON names no Python with torch and safetensors (scripts/test.sh makes one beside the CUDA "
+        "LibTorch)");
+  const std::string command = std::string("'")
+                                  .append(interpreter)
+                                  .append("' '")
+                                  .append(here() / "pytorch_exchange.py")
+                                  .append("' ")
+                                  .append(verb)
+                                  .append(" '")
+                                  .append(folder)
+                                  .append("'");
   const int code = WEXITSTATUS(std::system(command.c_str()));
   if (code == 77) SKIP("the Python of FULGUR_TEST_PYTHON has no torch, or no safetensors");
   return code;
@@ -141,7 +165,8 @@ TEST_CASE("the state_dict of a Lightning checkpoint is read, and what is left ou
 
 TEST_CASE("what torch.save writes of other things is refused with what to do") {
   CHECK_THROWS_WITH(read_pytorch_file(fixture("whole_module.pt")),
-                    ContainsSubstring("names 'torch.nn.modules.linear.Linear'") && ContainsSubstring("torch.save(model.state_dict(), FILE)"));
+                    ContainsSubstring("names 'torch.nn.modules.linear.Linear'") &&
+                        ContainsSubstring("torch.save(model.state_dict(), FILE)"));
   CHECK_THROWS_WITH(read_pytorch_file(fixture("legacy.pt")), ContainsSubstring("torch before 1.6"));
   CHECK_THROWS_WITH(read_pytorch_file(fixture("plain.safetensors")), ContainsSubstring("no file of torch.save"));
   CHECK_THROWS_WITH(read_pytorch_file(fixture("absent.pt")), ContainsSubstring("No such file"));
@@ -169,7 +194,8 @@ TEST_CASE("tied parameters are written under each of their names") {
   auto t = read_map(folder / "t.pt");
   REQUIRE(t.size() == 2);
   CHECK(t["a"].const_data_ptr() == t["b"].const_data_ptr());
-  CHECK_THROWS_WITH(write_pytorch_file(folder / "u.pt", {{"a", at::arange(3)}}, {{"b", "c"}}), ContainsSubstring("'b' cannot be a further name of 'c'"));
+  CHECK_THROWS_WITH(write_pytorch_file(folder / "u.pt", {{"a", at::arange(3)}}, {{"b", "c"}}),
+                    ContainsSubstring("'b' cannot be a further name of 'c'"));
 }
 
 TEST_CASE("tensors that .pt cannot hold are refused, and nothing is left") {
@@ -211,7 +237,9 @@ TEST_CASE("F9 a .pt file cut at any length, or with any byte changed, is refused
 
 TEST_CASE("F5 a .pt file that finds no room is an error, not an abort, and what was there stays") {
   TemporaryFolder folder;
-  write_weights_file(folder / "w.pt", {.format = WeightsFormat::pytorch, .tensors = {{"a", at::arange(3)}}, .aliases = {}, .left_out = {}});
+  write_weights_file(
+      folder / "w.pt",
+      {.format = WeightsFormat::pytorch, .tensors = {{"a", at::arange(3)}}, .aliases = {}, .left_out = {}});
   const std::string before = read_text(folder / "w.pt");
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
@@ -220,7 +248,10 @@ TEST_CASE("F5 a .pt file that finds no room is an error, not an abort, and what 
   setrlimit(RLIMIT_FSIZE, &small);
   std::string message;
   try {
-    write_weights_file(folder / "w.pt", {.format = WeightsFormat::pytorch, .tensors = {{"a", at::arange(100'000)}}, .aliases = {}, .left_out = {}}, true);
+    write_weights_file(
+        folder / "w.pt",
+        {.format = WeightsFormat::pytorch, .tensors = {{"a", at::arange(100'000)}}, .aliases = {}, .left_out = {}},
+        true);
   } catch (const CheckpointError& error) {
     message = error.what();
   }
@@ -233,7 +264,8 @@ TEST_CASE("F5 a .pt file that finds no room is an error, not an abort, and what 
 
 TEST_CASE("weights files: the format is told by the first bytes, and an output is not replaced unasked") {
   TemporaryFolder folder;
-  const WeightsFile weights{.format = WeightsFormat::safetensors, .tensors = {{"a", at::arange(3)}}, .aliases = {{"b", "a"}}, .left_out = {}};
+  const WeightsFile weights{
+      .format = WeightsFormat::safetensors, .tensors = {{"a", at::arange(3)}}, .aliases = {{"b", "a"}}, .left_out = {}};
   write_weights_file(folder / "sub/w.bin", weights);
   const WeightsFile back = read_weights_file(folder / "sub/w.bin");
   CHECK(back.format == WeightsFormat::safetensors);

@@ -14,8 +14,8 @@ namespace pytorch_hostile_test {
 
 using namespace fulgur;
 using namespace fulgur::test;
-using fulgur::detail::read_state_dict_pickle;
 using Catch::Matchers::ContainsSubstring;
+using fulgur::detail::read_state_dict_pickle;
 using Entries = std::vector<std::pair<std::string, std::string>>;
 
 namespace {
@@ -40,35 +40,58 @@ std::string repeated(const std::string& part, size_t count) {
   return out;
 }
 
-std::string storage(const std::string& key, const std::string& count, const std::string& type = "ctorch\nFloatStorage\n") {
-  return std::string("(").append(text("storage")).append(type).append(text(key)).append(text("cpu")).append(count).append("tQ");
+std::string storage(const std::string& key, const std::string& count,
+                    const std::string& type = "ctorch\nFloatStorage\n") {
+  return std::string("(")
+      .append(text("storage"))
+      .append(type)
+      .append(text(key))
+      .append(text("cpu"))
+      .append(count)
+      .append("tQ");
 }
 
 // A tensor of `storage`; the rest as instructions.
-std::string tensor(const std::string& of, const std::string& offset, const std::string& sizes, const std::string& strides) {
-  return std::string("ctorch._utils\n_rebuild_tensor_v2\n(").append(of).append(offset).append(sizes).append(strides).append("\x89" "ccollections\nOrderedDict\n)RtR");
+std::string tensor(const std::string& of, const std::string& offset, const std::string& sizes,
+                   const std::string& strides) {
+  return std::string("ctorch._utils\n_rebuild_tensor_v2\n(")
+      .append(of)
+      .append(offset)
+      .append(sizes)
+      .append(strides)
+      .append(
+          "\x89"
+          "ccollections\nOrderedDict\n)RtR");
 }
 
-std::string dict_of(const std::string& value, const std::string& name = "w") { return std::string(kStart).append("}").append(text(name)).append(value).append("s."); }
+std::string dict_of(const std::string& value, const std::string& name = "w") {
+  return std::string(kStart).append("}").append(text(name)).append(value).append("s.");
+}
 
-void refuse(const std::string& pickle, const std::string& expected) { CHECK_THROWS_WITH(read_state_dict_pickle(pickle), ContainsSubstring(expected)); }
+void refuse(const std::string& pickle, const std::string& expected) {
+  CHECK_THROWS_WITH(read_state_dict_pickle(pickle), ContainsSubstring(expected));
+}
 
 void write_zip(const std::filesystem::path& path, const Entries& entries, bool compressed = false) {
   zip_t* zip = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, nullptr);
   for (const auto& [name, bytes] : entries) {
-    const auto index = static_cast<zip_uint64_t>(zip_file_add(zip, name.c_str(), zip_source_buffer(zip, bytes.data(), bytes.size(), 0), 0));
+    const auto index = static_cast<zip_uint64_t>(
+        zip_file_add(zip, name.c_str(), zip_source_buffer(zip, bytes.data(), bytes.size(), 0), 0));
     zip_set_file_compression(zip, index, compressed ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
   }
   REQUIRE(zip_close(zip) == 0);
 }
 
 // One float tensor `w` of shape [2].
-std::string good_pickle() { return dict_of(tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85")); }
+std::string good_pickle() {
+  return dict_of(tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85"));
+}
 
 Entries good_entries() { return {{"a/data.pkl", good_pickle()}, {"a/data/0", "12345678"}, {"a/version", "3\n"}}; }
 
 std::string replaced(std::string bytes, const std::string& from, const std::string& to) {
-  for (size_t at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at + to.size())) bytes.replace(at, from.size(), to);
+  for (size_t at = bytes.find(from); at != std::string::npos; at = bytes.find(from, at + to.size()))
+    bytes.replace(at, from.size(), to);
   return bytes;
 }
 
@@ -100,7 +123,9 @@ TEST_CASE("F12 calls of what is no function are refused") {
   refuse(kStart + "ctorch\nFloatStorage\n)R.", "a class is called");
   refuse(kStart + "]}b.", "attributes are set on a list");
   // Python would call these; here they are values without a meaning.
-  const auto read = read_state_dict_pickle(kStart + "}(" + text("c") + "ccollections\nCounter\n}\x85R" + text("state_dict") + good_pickle().substr(2, good_pickle().size() - 3) + "u.");
+  const auto read =
+      read_state_dict_pickle(kStart + "}(" + text("c") + "ccollections\nCounter\n}\x85R" + text("state_dict") +
+                             good_pickle().substr(2, good_pickle().size() - 3) + "u.");
   CHECK(read.left_out == std::vector<std::string>{"'c' (an object)"});
 }
 
@@ -110,15 +135,16 @@ TEST_CASE("F12 pickles that ask for memory or time are refused") {
   refuse(kStart + "h\x05.", "recalls value 5, which it never had");
   refuse(kStart + repeated("N", 5'000'000) + ".", "more than 4194304 values");
   // A list that is added to itself, doubled each time in Python.
-  refuse(kStart + "]q" + std::string(1, '\0') + "(" + repeated(std::string("h\0", 2), 4'000'000) + "e(" + repeated(std::string("h\0", 2), 4'190'000) + "e(" +
-             repeated(std::string("h\0", 2), 4'190'000) + "e.",
+  refuse(kStart + "]q" + std::string(1, '\0') + "(" + repeated(std::string("h\0", 2), 4'000'000) + "e(" +
+             repeated(std::string("h\0", 2), 4'190'000) + "e(" + repeated(std::string("h\0", 2), 4'190'000) + "e.",
          "more than 4194304 values");
   refuse("X\xff\xff\xff\xff", "does not begin as one");
   refuse(kStart + "X\xff\xff\xff\x7f" + "abc", "2147483647 bytes are to follow, 3 do");
   // Deep values without marks: nothing walks down into them.
   CHECK_THROWS_AS(read_state_dict_pickle(kStart + "N" + repeated("\x85", 1'000'000) + "."), CheckpointError);
   // A list that holds itself.
-  CHECK_THROWS_AS(read_state_dict_pickle(kStart + "]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."), CheckpointError);
+  CHECK_THROWS_AS(read_state_dict_pickle(kStart + "]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."),
+                  CheckpointError);
 }
 
 TEST_CASE("F12 what protocols 4 and 5 add is held against the pickle as well") {
@@ -144,14 +170,17 @@ TEST_CASE("F12 what protocols 4 and 5 add is held against the pickle as well") {
 TEST_CASE("F12 a pickle cut at any length is refused") {
   const std::string whole = good_pickle();
   REQUIRE(read_state_dict_pickle(whole).tensors.size() == 1);
-  for (size_t length = 0; length < whole.size(); ++length) CHECK_THROWS_AS(read_state_dict_pickle(std::string_view(whole).substr(0, length)), CheckpointError);
+  for (size_t length = 0; length < whole.size(); ++length)
+    CHECK_THROWS_AS(read_state_dict_pickle(std::string_view(whole).substr(0, length)), CheckpointError);
   refuse(whole + "x", "1 bytes stand behind its end");
   refuse(replaced(whole, kStart, "\x80\x06"), "protocol 6");
 }
 
 TEST_CASE("F12 tensors that reach out of their storage are refused") {
   const std::string zero("K\0", 2), two = storage("0", "K\x02");
-  const auto of = [&](const std::string& offset, const std::string& sizes, const std::string& strides) { return dict_of(tensor(two, offset, sizes, strides)); };
+  const auto of = [&](const std::string& offset, const std::string& sizes, const std::string& strides) {
+    return dict_of(tensor(two, offset, sizes, strides));
+  };
   CHECK(read_state_dict_pickle(of(zero, "K\x02\x85", "K\x01\x85")).tensors.size() == 1);
   refuse(of(zero, "K\x03\x85", "K\x01\x85"), "reaches out of storage '0', which has 2 elements");
   refuse(of("K\x01", "K\x02\x85", "K\x01\x85"), "reaches out");
@@ -164,17 +193,24 @@ TEST_CASE("F12 tensors that reach out of their storage are refused") {
   refuse(of(zero, "J\xff\xff\xff\xff\x85", "K\x01\x85"), "no size");
   refuse(of("K\x03", zero + "\x85", "K\x01\x85"), "reaches out");
   refuse(dict_of(tensor(storage("0", "J\xff\xff\xff\xff"), zero, "K\x02\x85", "K\x01\x85")), "has -1 elements");
-  refuse(dict_of(tensor(storage("0", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"), zero, "K\x02\x85", "K\x01\x85")), "elements");
-  refuse(dict_of(tensor(storage(std::string(200, 'k'), "K\x02"), zero, "K\x02\x85", "K\x01\x85")), "longer than 100 bytes");
+  refuse(dict_of(tensor(storage("0", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"), zero, "K\x02\x85", "K\x01\x85")),
+         "elements");
+  refuse(dict_of(tensor(storage(std::string(200, 'k'), "K\x02"), zero, "K\x02\x85", "K\x01\x85")),
+         "longer than 100 bytes");
   // One storage, two sizes.
-  refuse(kStart + "}(" + text("v") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + text("w") + tensor(storage("0", "K\x03"), zero, "K\x02\x85", "K\x01\x85") + "u.", "described in two ways");
-  refuse(kStart + "}(" + text("w") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + text("w") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + "u.", "'w' stands in it twice");
+  refuse(kStart + "}(" + text("v") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + text("w") +
+             tensor(storage("0", "K\x03"), zero, "K\x02\x85", "K\x01\x85") + "u.",
+         "described in two ways");
+  refuse(kStart + "}(" + text("w") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + text("w") +
+             tensor(two, zero, "K\x02\x85", "K\x01\x85") + "u.",
+         "'w' stands in it twice");
 }
 
 TEST_CASE("what is no state dict says what it is") {
   refuse(kStart + "K\x01.", "it holds a number");
   refuse(dict_of("K\x01"), "it has 'w' (a number)");
-  refuse(kStart + "}K\x01" + tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85") + "s.", "a tensor's name is a number");
+  refuse(kStart + "}K\x01" + tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85") + "s.",
+         "a tensor's name is a number");
 }
 
 TEST_CASE("F12 archives that are none of torch.save are refused") {
@@ -222,7 +258,8 @@ TEST_CASE("F12 zip bombs are refused before they unfold") {
   std::string overlapping = bytes.substr(0, bytes.find("PK\x03\x04", 4)) + bytes.substr(directory);
   overlapping.replace(overlapping.find("PK\x01\x02", overlapping.find("PK\x01\x02") + 4) + 42, 4, std::string(4, '\0'));
   const auto offset = static_cast<uint32_t>(overlapping.find("PK\x01\x02"));
-  for (size_t i = 0; i < 4; ++i) overlapping[overlapping.find("PK\x05\x06") + 16 + i] = static_cast<char>(offset >> (8 * i) & 0xff);
+  for (size_t i = 0; i < 4; ++i)
+    overlapping[overlapping.find("PK\x05\x06") + 16 + i] = static_cast<char>(offset >> (8 * i) & 0xff);
   REQUIRE(second != std::string::npos);
   write_text(path, overlapping);
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("more bytes than the file"));
@@ -238,7 +275,8 @@ TEST_CASE("F12 an entry that stands in an archive twice, or whose checksum is an
   write_text(path, replaced(bytes, "a/data/1", "a/data/0"));
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("two entries named 'a/data/0'"));
   write_text(path, replaced(bytes, "12345678", "12345679"));
-  CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("'a/data/0' is damaged") && ContainsSubstring("set_crc32_options"));
+  CHECK_THROWS_WITH(read_pytorch_file(path),
+                    ContainsSubstring("'a/data/0' is damaged") && ContainsSubstring("set_crc32_options"));
 }
 
 }  // namespace pytorch_hostile_test

@@ -35,7 +35,8 @@ class Logged {
  public:
   Logged() {
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* self) { static_cast<Logged*>(self)->text += line; }, this);
+    log::set_sink([](log::Level, const std::string& line, void* self) { static_cast<Logged*>(self)->text += line; },
+                  this);
   }
   ~Logged() { log::set_sink(nullptr, nullptr); }
   Logged(const Logged&) = delete;
@@ -97,7 +98,8 @@ TEST_CASE("F18 a run folder has one holder, and is free again afterwards") {
       FAIL("a second lock was given");
     } catch (const ConfigError& error) {
       CHECK(error.code() == ExitCode::usage);
-      CHECK_THAT(error.what(), ContainsSubstring(cat("locked by pid ", static_cast<int64_t>(getpid()), " on host ", host())));
+      CHECK_THAT(error.what(),
+                 ContainsSubstring(cat("locked by pid ", static_cast<int64_t>(getpid()), " on host ", host())));
     }
     CHECK(fs::exists(lock.path()));
   }
@@ -109,15 +111,18 @@ TEST_CASE("F18 a run folder has one holder, and is free again afterwards") {
   CHECK(logged.text.empty());
 }
 
-TEST_CASE("F18 another process that holds the folder is named; when it was killed the lock is taken over with a warning") {
+TEST_CASE(
+    "F18 another process that holds the folder is named; when it was killed the lock is taken over with a warning") {
   TemporaryFolder folder;
   Sleeper other([&] { new RunLock(folder.path()); });
-  CHECK_THROWS_WITH(RunLock(folder.path()), ContainsSubstring(cat("locked by pid ", static_cast<int64_t>(other.pid()))));
+  CHECK_THROWS_WITH(RunLock(folder.path()),
+                    ContainsSubstring(cat("locked by pid ", static_cast<int64_t>(other.pid()))));
   const std::string left = cat("was left by pid ", static_cast<int64_t>(other.pid()), " on host ", host());
   other.end();
   const Logged logged;
   const RunLock lock(folder.path());
-  CHECK_THAT(logged.text, ContainsSubstring(left) && ContainsSubstring("taken over") && ContainsSubstring("[checkpoint.stale_lock]"));
+  CHECK_THAT(logged.text, ContainsSubstring(left) && ContainsSubstring("taken over") &&
+                              ContainsSubstring("[checkpoint.stale_lock]"));
   CHECK(read_text(lock.path()) == holder(getpid(), host()));
 }
 
@@ -151,7 +156,9 @@ TEST_CASE("F18 a locked file without a holder's name, or of another host, is res
 TEST_CASE("F18 without flock the holder's name decides") {
   TemporaryFolder folder;
   const fs::path file = folder / "run.lock";
-  const FaultCalls no_flock([](std::string_view call_name, const auto& call) -> long { return call_name == "flock" ? (errno = ENOLCK, -1) : call(); });
+  const FaultCalls no_flock([](std::string_view call_name, const auto& call) -> long {
+    return call_name == "flock" ? (errno = ENOLCK, -1) : call();
+  });
   for (const std::string& text : {holder(getppid(), host()), holder(dead_pid(), "another-host")}) {
     write_text(file, text);
     CHECK_THROWS_AS(RunLock(folder.path()), ConfigError);

@@ -38,7 +38,8 @@ std::string with_header(const std::string& json, size_t data_bytes) {
 TEST_CASE("safetensors: every dtype, scalars, empty and strided tensors come back as they were") {
   TemporaryFolder folder;
   NamedTensors tensors;
-  for (const at::ScalarType dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble})
+  for (const at::ScalarType dtype : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
+                                     at::kBFloat16, at::kFloat, at::kDouble})
     tensors.emplace_back(std::string("t.") + c10::toString(dtype), at::arange(6).reshape({2, 3}).to(dtype));
   tensors.emplace_back("scalar", at::scalar_tensor(0.1, at::kDouble));
   tensors.emplace_back("empty", at::empty({0, 4}));
@@ -143,8 +144,14 @@ TEST_CASE("F12 hostile headers are refused before memory is allocated") {
   refuse(one("F32", "[4294967296,4294967296,4]", "[0,8]"), 8, "overflows");
   refuse(one("F31", "[2]", "[0,8]"), 8, "unknown dtype");
   refuse(one("F32", "[2.0]", "[0,8]"), 8, "no whole number");
-  refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, "twice");
-  refuse("{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "begins at byte 1");
+  refuse(
+      "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_"
+      "offsets\":[1,2]}}",
+      2, "twice");
+  refuse(
+      "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_"
+      "offsets\":[1,3]}}",
+      3, "begins at byte 1");
   refuse("{\"__metadata__\":{\"a\":1}}", 0, "strings only");
   refuse("{\"a\":", 0, "not JSON");
   refuse("{\"a\":" + std::string(100000, '['), 0, "must have exactly");
@@ -163,7 +170,8 @@ TEST_CASE("F12 hostile headers are refused before memory is allocated") {
   std::string dimensions = "1";
   for (int i = 0; i < 64; ++i) dimensions += ",1";
   refuse(one("F32", "[" + dimensions + "]", "[0,4]"), 4, "more than 64 dimensions");
-  refuse("{\"" + std::string(1 << 20, 'n') + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "has 1048576 bytes");
+  refuse("{\"" + std::string(1 << 20, 'n') + "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         "has 1048576 bytes");
   TemporaryFolder folder;
   std::string huge = with_header("{}", 0);
   huge[7] = '\x7f';
@@ -173,7 +181,8 @@ TEST_CASE("F12 hostile headers are refused before memory is allocated") {
 
 TEST_CASE("F12 a header of a million tensors is refused without much memory or time") {
   std::string json = "{";
-  for (int i = 0; i < 1000000; ++i) json += "\"t" + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},";
+  for (int i = 0; i < 1000000; ++i)
+    json += "\"t" + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},";
   json.back() = '}';
   const auto resident_bytes = [] {
     std::ifstream file("/proc/self/statm");
@@ -217,11 +226,15 @@ TEST_CASE("F5 a full device is an error with path and reason, not an abort") {
 
 TEST_CASE("Python's safetensors reads the file") {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (python == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
+  if (python == nullptr)
+    SKIP("FULGUR_TEST_PYTHON names no Python with safetensors (scripts/test.sh makes one beside the CUDA LibTorch)");
   TemporaryFolder folder;
-  write_safetensors(folder / "t.safetensors", {{"x", at::arange(4).to(at::kFloat)}, {"y", at::full({2, 2}, 7)}}, {{"format", "pt"}});
-  const std::string command = std::string(python) + " -c \"from safetensors.numpy import load_file; t=load_file('" + (folder / "t.safetensors").string() +
-                              "'); assert t['x'].tolist()==[0,1,2,3] and t['y'].shape==(2,2) and t['y'].dtype=='int64'\"";
+  write_safetensors(folder / "t.safetensors", {{"x", at::arange(4).to(at::kFloat)}, {"y", at::full({2, 2}, 7)}},
+                    {{"format", "pt"}});
+  const std::string command =
+      std::string(python) + " -c \"from safetensors.numpy import load_file; t=load_file('" +
+      (folder / "t.safetensors").string() +
+      "'); assert t['x'].tolist()==[0,1,2,3] and t['y'].shape==(2,2) and t['y'].dtype=='int64'\"";
   CHECK(std::system(command.c_str()) == 0);
 }
 

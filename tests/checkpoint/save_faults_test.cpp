@@ -43,7 +43,8 @@ int64_t whole_step(const fs::path& path) {
   try {
     const CheckpointContent c = read_checkpoint(path);
     const int64_t step = c.state.at("progress").at("global_step").as_int();
-    const bool same = c.module.at(0).second.equal(at::full({300}, step)) && c.module.at(1).second.equal(at::full({1 << 14}, step)) &&
+    const bool same = c.module.at(0).second.equal(at::full({300}, step)) &&
+                      c.module.at(1).second.equal(at::full({1 << 14}, step)) &&
                       c.optimizers.as_list().at(0).at("momentum").tensor().equal(at::full({7}, step + 1)) &&
                       c.state.at("rng").tensor().equal(at::full({5}, step + 2));
     return same ? step : -1;
@@ -85,7 +86,8 @@ void save_and_prune(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("F2 a process killed before, in or after any system call of a save leaves the old or the new checkpoint, whole") {
+TEST_CASE(
+    "F2 a process killed before, in or after any system call of a save leaves the old or the new checkpoint, whole") {
   const OldCheckpoint old;
   TemporaryFolder temporary;
   const fs::path folder = temporary / "checkpoints";
@@ -230,7 +232,8 @@ TEST_CASE("F6 a link that cannot be replaced stays as it was") {
       errno = EDQUOT;
       return -1;
     });
-    CHECK_THROWS_WITH(link_checkpoint(folder / "last.ckpt", folder / "other.ckpt"), ContainsSubstring("Disk quota exceeded"));
+    CHECK_THROWS_WITH(link_checkpoint(folder / "last.ckpt", folder / "other.ckpt"),
+                      ContainsSubstring("Disk quota exceeded"));
     CHECK(names_in(folder) == kOld);
     CHECK(fs::read_symlink(folder / "last.ckpt") == "step=1.ckpt");
   }
@@ -249,8 +252,9 @@ TEST_CASE("F5 a full device is told with the bytes needed and free; the old chec
       return -1;
     });
     CHECK_THROWS_WITH(write_checkpoint(name(folder, 2), content(2)),
-                      ContainsSubstring("No space left on device") && ContainsSubstring(folder.string()) && ContainsSubstring("The checkpoint needs 13") &&
-                          ContainsSubstring(" bytes were free") && ContainsSubstring("Make room"));
+                      ContainsSubstring("No space left on device") && ContainsSubstring(folder.string()) &&
+                          ContainsSubstring("The checkpoint needs 13") && ContainsSubstring(" bytes were free") &&
+                          ContainsSubstring("Make room"));
     CHECK(names_in(folder) == kOld);
     CHECK(whole_step(folder / "last.ckpt") == 1);
   }
@@ -268,7 +272,9 @@ TEST_CASE("F5 the limit on the size of files is an error, not the end of the pro
       write_checkpoint(name(folder, 2), content(2));
     } catch (const CheckpointError& error) {
       const std::string text = error.what();
-      return text.find("File too large") != std::string::npos && text.find("The checkpoint needs") != std::string::npos ? 42 : 2;
+      return text.find("File too large") != std::string::npos && text.find("The checkpoint needs") != std::string::npos
+                 ? 42
+                 : 2;
     }
     return 3;
   });
@@ -321,8 +327,10 @@ TEST_CASE("F7 a folder that this user may not write is an error with path and re
       }
       return false;
     };
-    const bool all = denied([&] { write_checkpoint(name(folder, 2), content(2)); }) && denied([&] { link_checkpoint(folder / "last.ckpt", name(folder, 1)); }) &&
-                     denied([&] { remove_checkpoint(name(folder, 1)); }) && denied([&] { write_checkpoint(folder / "deeper/a.ckpt", content(2)); });
+    const bool all = denied([&] { write_checkpoint(name(folder, 2), content(2)); }) &&
+                     denied([&] { link_checkpoint(folder / "last.ckpt", name(folder, 1)); }) &&
+                     denied([&] { remove_checkpoint(name(folder, 1)); }) &&
+                     denied([&] { write_checkpoint(folder / "deeper/a.ckpt", content(2)); });
     return all && whole_step(name(folder, 1)) == 1 ? 42 : 2;
   });
   CHECK(WEXITSTATUS(status) == 42);
@@ -332,13 +340,15 @@ TEST_CASE("F7 a folder that this user may not write is an error with path and re
 TEST_CASE("F7 a folder replaced by a file, or removed during the save, is an error with path and reason") {
   TemporaryFolder folder;
   write_text(folder / "file", "");
-  CHECK_THROWS_WITH(write_checkpoint(folder / "file/a.ckpt", content(1)), ContainsSubstring("Not a directory") && ContainsSubstring((folder / "file").string()));
+  CHECK_THROWS_WITH(write_checkpoint(folder / "file/a.ckpt", content(1)),
+                    ContainsSubstring("Not a directory") && ContainsSubstring((folder / "file").string()));
   int writes = 0;
   const FaultCalls calls([&](std::string_view call_name, const auto& call) {
     if (call_name == "write" && ++writes == 5) fs::remove_all(folder / "gone");
     return call();
   });
-  CHECK_THROWS_WITH(write_checkpoint(folder / "gone/a.ckpt", content(1)), ContainsSubstring("No such file or directory") && ContainsSubstring((folder / "gone").string()));
+  CHECK_THROWS_WITH(write_checkpoint(folder / "gone/a.ckpt", content(1)),
+                    ContainsSubstring("No such file or directory") && ContainsSubstring((folder / "gone").string()));
   CHECK(names_in(folder.path()) == std::set<std::string>{"file"});
   // A folder that was removed between saves is made again.
   CHECK(whole_step(write_checkpoint(folder / "gone/a.ckpt", content(4))) == 4);

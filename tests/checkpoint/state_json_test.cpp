@@ -31,14 +31,18 @@ StateTree through(const StateTree& tree) {
 
 uint64_t bits(double value) { return std::bit_cast<uint64_t>(value); }
 
-StateTree decode(const std::string& state) { return decode_state(R"({"optimizers":null,"state":)" + state + "}", CheckpointParts::all, {}, {}).state; }
+StateTree decode(const std::string& state) {
+  return decode_state(R"({"optimizers":null,"state":)" + state + "}", CheckpointParts::all, {}, {}).state;
+}
 
 }  // namespace
 
 TEST_CASE("every double comes back to the bit, and as a double") {
-  for (const double value : {0.0, -0.0, 1.0, -1.0, 0.1, 1.0 / 3, 1e22, 1e300, 123456789012345680.0, 5e-324, 2.2250738585072014e-308,
-                             std::numeric_limits<double>::max(), std::numeric_limits<double>::epsilon(), HUGE_VAL, -HUGE_VAL,
-                             std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN(), std::bit_cast<double>(uint64_t{0x7ff8000000000123})}) {
+  for (const double value :
+       {0.0, -0.0, 1.0, -1.0, 0.1, 1.0 / 3, 1e22, 1e300, 123456789012345680.0, 5e-324, 2.2250738585072014e-308,
+        std::numeric_limits<double>::max(), std::numeric_limits<double>::epsilon(), HUGE_VAL, -HUGE_VAL,
+        std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN(),
+        std::bit_cast<double>(uint64_t{0x7ff8000000000123})}) {
     const StateTree back = through(value);
     CHECK(back.holds<double>());
     CHECK(bits(back.as_double()) == bits(value));
@@ -61,8 +65,9 @@ TEST_CASE("every integer comes back") {
 TEST_CASE("a map that looks like one of the format's own words comes back as it was") {
   for (const char* word : {"__tensor__", "__float__", "__map__"}) {
     const StateTree inner = StateTree::map({{word, "nan"}});
-    for (const StateTree& tree : {inner, StateTree::map({{word, inner}}), StateTree::map({{word, at::arange(3)}}), StateTree::map({{word, nullptr}}),
-                                  StateTree::map({{word, "inf"}, {"more", 1}}), StateTree(StateTree::List{inner, inner})}) {
+    for (const StateTree& tree : {inner, StateTree::map({{word, inner}}), StateTree::map({{word, at::arange(3)}}),
+                                  StateTree::map({{word, nullptr}}), StateTree::map({{word, "inf"}, {"more", 1}}),
+                                  StateTree(StateTree::List{inner, inner})}) {
       StateTensors before, after;
       const StateTree back = through(tree);
       CHECK(encode_state(back, "", after) == encode_state(tree, "", before));
@@ -89,14 +94,17 @@ TEST_CASE("tensors whose places read alike keep names of their own") {
 
 TEST_CASE("text that is not UTF-8 is refused with its place") {
   StateTensors tensors;
-  CHECK_THROWS_WITH(encode_state(StateTree::map({{"a", StateTree::map({{"b", "\xff"}})}}), "callbacks", tensors), ContainsSubstring("'callbacks.a.b' is not UTF-8"));
-  CHECK_THROWS_WITH(encode_state(StateTree::map({{"\xff", 1}}), "callbacks", tensors), ContainsSubstring("'callbacks' is not UTF-8"));
+  CHECK_THROWS_WITH(encode_state(StateTree::map({{"a", StateTree::map({{"b", "\xff"}})}}), "callbacks", tensors),
+                    ContainsSubstring("'callbacks.a.b' is not UTF-8"));
+  CHECK_THROWS_WITH(encode_state(StateTree::map({{"\xff", 1}}), "callbacks", tensors),
+                    ContainsSubstring("'callbacks' is not UTF-8"));
 }
 
 TEST_CASE("F12 a state is as deep as it may be, and no deeper") {
   const auto nested = [](int levels) {
     StateTree tree = 1;
-    for (int i = 0; i < levels; ++i) tree = i % 2 == 0 ? StateTree(StateTree::List{tree}) : StateTree::map({{"__map__", tree}});
+    for (int i = 0; i < levels; ++i)
+      tree = i % 2 == 0 ? StateTree(StateTree::List{tree}) : StateTree::map({{"__map__", tree}});
     return tree;
   };
   StateTensors tensors;
@@ -104,7 +112,8 @@ TEST_CASE("F12 a state is as deep as it may be, and no deeper") {
   for (int i = 0; i < kMaxStateDepth; ++i) back = StateTree(back.is_list() ? back.as_list()[0] : back.at("__map__"));
   CHECK(back.as_int() == 1);
   CHECK_THROWS_WITH(encode_state(nested(kMaxStateDepth + 1), "", tensors), ContainsSubstring("nested deeper than 256"));
-  CHECK_THROWS_WITH(decode(std::string(100000, '[') + std::string(100000, ']')), ContainsSubstring("nested too deeply"));
+  CHECK_THROWS_WITH(decode(std::string(100000, '[') + std::string(100000, ']')),
+                    ContainsSubstring("nested too deeply"));
 }
 
 TEST_CASE("what is no state is refused") {

@@ -32,7 +32,9 @@ struct Trained : TemporaryFolder {
     INFO(fit.err);
     REQUIRE(fit.exit_code == 0);
   }
-  Finished operator()(const std::vector<std::string>& arguments) const { return trainer(arguments, {.folder = path()}); }
+  Finished operator()(const std::vector<std::string>& arguments) const {
+    return trainer(arguments, {.folder = path()});
+  }
   size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(path()), {})); }
   double test_loss(const std::string& checkpoint) const {
     const Finished test = (*this)({"test", "-c", "c.yaml", "--ckpt_path", checkpoint, "--report", "r.json"});
@@ -65,7 +67,8 @@ TEST_CASE("an imported checkpoint begins a fit, which can be resumed") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
   // Into a run's folder: that run is not the one that goes on.
-  const std::string start = "fulgur_logs/version_0/checkpoints/start.ckpt", rows = read_text(run / "fulgur_logs/version_0/metrics.csv");
+  const std::string start = "fulgur_logs/version_0/checkpoints/start.ckpt",
+                    rows = read_text(run / "fulgur_logs/version_0/metrics.csv");
   REQUIRE(run({"import", "last.pt", "-c", "c.yaml", "--output", start}).exit_code == 0);
   const Finished fit = run({"fit", "-c", "c.yaml", "--ckpt_path", start, "--report", "r.json"});
   INFO(fit.err);
@@ -151,7 +154,9 @@ TEST_CASE("import replaces beginnings of names") {
   const Finished wrong = run({"import", "last.safetensors", "-c", "c.yaml", "--key_prefix", "net.=layers."});
   CHECK(wrong.exit_code == 4);
   CHECK(says(wrong.err, "no tensor of the checkpoint begins with 'net.'"));
-  const Finished renamed = run({"import", "last.safetensors", "-c", "c.yaml", "--key_prefix=layers.layer0.=layers.layer0.", "--key_prefix", "layers.layer1.=x.", "--strict", "false"});
+  const Finished renamed =
+      run({"import", "last.safetensors", "-c", "c.yaml", "--key_prefix=layers.layer0.=layers.layer0.", "--key_prefix",
+           "layers.layer1.=x.", "--strict", "false"});
   CHECK(renamed.exit_code == 0);
   CHECK(says(renamed.err, "unexpected: x.weight"));
   CHECK(run({"import", "last.safetensors", "-c", "c.yaml", "--key_prefix", "layers."}).exit_code == 2);
@@ -161,7 +166,9 @@ TEST_CASE("inspect shows what is in a checkpoint, and whether it verifies") {
   const Trained run;
   const Finished text = run({"inspect", kLast});
   CHECK(text.exit_code == 0);
-  for (const char* part : {"global step   1", "val_loss", "layers.layer0.weight  F32  [8, 4]", "every byte is as it was written"}) CHECK(says(text.out, part));
+  for (const char* part :
+       {"global step   1", "val_loss", "layers.layer0.weight  F32  [8, 4]", "every byte is as it was written"})
+    CHECK(says(text.out, part));
   const Json good = Json::parse(run({"inspect", kLast, "--json"}).out);
   CHECK(good["verified"] == true);
   CHECK(good["global_step"] == 1);
@@ -214,16 +221,19 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"import", "text", "-c", "c.yaml"}, 4, "must be a safetensors file or one of torch.save; it is neither");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt"}, 2, "needs a model");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--output", "out"}, 2, "ends in .ckpt");
-  check({"import", FULGUR_TORCH_FIXTURES "/whole_module.pt", "-c", "c.yaml"}, 4, "names 'torch.nn.modules.linear.Linear'");
+  check({"import", FULGUR_TORCH_FIXTURES "/whole_module.pt", "-c", "c.yaml"}, 4,
+        "names 'torch.nn.modules.linear.Linear'");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--strict", "perhaps"}, 2, "perhaps");
-  check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--strict", "false"}, 4, "does not fit the module");
+  check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--strict", "false"}, 4,
+        "does not fit the module");
   check({"inspect", "nowhere"}, 4, "nowhere");
   check({"fit", "--force"}, 2, "unexpected argument '--force'");
 }
 
 TEST_CASE("exchange: a LightningModule's network and a PyTorch module of the same shape compute alike") {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (python == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with torch (scripts/test.sh makes one beside the CUDA LibTorch)");
+  if (python == nullptr)
+    SKIP("FULGUR_TEST_PYTHON names no Python with torch (scripts/test.sh makes one beside the CUDA LibTorch)");
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
   // The same network in Python takes the weights strictly, changes them, and Fulgur takes them back.

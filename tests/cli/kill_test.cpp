@@ -1,6 +1,6 @@
 // A run that is killed again and again, and goes on with --resume, ends with the bytes of one that was not.
-// FULGUR_TEST_KILLS sets how often it is killed; the moments come from Catch's seed, so --rng-seed N repeats them as far as the
-// machine allows.
+// FULGUR_TEST_KILLS sets how often it is killed; the moments come from Catch's seed, so --rng-seed N repeats them as
+// far as the machine allows.
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
 #include <signal.h>
@@ -54,7 +54,8 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const auto arguments = [&](const std::string& root) {
-    std::vector<std::string> all{"fit", "-c", (folder / "c.yaml").string(), "--resume", "--trainer.default_root_dir", (folder / root).string()};
+    std::vector<std::string> all{
+        "fit", "-c", (folder / "c.yaml").string(), "--resume", "--trainer.default_root_dir", (folder / root).string()};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return all;
   };
@@ -63,7 +64,8 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
     const fs::path runs = folder / root / "fulgur_logs";
     int version = 0;
     while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
-    for (int earlier = 0; earlier < version; ++earlier) CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
+    for (int earlier = 0; earlier < version; ++earlier)
+      CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
     return runs / ("version_" + std::to_string(version));
   };
   const Finished whole = trainer(arguments("whole"));
@@ -105,7 +107,8 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
     }
     for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.safetensors"}) {
       CAPTURE(file);
-      CHECK((read_text(run_dir("whole") / "checkpoints" / last / file) == read_text(run_dir(root) / "checkpoints" / last / file)));
+      CHECK((read_text(run_dir("whole") / "checkpoints" / last / file) ==
+             read_text(run_dir(root) / "checkpoints" / last / file)));
     }
     CHECK(names(run_dir("whole") / "checkpoints") == names(run_dir(root) / "checkpoints"));
     // The loss of each step: the batches, in their order.
@@ -119,10 +122,13 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
 }  // namespace
 
 TEST_CASE("F1 killed while checkpoints are written, a run goes on as if nothing had happened") {
-  compare_with_killed(kills(20), {"--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "5"});
+  compare_with_killed(kills(20),
+                      {"--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "5"});
 }
 
 TEST_CASE("F3 killed in mid-epoch, with workers, dropout and accumulation, a run goes on as if nothing had happened") {
-  compare_with_killed(kills(50), {"--trainer.accumulate_grad_batches", "3", "--data.num_workers", "2", "--data.num_train", "4000", "--trainer.max_epochs", "3",
-                       "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "17"});
+  compare_with_killed(kills(50),
+                      {"--trainer.accumulate_grad_batches", "3", "--data.num_workers", "2", "--data.num_train", "4000",
+                       "--trainer.max_epochs", "3", "--trainer.callbacks+=ModelCheckpoint",
+                       "--trainer.callbacks.every_n_train_steps", "17"});
 }

@@ -25,7 +25,8 @@ std::set<std::string> keys(const Json& object) {
 /// A text that gpt_shakespeare can train on: six thousand words from a few.
 std::string small_text() {
   std::string text;
-  for (int i = 0; i < 6000; ++i) text += std::array{"to ", "be ", "or ", "not\n", "that ", "is "}[static_cast<size_t>(i * i % 7 * i % 6)];
+  for (int i = 0; i < 6000; ++i)
+    text += std::array{"to ", "be ", "or ", "not\n", "that ", "is "}[static_cast<size_t>(i * i % 7 * i % 6)];
   return text;
 }
 
@@ -40,11 +41,23 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     const TemporaryFolder folder;
     write_text(folder / "text.txt", small_text());
     const Start start{.folder = {}, .environment = {"FULGUR_TEXT=" + (folder / "text.txt").string()}};
-    std::vector<std::string> few{"--config", entry.path().string(), "--trainer.default_root_dir", folder.path().string(),
-                                 "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "4", "--trainer.limit_val_batches", "1",
-                                 "--trainer.limit_test_batches", "1", "--trainer.log_every_n_steps", "2"};
+    std::vector<std::string> few{"--config",
+                                 entry.path().string(),
+                                 "--trainer.default_root_dir",
+                                 folder.path().string(),
+                                 "--trainer.max_epochs",
+                                 "1",
+                                 "--trainer.limit_train_batches",
+                                 "4",
+                                 "--trainer.limit_val_batches",
+                                 "1",
+                                 "--trainer.limit_test_batches",
+                                 "1",
+                                 "--trainer.log_every_n_steps",
+                                 "2"};
     const std::string name = entry.path().stem().string();
-    if (name.ends_with("_model_parallel") || name.ends_with("_hybrid")) few.insert(few.end(), {"--trainer.accelerator", "virtual"});
+    if (name.ends_with("_model_parallel") || name.ends_with("_hybrid"))
+      few.insert(few.end(), {"--trainer.accelerator", "virtual"});
     std::vector<std::string> fit{"fit", "--report", (folder / "fit.json").string()};
     fit.insert(fit.end(), few.begin(), few.end());
     const Finished fitted = trainer(fit, start);
@@ -61,9 +74,12 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
     const auto test_names = keys(Json::parse(read_text(folder / "test.json"))["metrics"]);
     const auto logged = [&](const std::string& stage) {
       std::set<std::string> names{stage + "_loss"};
-      if (name.starts_with("gpt")) names.insert(stage + "_perplexity");
-      else if (name.starts_with("seq2seq")) names.insert({stage + "_acc", stage + "_exact"});
-      else if (!name.starts_with("autoencoder")) names.insert(stage + "_acc");
+      if (name.starts_with("gpt"))
+        names.insert(stage + "_perplexity");
+      else if (name.starts_with("seq2seq"))
+        names.insert({stage + "_acc", stage + "_exact"});
+      else if (!name.starts_with("autoencoder"))
+        names.insert(stage + "_acc");
       return names;
     };
     auto expected = logged("val");
@@ -74,14 +90,36 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
   CHECK(found >= 9);
 }
 
-TEST_CASE("a GPT learns a text, the same to the bit with activation checkpointing, and its perplexity is exp of the mean loss") {
+TEST_CASE(
+    "a GPT learns a text, the same to the bit with activation checkpointing, and its perplexity is exp of the mean "
+    "loss") {
   const TemporaryFolder folder;
   write_text(folder / "text.txt", small_text());
   const auto run = [&](const std::string& how) {
     const std::string report = (folder / (how + ".json")).string();
-    const Finished fitted = trainer({"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.default_root_dir", folder.path().string(),
-                                     "--trainer.max_epochs", "1", "--data.samples_per_epoch", "720", "--trainer.num_threads", "1", "--model.n_embd", "32",
-                                     "--model.dropout", "0.1", "--data.block_size", "16", "--optimizer.lr", "0.01", "--model.activation_checkpointing", how, "--report", report},
+    const Finished fitted = trainer({"fit",
+                                     "--config",
+                                     (configs() / "gpt_shakespeare.yaml").string(),
+                                     "--trainer.default_root_dir",
+                                     folder.path().string(),
+                                     "--trainer.max_epochs",
+                                     "1",
+                                     "--data.samples_per_epoch",
+                                     "720",
+                                     "--trainer.num_threads",
+                                     "1",
+                                     "--model.n_embd",
+                                     "32",
+                                     "--model.dropout",
+                                     "0.1",
+                                     "--data.block_size",
+                                     "16",
+                                     "--optimizer.lr",
+                                     "0.01",
+                                     "--model.activation_checkpointing",
+                                     how,
+                                     "--report",
+                                     report},
                                     {.folder = {}, .environment = {"FULGUR_TEXT=" + (folder / "text.txt").string()}});
     INFO(fitted.err);
     REQUIRE(fitted.exit_code == 0);
@@ -96,7 +134,12 @@ TEST_CASE("a GPT learns a text, the same to the bit with activation checkpointin
 
 TEST_CASE("seq2seq_reversal.yaml learns to reverse sequences that it has not seen") {
   const TemporaryFolder folder;
-  const std::vector<std::string> base{"--config", (configs() / "seq2seq_reversal.yaml").string(), "--trainer.default_root_dir", folder.path().string(), "--trainer.num_threads", "1"};
+  const std::vector<std::string> base{"--config",
+                                      (configs() / "seq2seq_reversal.yaml").string(),
+                                      "--trainer.default_root_dir",
+                                      folder.path().string(),
+                                      "--trainer.num_threads",
+                                      "1"};
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), base.begin(), base.end());
     const Finished finished = trainer(arguments, {.folder = folder.path()});
@@ -116,10 +159,12 @@ TEST_CASE("a GPT learns from tinyshakespeare") {
   if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "tinyshakespeare"))
     SKIP("FULGUR_TRIAL_DATA names no folder with tinyshakespeare/");
   const TemporaryFolder folder;
-  const Finished fitted = trainer({"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.default_root_dir", folder.path().string(),
-                                   "--trainer.max_epochs", "1", "--data.samples_per_epoch", "1200", "--trainer.limit_val_batches", "10",
-                                   "--trainer.num_threads", "1", "--report", (folder / "report.json").string()},
-                                  {.folder = {}, .environment = {"FULGUR_TEXT=" + std::string(trial) + "/tinyshakespeare/input.txt"}});
+  const Finished fitted =
+      trainer({"fit", "--config", (configs() / "gpt_shakespeare.yaml").string(), "--trainer.default_root_dir",
+               folder.path().string(), "--trainer.max_epochs", "1", "--data.samples_per_epoch", "1200",
+               "--trainer.limit_val_batches", "10", "--trainer.num_threads", "1", "--report",
+               (folder / "report.json").string()},
+              {.folder = {}, .environment = {"FULGUR_TEXT=" + std::string(trial) + "/tinyshakespeare/input.txt"}});
   INFO(fitted.err);
   REQUIRE(fitted.exit_code == 0);
   // 65 characters: a guess has 4.17, their frequencies alone 3.3.
@@ -128,9 +173,20 @@ TEST_CASE("a GPT learns from tinyshakespeare") {
 
 TEST_CASE("last and best are those of the newest run that has them, or of the run whose config is given") {
   const TemporaryFolder folder;
-  const std::vector<std::string> base{"--config", (configs() / "fashion_mnist_mlp.yaml").string(), "--data", "SyntheticDataModule",
-                                      "--data.num_train", "32", "--data.num_val", "16", "--data.num_test", "16", "--data.batch_size", "8",
-                                      "--trainer.max_epochs", "1"};
+  const std::vector<std::string> base{"--config",
+                                      (configs() / "fashion_mnist_mlp.yaml").string(),
+                                      "--data",
+                                      "SyntheticDataModule",
+                                      "--data.num_train",
+                                      "32",
+                                      "--data.num_val",
+                                      "16",
+                                      "--data.num_test",
+                                      "16",
+                                      "--data.batch_size",
+                                      "8",
+                                      "--trainer.max_epochs",
+                                      "1"};
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), base.begin(), base.end());
     return trainer(arguments, {.folder = folder.path()});
@@ -143,7 +199,8 @@ TEST_CASE("last and best are those of the newest run that has them, or of the ru
   const Finished evaluated = run({"test", "--ckpt_path", "last"});  // takes version_2, which has no checkpoint
   CHECK(says(evaluated.err, "version_1/checkpoints"));
   CHECK(says(run({"test", "--ckpt_path", "last"}).err, "version_1/checkpoints"));
-  const Finished own = trainer({"test", "--config", "fulgur_logs/version_0/config.yaml", "--ckpt_path", "best"}, {.folder = folder.path()});
+  const Finished own = trainer({"test", "--config", "fulgur_logs/version_0/config.yaml", "--ckpt_path", "best"},
+                               {.folder = folder.path()});
   INFO(own.err);
   CHECK(own.exit_code == 0);
   CHECK(says(own.err, "version_0/checkpoints"));

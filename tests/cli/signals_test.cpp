@@ -29,7 +29,8 @@ struct Training {
 
   explicit Training(const std::vector<std::string>& environment = {}) {
     write_text(folder / "c.yaml", kConfig);
-    run.emplace(std::vector<std::string>{"fit", "-c", "c.yaml", "--resume"}, Start{.folder = folder.path(), .environment = environment});
+    run.emplace(std::vector<std::string>{"fit", "-c", "c.yaml", "--resume"},
+                Start{.folder = folder.path(), .environment = environment});
     REQUIRE(run->wait_until([&] { return fs::exists(checkpoints() / "last.ckpt"); }));
   }
   fs::path checkpoints() const { return folder / "fulgur_logs" / "version_0" / "checkpoints"; }
@@ -38,7 +39,9 @@ struct Training {
     const auto all = fulgur::list_checkpoints(checkpoints());
     CHECK_FALSE(all.empty());
     for (const auto& summary : all) CHECK(fulgur::verify_checkpoint(summary.path).ok());
-    const Finished more = trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", std::to_string(all.front().global_step + 1)}, {.folder = folder.path()});
+    const Finished more =
+        trainer({"fit", "-c", "c.yaml", "--resume", "--trainer.max_steps", std::to_string(all.front().global_step + 1)},
+                {.folder = folder.path()});
     INFO(more.err);
     CHECK(more.exit_code == 0);
     CHECK(fs::exists(checkpoints().parent_path() / "finished.json"));
@@ -88,7 +91,8 @@ TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job is queued again, 
   write_text(bin / "scontrol", "#!/bin/sh\necho \"$@\" >> \"$FULGUR_TEST_CALLS\"\n");
   fs::permissions(bin / "scontrol", fs::perms::owner_all);
   const auto environment = [&](const std::string& job) {
-    return std::vector<std::string>{"PATH=" + bin.path().string() + ":/usr/bin:/bin", "SLURM_JOB_ID=" + job, "FULGUR_TEST_CALLS=" + (bin / "calls").string()};
+    return std::vector<std::string>{"PATH=" + bin.path().string() + ":/usr/bin:/bin", "SLURM_JOB_ID=" + job,
+                                    "FULGUR_TEST_CALLS=" + (bin / "calls").string()};
   };
   SECTION("a job") {
     Training training(environment("1234_5"));
@@ -97,7 +101,8 @@ TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job is queued again, 
       const auto saves = [&] {
         const std::string err = training.run->err();
         size_t found = 0;
-        for (size_t at = err.find("SIGUSR1: saved"); at != std::string::npos; at = err.find("SIGUSR1: saved", at + 1)) ++found;
+        for (size_t at = err.find("SIGUSR1: saved"); at != std::string::npos; at = err.find("SIGUSR1: saved", at + 1))
+          ++found;
         return found;
       };
       CHECK(training.run->wait_until([&] { return saves() == static_cast<size_t>(count); }));

@@ -34,7 +34,9 @@ TEST_CASE("Autocast computes in its format while it lives, nests, and leaves all
   CHECK_FALSE(autocast::is_autocast_enabled(at::kCPU));
 }
 
-TEST_CASE("a weight gets its gradient behind a no-grad or inference region inside autocast, whose copies of it have no graph") {
+TEST_CASE(
+    "a weight gets its gradient behind a no-grad or inference region inside autocast, whose copies of it have no "
+    "graph") {
   const auto gradient_behind = [](auto guard_type) {
     const Tensor x = at::randn({2, 4}), w = at::randn({3, 4}).set_requires_grad(true);
     const Autocast region(at::kCPU, at::kBFloat16);
@@ -45,8 +47,12 @@ TEST_CASE("a weight gets its gradient behind a no-grad or inference region insid
     at::linear(x, w).sum().backward();
     return w.grad().defined();
   };
-  struct Plain { using type = at::NoGradGuard; };
-  struct Inference { using type = c10::InferenceMode; };
+  struct Plain {
+    using type = at::NoGradGuard;
+  };
+  struct Inference {
+    using type = c10::InferenceMode;
+  };
   CHECK(gradient_behind(Plain{}));
   CHECK(gradient_behind(Inference{}));
 }

@@ -41,7 +41,9 @@ std::string data_error_of_next(Loader& loader) {
 }
 
 /// One batch ahead, so that the files behind it are still to be read.
-DataLoaderOptions in_pairs(int64_t workers) { return {.batch_size = 2, .name = "train", .num_workers = workers, .prefetch_factor = 1}; }
+DataLoaderOptions in_pairs(int64_t workers) {
+  return {.batch_size = 2, .name = "train", .num_workers = workers, .prefetch_factor = 1};
+}
 
 }  // namespace
 
@@ -85,7 +87,8 @@ TEST_CASE("F38: idx files that are other ones when the next part is read are fou
   MnistDataModule data(options);
   data.setup(Verb::fit);
   write_text(folder / "t10k-labels-idx1-ubyte", idx_text({12}, std::string(11, '\3') + '\12'));
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }), ContainsSubstring("got 10 at index 11") && ContainsSubstring("t10k-labels-idx1-ubyte"));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }),
+             ContainsSubstring("got 10 at index 11") && ContainsSubstring("t10k-labels-idx1-ubyte"));
   write_small_mnist(folder.path(), 30, 12);
   data.setup(Verb::test);
   CHECK(data.loaders(Stage::test).at(0)->samples() == 12);
@@ -102,7 +105,8 @@ TEST_CASE("F38: a file that has another size when it is read again is named by s
     Batch batch;
     REQUIRE(loader.next(batch));
     REQUIRE(loader.next(batch));
-    CHECK_THAT(data_error_of_next(loader), ContainsSubstring("sample 5") && ContainsSubstring("[5]") && ContainsSubstring("[4]"));
+    CHECK_THAT(data_error_of_next(loader),
+               ContainsSubstring("sample 5") && ContainsSubstring("[5]") && ContainsSubstring("[4]"));
     CHECK(loader.state().at("batches").as_int() == 2);
   }
 }
@@ -120,7 +124,8 @@ TEST_CASE("F39: a file that is deleted during the run is named, and the run can 
     REQUIRE(loader.next(batch));
     REQUIRE(loader.next(batch));
     const std::string message = data_error_of_next(loader);
-    CHECK_THAT(message, ContainsSubstring((folder / file_name(7)).string()) && ContainsSubstring("sample 7 could not be read") && ContainsSubstring("No such file"));
+    CHECK_THAT(message, ContainsSubstring((folder / file_name(7)).string()) &&
+                            ContainsSubstring("sample 7 could not be read") && ContainsSubstring("No such file"));
     CHECK(loader.state().at("batches").as_int() == 3);
     write_files(folder.path(), 8);
     REQUIRE(loader.next(batch));
@@ -148,12 +153,14 @@ TEST_CASE("F39: a stream whose file is deleted during the run ends with path and
     const TemporaryFolder folder;
     write_files(folder.path(), 6);
     fs::remove(folder / file_name(4));
-    IterableLoader loader(std::make_shared<FileStream>(folder.path(), 6), {.batch_size = 2, .name = "train", .num_workers = workers});
+    IterableLoader loader(std::make_shared<FileStream>(folder.path(), 6),
+                          {.batch_size = 2, .name = "train", .num_workers = workers});
     loader.start_epoch(0);
     Batch batch;
     REQUIRE(loader.next(batch));
     REQUIRE(loader.next(batch));
-    CHECK_THAT(data_error_of_next(loader), ContainsSubstring((folder / file_name(4)).string()) && ContainsSubstring("batch 2 of the train set"));
+    CHECK_THAT(data_error_of_next(loader),
+               ContainsSubstring((folder / file_name(4)).string()) && ContainsSubstring("batch 2 of the train set"));
     CHECK(loader.state().at("batches").as_int() == 2);
     write_files(folder.path(), 6);
     REQUIRE(loader.next(batch));
@@ -168,18 +175,22 @@ TEST_CASE("F39: slow reading is warned of and goes on, also without workers") {
     write_files(folder.path(), 6);
     std::unique_ptr<Loader> loader;
     if (stream)
-      loader = std::make_unique<IterableLoader>(std::make_shared<FileStream>(folder.path(), 6),
-                                                IterableLoaderOptions{.batch_size = 2, .name = "train", .slow_after_s = slow_after_s});
+      loader = std::make_unique<IterableLoader>(
+          std::make_shared<FileStream>(folder.path(), 6),
+          IterableLoaderOptions{.batch_size = 2, .name = "train", .slow_after_s = slow_after_s});
     else
-      loader = std::make_unique<DataLoader>(std::make_shared<FileDataset>(folder.path(), 6),
-                                            DataLoaderOptions{.batch_size = 2, .name = "train", .slow_after_s = slow_after_s});
+      loader = std::make_unique<DataLoader>(
+          std::make_shared<FileDataset>(folder.path(), 6),
+          DataLoaderOptions{.batch_size = 2, .name = "train", .slow_after_s = slow_after_s});
     loader->start_epoch(0);
     CHECK(all_bytes(*loader).size(0) == 6);
     return lines.text();
   };
   for (const bool stream : {false, true}) {
     // Whatever the machine: each batch takes longer than that, and none longer than this.
-    CHECK_THAT(epoch_with(1e-12, stream), ContainsSubstring("data.slow_batch") && ContainsSubstring("batch of the train set took") && ContainsSubstring(stream ? "batch 0 of epoch 0" : "samples 0, 1"));
+    CHECK_THAT(epoch_with(1e-12, stream), ContainsSubstring("data.slow_batch") &&
+                                              ContainsSubstring("batch of the train set took") &&
+                                              ContainsSubstring(stream ? "batch 0 of epoch 0" : "samples 0, 1"));
     CHECK(epoch_with(1e6, stream).empty());
     CHECK(epoch_with(0, stream).empty());
   }
@@ -198,7 +209,8 @@ TEST_CASE("F39: a stream that is slow on its thread is warned of with what is wa
   };
   const TemporaryFolder folder;
   write_files(folder.path(), 6);
-  IterableLoader loader(std::make_shared<Slow>(folder.path(), gate), {.batch_size = 2, .name = "train", .num_workers = 1, .slow_after_s = 0.01});
+  IterableLoader loader(std::make_shared<Slow>(folder.path(), gate),
+                        {.batch_size = 2, .name = "train", .num_workers = 1, .slow_after_s = 0.01});
   loader.start_epoch(0);
   std::thread opener([&] {
     for (int i = 0; i < 6000 && lines.text().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -207,7 +219,9 @@ TEST_CASE("F39: a stream that is slow on its thread is warned of with what is wa
   const Tensor bytes = all_bytes(loader);
   opener.join();
   CHECK(bytes.size(0) == 6);
-  CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") && ContainsSubstring("a batch of the train set is waited for") && ContainsSubstring("batch 0 since"));
+  CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") &&
+                               ContainsSubstring("a batch of the train set is waited for") &&
+                               ContainsSubstring("batch 0 since"));
 }
 
 }  // namespace changing_data_test

@@ -7,11 +7,11 @@
 
 #include "data_support.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "fulgur/data/iterable_loader.h"
-#include "fulgur/core/text.h"
 #include "look_ahead.h"
 #include "support/expect_error.h"
 
@@ -24,11 +24,13 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 std::shared_ptr<Loader> loader_of(int64_t samples, bool shuffle = false, int64_t workers = 0) {
-  return std::make_shared<DataLoader>(numbers(samples), DataLoaderOptions{.batch_size = 2, .shuffle = shuffle, .num_workers = workers});
+  return std::make_shared<DataLoader>(numbers(samples),
+                                      DataLoaderOptions{.batch_size = 2, .shuffle = shuffle, .num_workers = workers});
 }
 
 std::shared_ptr<CombinedLoader> both(CombinedMode mode, bool shuffle = false) {
-  return std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"a", loader_of(10, shuffle, 1)}, {"b", loader_of(4, shuffle)}}, mode);
+  return std::make_shared<CombinedLoader>(
+      std::vector<CombinedLoader::Named>{{"a", loader_of(10, shuffle, 1)}, {"b", loader_of(4, shuffle)}}, mode);
 }
 
 struct Stream : IterableDataset {
@@ -71,7 +73,8 @@ TEST_CASE("combined loaders end as their mode says") {
     std::vector<std::string> expected;
   };
   const std::vector<Case> cases = {
-      {CombinedMode::max_size_cycle, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=4,5 b.x=0,1", "a.x=6,7 b.x=2,3", "a.x=8,9 b.x=0,1"}},
+      {CombinedMode::max_size_cycle,
+       {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=4,5 b.x=0,1", "a.x=6,7 b.x=2,3", "a.x=8,9 b.x=0,1"}},
       {CombinedMode::min_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3"}},
       {CombinedMode::max_size, {"a.x=0,1 b.x=0,1", "a.x=2,3 b.x=2,3", "a.x=4,5", "a.x=6,7", "a.x=8,9"}},
       {CombinedMode::sequential, {"x=0,1", "x=2,3", "x=4,5", "x=6,7", "x=8,9", "x=0,1", "x=2,3"}},
@@ -133,7 +136,8 @@ TEST_CASE("a combined loader gives each of its loaders seed and share") {
 }
 
 TEST_CASE("combined loaders resume at any batch, and a batch can go back") {
-  for (const CombinedMode mode : {CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential}) {
+  for (const CombinedMode mode :
+       {CombinedMode::max_size_cycle, CombinedMode::min_size, CombinedMode::max_size, CombinedMode::sequential}) {
     const auto whole = both(mode, true);
     whole->configure(3, 0, 1);
     whole->start_epoch(1);
@@ -223,7 +227,8 @@ TEST_CASE("a combined batch of which one loader fails is read again whole") {
 }
 
 TEST_CASE("a shorter loader that begins again has a new order") {
-  const auto loader = std::make_shared<CombinedLoader>(std::vector<CombinedLoader::Named>{{"long", loader_of(80)}, {"short", loader_of(20, true)}});
+  const auto loader = std::make_shared<CombinedLoader>(
+      std::vector<CombinedLoader::Named>{{"long", loader_of(80)}, {"short", loader_of(20, true)}});
   CHECK(loader->shuffles());
   loader->start_epoch(0);
   std::vector<int64_t> seen;
@@ -233,7 +238,8 @@ TEST_CASE("a shorter loader that begins again has a new order") {
     seen.insert(seen.end(), x, x + 2);
   }
   REQUIRE(seen.size() == 80);
-  CHECK(std::vector<int64_t>(seen.begin(), seen.begin() + 20) != std::vector<int64_t>(seen.begin() + 20, seen.begin() + 40));
+  CHECK(std::vector<int64_t>(seen.begin(), seen.begin() + 20) !=
+        std::vector<int64_t>(seen.begin() + 20, seen.begin() + 40));
   CHECK(loader->keep_order());
   CHECK_FALSE(loader->shuffles());
 }
@@ -241,7 +247,10 @@ TEST_CASE("a shorter loader that begins again has a new order") {
 TEST_CASE("combined loaders refuse what cannot work") {
   CHECK_THROWS_AS(CombinedLoader({}), ConfigError);
   CHECK_THROWS_AS(CombinedLoader({{"a", nullptr}}), ConfigError);
-  CHECK_THAT(message_of<ConfigError>([] { CombinedLoader({{"a", loader_of(2)}, {"a", loader_of(2)}}); }), ContainsSubstring("'a' is there already"));
+  CHECK_THAT(message_of<ConfigError>([] {
+               CombinedLoader({{"a", loader_of(2)}, {"a", loader_of(2)}});
+             }),
+             ContainsSubstring("'a' is there already"));
   const auto loader = both(CombinedMode::min_size);
   StateTree state = loader->state();
   CombinedLoader one({{"a", loader_of(2)}});
@@ -250,7 +259,9 @@ TEST_CASE("combined loaders refuse what cannot work") {
 }
 
 TEST_CASE("a look-ahead gives the same batches, and its state is that of the batches given out") {
-  const auto make = [](bool shuffle) { return LookAhead(loader_of(11, shuffle, 2), [](const Batch& batch) { return batch; }); };
+  const auto make = [](bool shuffle) {
+    return LookAhead(loader_of(11, shuffle, 2), [](const Batch& batch) { return batch; });
+  };
   const auto rest_of = [](LookAhead& ahead) {
     std::vector<int64_t> seen;
     Batch batch;
@@ -289,7 +300,8 @@ TEST_CASE("an error of the batch that is read ahead comes with that batch") {
   const auto dataset = std::make_shared<WatchedDataset>(8, [](int64_t index, const SampleContext&) {
     if (index == 4) throw DataError("damaged");
   });
-  LookAhead ahead(std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 2}), [](const Batch& batch) { return batch; });
+  LookAhead ahead(std::make_shared<DataLoader>(dataset, DataLoaderOptions{.batch_size = 2}),
+                  [](const Batch& batch) { return batch; });
   ahead.start_epoch(0);
   Batch batch;
   for (int i = 0; i < 2; ++i) {

@@ -18,7 +18,8 @@ using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("datasets one after the other read as one") {
   const auto tail = std::make_shared<SubsetDataset>(numbers(20), std::vector<int64_t>{19, 18, 17});
-  const auto all = std::make_shared<ConcatDataset>(std::vector<std::shared_ptr<const Dataset>>{numbers(4), numbers(0), tail, numbers(2)});
+  const auto all = std::make_shared<ConcatDataset>(
+      std::vector<std::shared_ptr<const Dataset>>{numbers(4), numbers(0), tail, numbers(2)});
   CHECK(all->size() == 9);
   for (const int64_t workers : {0, 2}) {
     DataLoader loader(all, {.batch_size = 4, .num_workers = workers});
@@ -37,7 +38,10 @@ TEST_CASE("datasets one after the other read as one") {
 
 TEST_CASE("parts of a concatenation must be alike") {
   const auto other = std::make_shared<TensorDataset>(Batch({Batch::Entry{"x", at::zeros({3, 2})}}));
-  CHECK_THAT(message_of<DataError>([&] { ConcatDataset({numbers(4), other}); }), ContainsSubstring("part 1 has x Float [2]") && ContainsSubstring("x Long []"));
+  CHECK_THAT(message_of<DataError>([&] {
+               ConcatDataset({numbers(4), other});
+             }),
+             ContainsSubstring("part 1 has x Float [2]") && ContainsSubstring("x Long []"));
   CHECK_THROWS_AS(ConcatDataset({}), DataError);
 }
 

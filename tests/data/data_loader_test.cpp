@@ -20,7 +20,9 @@ using test::message_of;
 
 namespace {
 
-std::shared_ptr<TensorDataset> numbers(int64_t count) { return std::make_shared<TensorDataset>(Batch({Batch::Entry{"x", at::arange(count, at::kLong)}})); }
+std::shared_ptr<TensorDataset> numbers(int64_t count) {
+  return std::make_shared<TensorDataset>(Batch({Batch::Entry{"x", at::arange(count, at::kLong)}}));
+}
 
 /// Strings and ragged tensors, read one by one; sample 13 is damaged.
 class RaggedDataset : public BatchDataset {
@@ -174,7 +176,8 @@ TEST_CASE("a loaded position is checked before it counts") {
   CHECK_THROWS_AS(loader.load_state(StateTree::map({{"epoch", 0}, {"batches", -1}, {"samples", 0}})), CheckpointError);
   CHECK(epoch_of(loader, 0).size() == 10);
   loader.load_state(StateTree::map({{"epoch", 1}, {"batches", 5}, {"samples", 20}}));
-  CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }), ContainsSubstring("20 samples into epoch 1") && ContainsSubstring("has 10"));
+  CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }),
+             ContainsSubstring("20 samples into epoch 1") && ContainsSubstring("has 10"));
 }
 
 TEST_CASE("a transform is applied to each batch") {
@@ -193,8 +196,13 @@ TEST_CASE("on a GPU, batches are pinned, those of a transform and of a collate f
     batch.set(0, batch[0].mul(2));
     return batch;
   };
-  const auto stack = [](Batch batch) { return Batch({Batch::Entry{"x", at::stack(std::get<std::vector<Tensor>>(batch.entry(0).second))}}); };
-  const DataLoaderOptions all[] = {{.batch_size = 4}, {.batch_size = 4, .transform = twice}, {.batch_size = 4, .collate = stack}, {.batch_size = 4, .transform = twice, .collate = stack}};
+  const auto stack = [](Batch batch) {
+    return Batch({Batch::Entry{"x", at::stack(std::get<std::vector<Tensor>>(batch.entry(0).second))}});
+  };
+  const DataLoaderOptions all[] = {{.batch_size = 4},
+                                   {.batch_size = 4, .transform = twice},
+                                   {.batch_size = 4, .collate = stack},
+                                   {.batch_size = 4, .transform = twice, .collate = stack}};
   for (DataLoaderOptions options : all)
     for (const int64_t workers : {0, 2}) {
       CAPTURE(workers, bool(options.transform), bool(options.collate));
@@ -233,9 +241,11 @@ TEST_CASE("a batch that cannot be read is not counted as consumed") {
 }
 
 TEST_CASE("F38: data without a batch is an error before the first step") {
-  CHECK_THAT(message_of<DataError>([] { DataLoader(numbers(0), {.name = "train"}); }), ContainsSubstring("train set has 0 batches"));
-  CHECK_THAT(message_of<DataError>([] { DataLoader(numbers(3), {.batch_size = 4, .drop_last = true, .name = "train"}); }),
-             ContainsSubstring("train set has 0 batches") && ContainsSubstring("3 samples") && ContainsSubstring("drop_last"));
+  CHECK_THAT(message_of<DataError>([] { DataLoader(numbers(0), {.name = "train"}); }),
+             ContainsSubstring("train set has 0 batches"));
+  CHECK_THAT(
+      message_of<DataError>([] { DataLoader(numbers(3), {.batch_size = 4, .drop_last = true, .name = "train"}); }),
+      ContainsSubstring("train set has 0 batches") && ContainsSubstring("3 samples") && ContainsSubstring("drop_last"));
   // Two samples on three ranks: one has nothing to evaluate; for training, one comes twice.
   DataLoader loader(numbers(2), {.name = "train"});
   loader.configure(0, 2, 3);
@@ -258,7 +268,8 @@ TEST_CASE("F26: samples that do not divide by the ranks are padded, dropped, or 
   };
   CHECK(shares(UnevenShares::pad) == std::vector<std::vector<int64_t>>{{0, 3, 6}, {1, 4, 0}, {2, 5, 1}});
   CHECK(shares(UnevenShares::drop) == std::vector<std::vector<int64_t>>{{0, 3}, {1, 4}, {2, 5}});
-  CHECK_THAT(message_of<DataError>([&] { shares(UnevenShares::error); }), ContainsSubstring("7 samples of the train set do not divide by 3") && ContainsSubstring("Leave 1 out"));
+  CHECK_THAT(message_of<DataError>([&] { shares(UnevenShares::error); }),
+             ContainsSubstring("7 samples of the train set do not divide by 3") && ContainsSubstring("Leave 1 out"));
 }
 
 TEST_CASE("F38: one sample is a batch") {
@@ -268,7 +279,8 @@ TEST_CASE("F38: one sample is a batch") {
 }
 
 TEST_CASE("a sampler gives the order, and keep_order takes it away") {
-  DataLoader loader(numbers(10), {.batch_size = 2, .sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{7, 1, 4}, false)});
+  DataLoader loader(
+      numbers(10), {.batch_size = 2, .sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{7, 1, 4}, false)});
   CHECK(loader.size() == 2);
   CHECK(loader.samples() == 3);
   CHECK(epoch_of(loader, 0) == std::vector<int64_t>{7, 1, 4});
@@ -283,7 +295,8 @@ TEST_CASE("F38: what drop_last leaves is counted by rank, before the first step"
   CHECK(loader.size() == 1);
   // Three ranks have three samples each, less than a batch.
   CHECK_THAT(message_of<DataError>([&] { loader.configure(0, 1, 3); }),
-             ContainsSubstring("train set has 0 batches on rank 1 of 3") && ContainsSubstring("3 samples do not fill a batch of 4"));
+             ContainsSubstring("train set has 0 batches on rank 1 of 3") &&
+                 ContainsSubstring("3 samples do not fill a batch of 4"));
   DataLoader one(numbers(1), {.batch_size = 1, .drop_last = true});
   CHECK(epoch_of(one, 0) == std::vector<int64_t>{0});
 }
@@ -291,11 +304,13 @@ TEST_CASE("F38: what drop_last leaves is counted by rank, before the first step"
 TEST_CASE("loader options that cannot work are refused") {
   const auto batches = std::make_shared<FixedBatchSampler>(std::make_shared<SequentialSampler>(4), 2);
   CHECK_THROWS_AS(DataLoader(numbers(4), {.shuffle = true, .batch_sampler = batches}), ConfigError);
-  CHECK_THROWS_AS(DataLoader(numbers(4), {.sampler = std::make_shared<SequentialSampler>(4), .batch_sampler = batches}), ConfigError);
+  CHECK_THROWS_AS(DataLoader(numbers(4), {.sampler = std::make_shared<SequentialSampler>(4), .batch_sampler = batches}),
+                  ConfigError);
   CHECK_THROWS_AS(DataLoader(numbers(4), {.drop_last = true, .batch_sampler = batches}), ConfigError);
   CHECK_THROWS_AS(DataLoader(nullptr, {}), ConfigError);
   CHECK_THROWS_AS(DataLoader(numbers(4), {.batch_size = 0}), ConfigError);
-  CHECK_THAT(message_of<ConfigError>([] { DataLoader(numbers(4), {.shuffle = true, .sampler = std::make_shared<SequentialSampler>(4)}); }),
+  CHECK_THAT(message_of<ConfigError>(
+                 [] { DataLoader(numbers(4), {.shuffle = true, .sampler = std::make_shared<SequentialSampler>(4)}); }),
              ContainsSubstring("shuffle and sampler"));
   DataLoader loader(numbers(4), {});
   Batch batch;

@@ -29,8 +29,9 @@ Batch first_batch(DataModule& data, Stage stage) {
 }  // namespace
 
 TEST_CASE("a tensor data module has loaders for the sets it was given") {
-  TensorDataModule data({.train = Batch({Batch::Entry{"x", at::arange(10)}}), .test = Batch({Batch::Entry{"x", at::arange(6)}})},
-                        {.batch_size = 4, .eval_batch_size = 6});
+  TensorDataModule data(
+      {.train = Batch({Batch::Entry{"x", at::arange(10)}}), .test = Batch({Batch::Entry{"x", at::arange(6)}})},
+      {.batch_size = 4, .eval_batch_size = 6});
   CHECK(data.loaders(Stage::train)[0]->size() == 3);
   CHECK(data.loaders(Stage::train)[0]->shuffles());
   CHECK(data.loaders(Stage::validate).empty());
@@ -41,7 +42,8 @@ TEST_CASE("a tensor data module has loaders for the sets it was given") {
 
 TEST_CASE("F38: an empty training set of a tensor data module is an error") {
   TensorDataModule data({.train = Batch({at::zeros({0, 3})})});
-  CHECK_THAT(test::message_of<DataError>([&] { data.loaders(Stage::train); }), Catch::Matchers::ContainsSubstring("train set has 0 batches"));
+  CHECK_THAT(test::message_of<DataError>([&] { data.loaders(Stage::train); }),
+             Catch::Matchers::ContainsSubstring("train set has 0 batches"));
 }
 
 TEST_CASE("synthetic data is a pure function of its options") {
@@ -51,7 +53,9 @@ TEST_CASE("synthetic data is a pure function of its options") {
   SyntheticDataModule a(options), b(options);
   options.seed = 1;
   SyntheticDataModule other(options);
-  for (DataModule* data : {static_cast<DataModule*>(&a), static_cast<DataModule*>(&b), static_cast<DataModule*>(&other)}) data->setup(Verb::fit);
+  for (DataModule* data :
+       {static_cast<DataModule*>(&a), static_cast<DataModule*>(&b), static_cast<DataModule*>(&other)})
+    data->setup(Verb::fit);
   const Batch batch = first_batch(a, Stage::train);
   CHECK(batch["image"].sizes() == at::IntArrayRef({64, 3, 8, 6}));
   CHECK(at::equal(batch["image"], first_batch(b, Stage::train)["image"]));
@@ -84,7 +88,8 @@ TEST_CASE("the built-in data modules are registered") {
   for (const char* name : {"FashionMnistDataModule", "MnistDataModule", "SyntheticDataModule"})
     CHECK(Registry<DataModule>::instance().find(name) != nullptr);
   const auto& info = Registry<DataModule>::instance().get("SyntheticDataModule");
-  CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))->facts().at("num_features").as_int() == 784);
+  CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))->facts().at("num_features").as_int() ==
+        784);
 }
 
 TEST_CASE("data modules pass their loading options on") {
@@ -137,8 +142,10 @@ TEST_CASE("options of a tensor data module reach its loaders") {
   CHECK(train->size() == 2);
   CHECK_FALSE(train->shuffles());
   CHECK(at::equal(first_batch(data, Stage::train)["x"], at::arange(4)));
-  for (const Stage stage : {Stage::validate, Stage::predict}) CHECK(data.loaders(stage).at(0)->size() == 4);  // 3, 3, 3, 1: evaluation drops none
-  for (const Stage stage : {Stage::train, Stage::validate, Stage::predict}) CHECK(dynamic_cast<DataLoader&>(*data.loaders(stage).at(0)).num_workers() == 2);
+  for (const Stage stage : {Stage::validate, Stage::predict})
+    CHECK(data.loaders(stage).at(0)->size() == 4);  // 3, 3, 3, 1: evaluation drops none
+  for (const Stage stage : {Stage::train, Stage::validate, Stage::predict})
+    CHECK(dynamic_cast<DataLoader&>(*data.loaders(stage).at(0)).num_workers() == 2);
 }
 
 }  // namespace data_modules_test

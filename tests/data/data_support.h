@@ -32,8 +32,11 @@ class WatchedDataset : public Dataset {
   explicit WatchedDataset(int64_t size, std::function<void(int64_t, const SampleContext&)> before_read = {})
       : size_(size), before_read_(std::move(before_read)) {}
   int64_t size() const override { return size_; }
-  Batch prototype() const override { return Batch({Batch::Entry{"x", at::empty({1}, at::kLong)}, Batch::Entry{"noise", at::empty({1, 4}, at::kDouble)}}); }
-  void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override {
+  Batch prototype() const override {
+    return Batch({Batch::Entry{"x", at::empty({1}, at::kLong)}, Batch::Entry{"noise", at::empty({1, 4}, at::kDouble)}});
+  }
+  void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
+            const SampleContext& context) const override {
     auto* x = out["x"].mutable_data_ptr<int64_t>() + first_row;
     auto* noise = out["noise"].mutable_data_ptr<double>() + first_row * 4;
     for (const int64_t index : indices) {
@@ -112,7 +115,8 @@ class LogLines {
  public:
   LogLines() {
     log::reset_warnings();
-    log::set_sink([](log::Level, const std::string& line, void* user) { static_cast<LogLines*>(user)->add(line); }, this);
+    log::set_sink([](log::Level, const std::string& line, void* user) { static_cast<LogLines*>(user)->add(line); },
+                  this);
   }
   ~LogLines() { log::set_sink(nullptr, nullptr); }
   LogLines(const LogLines&) = delete;

@@ -24,7 +24,8 @@ inline Tensor read_bytes(const std::filesystem::path& path) {
   const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
   const std::string text = read_text(path);
   Tensor bytes = at::empty({size}, at::kByte);
-  std::copy_n(text.begin(), std::min<size_t>(text.size(), static_cast<size_t>(size)), bytes.mutable_data_ptr<uint8_t>());
+  std::copy_n(text.begin(), std::min<size_t>(text.size(), static_cast<size_t>(size)),
+              bytes.mutable_data_ptr<uint8_t>());
   return bytes;
 }
 
@@ -33,7 +34,9 @@ class FileDataset : public SampleDataset {
  public:
   FileDataset(std::filesystem::path folder, int64_t count) : folder_(std::move(folder)), count_(count) {}
   int64_t size() const override { return count_; }
-  Sample get(int64_t index, const SampleContext&) const override { return {{"bytes", read_bytes(folder_ / file_name(index))}}; }
+  Sample get(int64_t index, const SampleContext&) const override {
+    return {{"bytes", read_bytes(folder_ / file_name(index))}};
+  }
 
  private:
   std::filesystem::path folder_;

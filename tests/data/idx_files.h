@@ -22,7 +22,8 @@ inline std::string idx_text(const std::vector<uint32_t>& dims, const std::string
 
 inline std::string gzip(const std::string& text, int level = 6) {
   z_stream stream{};
-  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) throw std::runtime_error("deflateInit2");
+  if (deflateInit2(&stream, level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw std::runtime_error("deflateInit2");
   std::string out(deflateBound(&stream, text.size()) + 32, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
@@ -44,9 +45,10 @@ inline std::string gzip_bomb(const std::string& text) {
   return bomb;
 }
 
-/// The four files of a small data set: `train` and `test` images of 4x3 pixels whose values are the image's index, labels
-/// index modulo 10.
-inline void write_small_mnist(const std::filesystem::path& folder, uint32_t train, uint32_t test, bool compressed = false) {
+/// The four files of a small data set: `train` and `test` images of 4x3 pixels whose values are the image's index,
+/// labels index modulo 10.
+inline void write_small_mnist(const std::filesystem::path& folder, uint32_t train, uint32_t test,
+                              bool compressed = false) {
   for (const auto& [prefix, count] : {std::pair{"train", train}, std::pair{"t10k", test}}) {
     std::string pixels, labels;
     for (uint32_t i = 0; i < count; ++i) {
@@ -55,8 +57,10 @@ inline void write_small_mnist(const std::filesystem::path& folder, uint32_t trai
     }
     const std::string images_text = idx_text({count, 4, 3}, pixels), labels_text = idx_text({count}, labels);
     const std::string suffix = compressed ? ".gz" : "";
-    write_text(folder / (std::string(prefix) + "-images-idx3-ubyte" + suffix), compressed ? gzip(images_text) : images_text);
-    write_text(folder / (std::string(prefix) + "-labels-idx1-ubyte" + suffix), compressed ? gzip(labels_text) : labels_text);
+    write_text(folder / (std::string(prefix) + "-images-idx3-ubyte" + suffix),
+               compressed ? gzip(images_text) : images_text);
+    write_text(folder / (std::string(prefix) + "-labels-idx1-ubyte" + suffix),
+               compressed ? gzip(labels_text) : labels_text);
   }
 }
 

@@ -18,7 +18,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-std::string error_of(const std::string& content, size_t dims = 1, uint64_t limit = kIdxMemoryLimit, const char* name = "file") {
+std::string error_of(const std::string& content, size_t dims = 1, uint64_t limit = kIdxMemoryLimit,
+                     const char* name = "file") {
   const TemporaryFolder folder;
   write_text(folder / name, content);
   const std::string message = message_of<DataError>([&] { read_idx(folder / name, dims, limit); });
@@ -57,7 +58,8 @@ TEST_CASE("F37: every field of the idx header is checked") {
   CHECK_THAT(error_of("\x89PNG\r\n\x1a\n"), ContainsSubstring("89 50 4e 47"));
   CHECK_THAT(error_of("version https://git-lfs.github.com/spec/v1\n"), ContainsSubstring("00 00 08 01"));
   CHECK_THAT(error_of(idx_text({1}, "abcd", 0x0d)), ContainsSubstring("unsigned bytes") && ContainsSubstring("0d"));
-  CHECK_THAT(error_of(idx_text({1, 1, 1}, "a"), 1), ContainsSubstring("1 dimensions; got 3") && ContainsSubstring("mixed up"));
+  CHECK_THAT(error_of(idx_text({1, 1, 1}, "a"), 1),
+             ContainsSubstring("1 dimensions; got 3") && ContainsSubstring("mixed up"));
   CHECK_THAT(error_of(idx_text({1}, "").substr(0, 6)), ContainsSubstring("8 bytes; got 6"));
   CHECK_THAT(error_of(idx_text({0}, "")), ContainsSubstring("dimension 0 is 0"));
   CHECK_THAT(error_of(idx_text({2, 0, 3}, ""), 3), ContainsSubstring("dimension 1 is 0"));
@@ -99,7 +101,8 @@ TEST_CASE("F37: damaged gzip data is found at every place") {
 TEST_CASE("F37: sizes are held against the limit before memory is taken") {
   CHECK_THAT(error_of(idx_text({0xffffffff, 0xffffffff, 0xffffffff}, "a"), 3), ContainsSubstring("must fit into"));
   CHECK_THAT(error_of(idx_text({65536, 65536, 65536}, "a"), 3), ContainsSubstring("must fit into"));
-  CHECK_THAT(error_of(idx_text({11}, "abcdefghijk"), 1, 10), ContainsSubstring("10 bytes") && ContainsSubstring("ask for 11"));
+  CHECK_THAT(error_of(idx_text({11}, "abcdefghijk"), 1, 10),
+             ContainsSubstring("10 bytes") && ContainsSubstring("ask for 11"));
   forget_peak_memory();
   const long before = peak_memory_kib();
   CHECK_THAT(error_of(idx_text({2000000000}, "a")), ContainsSubstring("2000000008 bytes with it; the file has 9"));
@@ -118,7 +121,8 @@ TEST_CASE("F37: a gzip bomb is unpacked no further than the header says") {
   CHECK(peak_memory_kib() - before < 16 * 1024);
   // With a header as large as the bomb, the limit holds before anything is unpacked.
   const std::string honest = gzip_bomb(idx_text({10000, 1000, 1000}, ""));
-  CHECK_THAT(error_of(honest, 3), ContainsSubstring("must fit into 2147483648 bytes") && ContainsSubstring("10000000000"));
+  CHECK_THAT(error_of(honest, 3),
+             ContainsSubstring("must fit into 2147483648 bytes") && ContainsSubstring("10000000000"));
   CHECK(peak_memory_kib() - before < 40 * 1024);
 }
 

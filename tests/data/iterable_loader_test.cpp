@@ -16,7 +16,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// 0, 1, 2, … plus 100 times the epoch; `damaged` cannot be read. `before_read` is called for each batch with its first number.
+/// 0, 1, 2, … plus 100 times the epoch; `damaged` cannot be read. `before_read` is called for each batch with its first
+/// number.
 class Counter : public IterableDataset {
  public:
   explicit Counter(int64_t end, int64_t damaged = -1, std::function<void(int64_t)> before_read = {})
@@ -75,7 +76,10 @@ TEST_CASE("a stream comes in batches, with and without a thread") {
 TEST_CASE("a stream resumes behind what was given out, whatever was read ahead") {
   for (const int64_t workers : {0, 1}) {
     for (int64_t taken = 0; taken <= 3; ++taken) {
-      const auto make = [&] { return std::make_unique<IterableLoader>(std::make_shared<Counter>(10), IterableLoaderOptions{.batch_size = 4, .num_workers = workers}); };
+      const auto make = [&] {
+        return std::make_unique<IterableLoader>(std::make_shared<Counter>(10),
+                                                IterableLoaderOptions{.batch_size = 4, .num_workers = workers});
+      };
       const auto before = make();
       before->start_epoch(0);
       Batch batch;
@@ -100,7 +104,8 @@ TEST_CASE("F36: an error of a stream comes in order and is not consumed; threads
     Batch batch;
     REQUIRE(loader.next(batch));
     REQUIRE(loader.next(batch));
-    CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }), ContainsSubstring("line 7 is damaged (batch 2 of the data set)"));
+    CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }),
+               ContainsSubstring("line 7 is damaged (batch 2 of the data set)"));
     CHECK(loader.state().at("batches").as_int() == 2);
     CHECK_THROWS_AS(loader.next(batch), DataError);
     loader.start_epoch(1);
@@ -120,7 +125,9 @@ TEST_CASE("F36: what a stream throws that is no error of Fulgur is nested in a D
       FAIL("nothing was thrown");
     } catch (const DataError& error) {
       CHECK(error.code() == ExitCode::data);
-      CHECK_THAT(error.what(), ContainsSubstring("[data.IterableLoader] batch 0 of the train set could not be read; std::out_of_range: column 3"));
+      CHECK_THAT(error.what(),
+                 ContainsSubstring(
+                     "[data.IterableLoader] batch 0 of the train set could not be read; std::out_of_range: column 3"));
       CHECK_THROWS_AS(std::rethrow_if_nested(error), std::out_of_range);
     }
   }
@@ -131,16 +138,18 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
   // The thread that is stuck may outlive the loader, so the gate is the dataset's as well.
   const auto gate = std::make_shared<Gate>();
   {
-    IterableLoader loader(std::make_shared<Counter>(20, -1, [gate](int64_t first) {
-                            if (first == 8) gate->pass();
-                          }),
+    IterableLoader loader(std::make_shared<Counter>(20, -1,
+                                                    [gate](int64_t first) {
+                                                      if (first == 8) gate->pass();
+                                                    }),
                           {.batch_size = 4, .name = "train", .num_workers = 1, .timeout_s = 0.05});
     loader.start_epoch(0);
     Batch batch;
     for (int i = 0; i < 2; ++i) REQUIRE(at_last([&] { return loader.next(batch); }));
     gate->wait_for_a_reader();
     CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }),
-               ContainsSubstring("[data.IterableLoader]") && ContainsSubstring("within timeout_s, 0.05 s") && ContainsSubstring("train set") && ContainsSubstring("batch 2 since"));
+               ContainsSubstring("[data.IterableLoader]") && ContainsSubstring("within timeout_s, 0.05 s") &&
+                   ContainsSubstring("train set") && ContainsSubstring("batch 2 since"));
     CHECK(loader.state().at("batches").as_int() == 2);
     // Still there: the batch comes once the dataset goes on.
     SECTION("it goes on") {
@@ -149,7 +158,8 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
       CHECK(batch[0].const_data_ptr<int64_t>()[0] == 8);
     }
     SECTION("another place has to wait, since the thread is in the dataset") {
-      CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }), ContainsSubstring("only when nothing is read") && ContainsSubstring("train set"));
+      CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }),
+                 ContainsSubstring("only when nothing is read") && ContainsSubstring("train set"));
       CHECK_THROWS_AS(loader.next(batch), DataError);
       CHECK_THROWS_AS(loader.configure(1, 0, 1), DataError);
       gate->open();
@@ -194,7 +204,8 @@ TEST_CASE("without timeout_s a stream is waited for, and without a thread there 
 
 TEST_CASE("a stream is read no more than prefetch_factor batches ahead") {
   const auto reads = std::make_shared<std::atomic<int64_t>>(0);
-  IterableLoader loader(std::make_shared<Counter>(400, -1, [reads](int64_t) { ++*reads; }), {.batch_size = 4, .num_workers = 1, .prefetch_factor = 3});
+  IterableLoader loader(std::make_shared<Counter>(400, -1, [reads](int64_t) { ++*reads; }),
+                        {.batch_size = 4, .num_workers = 1, .prefetch_factor = 3});
   loader.start_epoch(0);
   Batch batch;
   for (int64_t taken = 1; taken <= 3; ++taken) {
@@ -229,10 +240,12 @@ TEST_CASE("a stream's transform is applied to each batch, on the thread of the r
 }
 
 TEST_CASE("a stream has one position, and knows its share or says so") {
-  CHECK_THAT(message_of<ConfigError>([] { IterableLoader(std::make_shared<Counter>(4), {.num_workers = 2}); }), ContainsSubstring("one position"));
+  CHECK_THAT(message_of<ConfigError>([] { IterableLoader(std::make_shared<Counter>(4), {.num_workers = 2}); }),
+             ContainsSubstring("one position"));
   CHECK_THROWS_AS(IterableLoader(std::make_shared<Counter>(4), {.batch_size = 0}), ConfigError);
   CHECK_THROWS_AS(IterableLoader(std::make_shared<Counter>(4), {.prefetch_factor = 0}), ConfigError);
-  CHECK_THAT(message_of<ConfigError>([] { IterableLoader(std::make_shared<Counter>(4), {.name = "train", .timeout_s = -0.5}); }),
+  CHECK_THAT(message_of<ConfigError>(
+                 [] { IterableLoader(std::make_shared<Counter>(4), {.name = "train", .timeout_s = -0.5}); }),
              ContainsSubstring("timeout_s must not be negative; got -0.5 for the train set"));
   CHECK_THROWS_AS(IterableLoader(nullptr, {}), ConfigError);
   IterableLoader loader(std::make_shared<Counter>(4), {});

@@ -1,4 +1,5 @@
-// What a batch costs; not run by default: build/release/bin/test_data '[speed]'. Compare figures of one run on a quiet machine.
+// What a batch costs; not run by default: build/release/bin/test_data '[speed]'. Compare figures of one run on a quiet
+// machine.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/rand.h>
@@ -40,26 +41,31 @@ double best_us(Epoch epoch) {
 }  // namespace
 
 TEST_CASE("time of a batch of 64 x 784 float, shuffled", "[.][speed]") {
-  const auto dataset = std::make_shared<TensorDataset>(
-      Batch({Batch::Entry{"image", at::rand({kSamples, 784})}, Batch::Entry{"label", at::arange(kSamples, at::kLong)}}));
-  std::string row = cat("index_select ", format_fixed(best_us([&](int64_t) {
-    const Tensor order = at::randperm(kSamples);
-    int64_t batches = 0;
-    for (int64_t begin = 0; begin + kBatch <= kSamples; begin += kBatch, ++batches) {
-      const Tensor index = order.narrow(0, begin, kBatch);
-      const Tensor image = dataset->samples()[0].index_select(0, index), label = dataset->samples()[1].index_select(0, index);
-    }
-    return batches;
-  }), 1));
+  const auto dataset = std::make_shared<TensorDataset>(Batch(
+      {Batch::Entry{"image", at::rand({kSamples, 784})}, Batch::Entry{"label", at::arange(kSamples, at::kLong)}}));
+  std::string row = cat("index_select ",
+                        format_fixed(best_us([&](int64_t) {
+                                       const Tensor order = at::randperm(kSamples);
+                                       int64_t batches = 0;
+                                       for (int64_t begin = 0; begin + kBatch <= kSamples; begin += kBatch, ++batches) {
+                                         const Tensor index = order.narrow(0, begin, kBatch);
+                                         const Tensor image = dataset->samples()[0].index_select(0, index),
+                                                      label = dataset->samples()[1].index_select(0, index);
+                                       }
+                                       return batches;
+                                     }),
+                                     1));
   for (const int64_t workers : {0, 1, 2}) {
     DataLoader loader(dataset, {.batch_size = kBatch, .shuffle = true, .num_workers = workers});
-    row += cat(" | workers ", workers, ": ", format_fixed(best_us([&](int64_t epoch) {
-      loader.start_epoch(epoch);
-      Batch batch;
-      int64_t batches = 0;
-      while (loader.next(batch)) ++batches;
-      return batches;
-    }), 1));
+    row += cat(" | workers ", workers, ": ",
+               format_fixed(best_us([&](int64_t epoch) {
+                              loader.start_epoch(epoch);
+                              Batch batch;
+                              int64_t batches = 0;
+                              while (loader.next(batch)) ++batches;
+                              return batches;
+                            }),
+                            1));
   }
   std::printf("us/batch: %s\n", row.c_str());
 }

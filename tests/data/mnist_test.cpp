@@ -48,7 +48,8 @@ std::pair<Tensor, Tensor> all_of(DataModule& data, Stage stage) {
 /// The images' numbers, which are their pixels.
 std::vector<int64_t> numbers_of(const Tensor& images) {
   std::vector<int64_t> numbers;
-  for (int64_t i = 0; i < images.size(0); ++i) numbers.push_back(static_cast<int64_t>(std::lround(images[i][0][0][0].item<double>() * 255)));
+  for (int64_t i = 0; i < images.size(0); ++i)
+    numbers.push_back(static_cast<int64_t>(std::lround(images[i][0][0][0].item<double>() * 255)));
   return numbers;
 }
 
@@ -71,7 +72,8 @@ TEST_CASE("MNIST files become float images and int64 labels") {
     CHECK(labels.scalar_type() == at::kLong);
     const auto numbers = numbers_of(images);
     CHECK(std::is_sorted(numbers.begin(), numbers.end()));
-    for (size_t i = 0; i < numbers.size(); ++i) CHECK(labels[static_cast<int64_t>(i)].item<int64_t>() == numbers[i] % 10);
+    for (size_t i = 0; i < numbers.size(); ++i)
+      CHECK(labels[static_cast<int64_t>(i)].item<int64_t>() == numbers[i] % 10);
     CHECK(data.loaders(Stage::test).empty());
     data.setup(Verb::test);
     CHECK(all_of(data, Stage::test).second.size(0) == 12);
@@ -172,9 +174,11 @@ TEST_CASE("missing files are listed with sizes and where to get them") {
   options.data_dir = folder.path();
   FashionMnistDataModule data(options);
   CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
-             ContainsSubstring(folder.path().string()) && ContainsSubstring("train-images-idx3-ubyte (47040016 bytes)") &&
-                 ContainsSubstring("train-labels-idx1-ubyte.gz (about 29491 bytes)") && ContainsSubstring("t10k-images-idx3-ubyte") &&
-                 ContainsSubstring("t10k-labels-idx1-ubyte") && ContainsSubstring("apt-get install dataset-fashion-mnist"));
+             ContainsSubstring(folder.path().string()) &&
+                 ContainsSubstring("train-images-idx3-ubyte (47040016 bytes)") &&
+                 ContainsSubstring("train-labels-idx1-ubyte.gz (about 29491 bytes)") &&
+                 ContainsSubstring("t10k-images-idx3-ubyte") && ContainsSubstring("t10k-labels-idx1-ubyte") &&
+                 ContainsSubstring("apt-get install dataset-fashion-mnist"));
   write_text(folder / "t10k-labels-idx1-ubyte", "x");
   const std::string rest = message_of<DataError>([&] { data.setup(Verb::test); });
   CHECK_THAT(rest, ContainsSubstring("t10k-images-idx3-ubyte") && !ContainsSubstring("labels"));
@@ -193,8 +197,10 @@ TEST_CASE("data_dir of MNIST is required") {
 
 TEST_CASE("F37: a damaged file is named with what is wrong, whichever of the four it is") {
   const TemporaryFolder folder;
-  for (const char* name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
-    const bool train = std::string_view(name).starts_with("train"), images = std::string_view(name).find("images") != std::string_view::npos;
+  for (const char* name :
+       {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
+    const bool train = std::string_view(name).starts_with("train"),
+               images = std::string_view(name).find("images") != std::string_view::npos;
     write_small_mnist(folder.path(), 30, 12);
     const std::string whole = read_text(folder / name);
     const uint32_t count = train ? 30 : 12;
@@ -247,7 +253,8 @@ TEST_CASE("options of the idx data modules reach their loaders") {
   MnistDataModule data(options);
   data.setup(Verb::fit);
   data.setup(Verb::test);
-  const auto train = data.loaders(Stage::train).at(0), val = data.loaders(Stage::validate).at(0), test = data.loaders(Stage::test).at(0);
+  const auto train = data.loaders(Stage::train).at(0), val = data.loaders(Stage::validate).at(0),
+             test = data.loaders(Stage::test).at(0);
   CHECK(train->batch_size() == 5);
   CHECK(train->size() == 4);  // 24 samples
   CHECK(train->shuffles());
@@ -280,11 +287,13 @@ TEST_CASE("F38: files that do not belong together are refused") {
   write_small_mnist(folder.path(), 30, 12);
   write_text(folder / "train-labels-idx1-ubyte", idx_text({29}, std::string(29, '\1')));
   MnistDataModule data(small_options(folder.path()));
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }), ContainsSubstring("got 30 in") && ContainsSubstring("29 in"));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+             ContainsSubstring("got 30 in") && ContainsSubstring("29 in"));
   write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, std::string(30, '\1')));
   write_text(folder / "t10k-images-idx3-ubyte", idx_text({12, 2, 2}, std::string(48, '\1')));
   data.setup(Verb::fit);
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }), ContainsSubstring("2x2") && ContainsSubstring("4x3"));
+  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }),
+             ContainsSubstring("2x2") && ContainsSubstring("4x3"));
 }
 
 TEST_CASE("F38: pixels that are all equal cannot be normalised") {
@@ -302,7 +311,8 @@ TEST_CASE("F38: pixels that are all equal cannot be normalised") {
 
 TEST_CASE("all of MNIST has its known mean and deviation") {
   const char* trial = std::getenv("FULGUR_TRIAL_DATA");
-  if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "mnist")) SKIP("FULGUR_TRIAL_DATA names no folder with mnist/");
+  if (trial == nullptr || !std::filesystem::exists(std::filesystem::path(trial) / "mnist"))
+    SKIP("FULGUR_TRIAL_DATA names no folder with mnist/");
   MnistDataModule::Options options;
   options.data_dir = std::filesystem::path(trial) / "mnist";
   options.val_size = 0;
@@ -315,7 +325,8 @@ TEST_CASE("all of MNIST has its known mean and deviation") {
 
 TEST_CASE("Fashion-MNIST is read from Debian's package") {
   const FashionMnistDataModule::Options options;
-  if (!std::filesystem::exists(options.data_dir / "train-images-idx3-ubyte.gz")) SKIP("the package dataset-fashion-mnist is not installed");
+  if (!std::filesystem::exists(options.data_dir / "train-images-idx3-ubyte.gz"))
+    SKIP("the package dataset-fashion-mnist is not installed");
   FashionMnistDataModule data(options);
   data.setup(Verb::fit);
   data.setup(Verb::test);

@@ -16,7 +16,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-ReversalDataModule::Options small() { return {.vocabulary = 5, .length = 6, .train_samples = 40, .val_samples = 20, .test_samples = 10, .batch_size = 16}; }
+ReversalDataModule::Options small() {
+  return {.vocabulary = 5, .length = 6, .train_samples = 40, .val_samples = 20, .test_samples = 10, .batch_size = 16};
+}
 
 /// Sources of a stage, as its loader gives them.
 Tensor sources(const ReversalDataModule::Options& options, Stage stage) {
@@ -62,7 +64,8 @@ TEST_CASE("a sequence of ReversalDataModule is a function of seed, stage and ind
   other.seed = 1;
   CHECK_FALSE((sources(other, Stage::test).equal(test)));
   // The known values hold for any machine.
-  const Tensor known = sources({.vocabulary = 11, .length = 4, .train_samples = 1, .val_samples = 0, .test_samples = 2, .seed = 3}, Stage::test);
+  const Tensor known = sources(
+      {.vocabulary = 11, .length = 4, .train_samples = 1, .val_samples = 0, .test_samples = 2, .seed = 3}, Stage::test);
   CHECK((known.equal(at::tensor({8, 10, 1, 5, 10, 9, 8, 4}, at::kLong).view({2, 4}))));
 }
 
@@ -89,7 +92,8 @@ TEST_CASE("options of ReversalDataModule act") {
   CHECK_FALSE(with.loaders(Stage::validate).at(0)->shuffles());
   CHECK(Registry<DataModule>::instance().find("ReversalDataModule") != nullptr);
   options.vocabulary = 1;
-  CHECK_THAT(test::message_of<ConfigError>([&] { ReversalDataModule none(options); }), ContainsSubstring("vocabulary must be at least 2") && ContainsSubstring("got vocabulary 1"));
+  CHECK_THAT(test::message_of<ConfigError>([&] { ReversalDataModule none(options); }),
+             ContainsSubstring("vocabulary must be at least 2") && ContainsSubstring("got vocabulary 1"));
 }
 
 }  // namespace reversal_test

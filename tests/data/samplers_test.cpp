@@ -2,10 +2,10 @@
 #include <numeric>
 #include <set>
 
+#include "data_support.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
-#include "data_support.h"
 #include "permutation.h"
 #include "support/expect_error.h"
 
@@ -161,7 +161,9 @@ TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in the
     int64_t size(int64_t, int64_t) const override { return 4; }
     int64_t batch_size() const override { return 3; }
     int64_t samples(int64_t, int64_t) const override { return 8; }
-    std::vector<std::vector<int64_t>> batches(const SamplerContext&) const override { return {{5}, {1, 2, 3}, {0, 9, 8}, {7}}; }
+    std::vector<std::vector<int64_t>> batches(const SamplerContext&) const override {
+      return {{5}, {1, 2, 3}, {0, 9, 8}, {7}};
+    }
   };
   const std::vector<int64_t> expected = {5, 1, 2, 3, 0, 9, 8, 7};
   for (const int64_t workers : {0, 2}) {
@@ -188,13 +190,15 @@ TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in the
     other.load_state(loader.state());
     CHECK_THROWS_AS(other.start_epoch(1), DataError);
   }
-  DataLoader fixed(test::numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(std::make_shared<RandomSampler>(10), 3, true)});
+  DataLoader fixed(test::numbers(10), {.batch_sampler = std::make_shared<FixedBatchSampler>(
+                                           std::make_shared<RandomSampler>(10), 3, true)});
   CHECK(fixed.size() == 3);
   CHECK(fixed.shuffles());
   CHECK_FALSE(fixed.keep_order());
   DataLoader same(test::numbers(10), {.batch_size = 3, .shuffle = true, .drop_last = true});
   CHECK(test::epoch_of(fixed, 2) == test::epoch_of(same, 2));
-  CHECK_THROWS_AS(DataLoader(test::numbers(4), {.batch_size = 2, .batch_sampler = std::make_shared<Uneven>()}), ConfigError);
+  CHECK_THROWS_AS(DataLoader(test::numbers(4), {.batch_size = 2, .batch_sampler = std::make_shared<Uneven>()}),
+                  ConfigError);
 }
 
 }  // namespace samplers_test

@@ -16,7 +16,9 @@ using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {
-std::shared_ptr<const Dataset> numbers(int64_t count) { return std::make_shared<TensorDataset>(Batch({at::arange(count, at::kLong)})); }
+std::shared_ptr<const Dataset> numbers(int64_t count) {
+  return std::make_shared<TensorDataset>(Batch({at::arange(count, at::kLong)}));
+}
 }  // namespace
 
 TEST_CASE("a subset reads the samples that it names") {
@@ -59,7 +61,10 @@ TEST_CASE("a split is disjoint, whole and the same each time") {
 }
 
 TEST_CASE("a split of more than there is names both numbers") {
-  CHECK_THAT(test::message_of<ConfigError>([] { split_indices(10, {8, 3}, 0); }), ContainsSubstring("10 samples") && ContainsSubstring("3 with 2 left"));
+  CHECK_THAT(test::message_of<ConfigError>([] {
+               split_indices(10, {8, 3}, 0);
+             }),
+             ContainsSubstring("10 samples") && ContainsSubstring("3 with 2 left"));
   CHECK_THROWS_AS(split_indices(10, {-1}, 0), ConfigError);
 }
 

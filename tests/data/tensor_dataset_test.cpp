@@ -17,8 +17,9 @@ using test::message_of;
 
 namespace {
 TensorDataset make_dataset() {
-  return TensorDataset(Batch({Batch::Entry{"pixels", at::arange(60, at::kByte).view({10, 2, 3})}, Batch::Entry{"label", at::arange(10, at::kLong)},
-                              Batch::Entry{"weight", at::arange(10, at::kFloat)}}));
+  return TensorDataset(
+      Batch({Batch::Entry{"pixels", at::arange(60, at::kByte).view({10, 2, 3})},
+             Batch::Entry{"label", at::arange(10, at::kLong)}, Batch::Entry{"weight", at::arange(10, at::kFloat)}}));
 }
 }  // namespace
 
@@ -59,7 +60,8 @@ TEST_CASE("strided tensors are taken as well") {
 }
 
 TEST_CASE("an entry may have no values: its rows are there, and the others are read") {
-  const TensorDataset dataset(Batch({Batch::Entry{"none", at::zeros({4, 0})}, Batch::Entry{"label", at::arange(4, at::kLong)}}));
+  const TensorDataset dataset(
+      Batch({Batch::Entry{"none", at::zeros({4, 0})}, Batch::Entry{"label", at::arange(4, at::kLong)}}));
   Batch out({Batch::Entry{"none", at::zeros({2, 0})}, Batch::Entry{"label", at::zeros({2}, at::kLong)}});
   dataset.read(std::vector<int64_t>{3, 1}, 0, out, {});
   CHECK(out["none"].sizes() == at::IntArrayRef({2, 0}));
@@ -67,7 +69,9 @@ TEST_CASE("an entry may have no values: its rows are there, and the others are r
 }
 
 TEST_CASE("a tensor dataset refuses what does not belong together") {
-  CHECK_THAT(message_of<DataError>([] { TensorDataset(Batch({Batch::Entry{"x", at::zeros({3})}, Batch::Entry{"y", at::zeros({4})}})); }),
+  CHECK_THAT(message_of<DataError>([] {
+               TensorDataset(Batch({Batch::Entry{"x", at::zeros({3})}, Batch::Entry{"y", at::zeros({4})}}));
+             }),
              ContainsSubstring("'x' has 3") && ContainsSubstring("'y' has 4"));
   CHECK_THROWS_AS(TensorDataset(Batch()), DataError);
   CHECK_THROWS_AS(TensorDataset(Batch({at::zeros({})})), DataError);
@@ -76,7 +80,8 @@ TEST_CASE("a tensor dataset refuses what does not belong together") {
 TEST_CASE("a tensor dataset names an index out of range") {
   const TensorDataset dataset = make_dataset();
   Batch out = dataset.prototype();
-  CHECK_THAT(message_of<DataError>([&] { dataset.read(std::vector<int64_t>{10}, 0, out, {}); }), ContainsSubstring("[0, 10); got 10"));
+  CHECK_THAT(message_of<DataError>([&] { dataset.read(std::vector<int64_t>{10}, 0, out, {}); }),
+             ContainsSubstring("[0, 10); got 10"));
   CHECK_THROWS_AS(dataset.read(std::vector<int64_t>{-1}, 0, out, {}), DataError);
   CHECK_THROWS_AS(dataset.view(8, 3), DataError);
   CHECK_THROWS_AS(dataset.view(-1, 3), DataError);

@@ -160,9 +160,14 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   loaders[0]->start_epoch(0);
   REQUIRE(loaders[0]->next(batch));
   CHECK(at::equal(batch["input"], after.narrow(0, 0, batch["input"].size(0))));
-  CHECK_THAT(message_of<CheckpointError>([&] { data.load_state(StateTree::map({{"vocabulary", "ab"}})); }),
+  CHECK_THAT(message_of<CheckpointError>([&] {
+               data.load_state(StateTree::map({{"vocabulary", "ab"}}));
+             }),
              ContainsSubstring("no character that the checkpoint's vocabulary has not"));
-  CHECK_THAT(message_of<CheckpointError>([&] { data.load_state(StateTree::map({{"vocabulary", ""}})); }), ContainsSubstring("trained on, byte; they are char"));
+  CHECK_THAT(message_of<CheckpointError>([&] {
+               data.load_state(StateTree::map({{"vocabulary", ""}}));
+             }),
+             ContainsSubstring("trained on, byte; they are char"));
   File bytes(counted());
   const auto made_by_bytes = bytes.made();
   TextDataModule& by_bytes = *made_by_bytes;

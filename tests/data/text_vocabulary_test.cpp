@@ -39,7 +39,8 @@ TEST_CASE("characters have numbers in their order, whatever their length in UTF-
 
 TEST_CASE("more than 256 characters take wider numbers") {
   std::string text;
-  for (int i = 0; i < 300; ++i) text += {static_cast<char>(0xe4 + i / 4096), static_cast<char>(0x80 + i / 64), static_cast<char>(0x80 + i % 64)};
+  for (int i = 0; i < 300; ++i)
+    text += {static_cast<char>(0xe4 + i / 4096), static_cast<char>(0x80 + i / 64), static_cast<char>(0x80 + i % 64)};
   const TextVocabulary vocabulary = TextVocabulary::characters_of(text);
   REQUIRE(vocabulary.size() == 300);
   const Tensor tokens = vocabulary.encode(text);
@@ -49,11 +50,16 @@ TEST_CASE("more than 256 characters take wider numbers") {
 
 TEST_CASE("what a vocabulary cannot say is named") {
   const TextVocabulary vocabulary = TextVocabulary::characters_of("abc");
-  CHECK_THAT(message_of<DataError>([&] { vocabulary.encode("abca\nb"); }), ContainsSubstring("which has 3; '\\n' at byte 4 is not"));
+  CHECK_THAT(message_of<DataError>([&] { vocabulary.encode("abca\nb"); }),
+             ContainsSubstring("which has 3; '\\n' at byte 4 is not"));
   CHECK_THAT(message_of<DataError>([&] { vocabulary.encode("a\xff"); }), ContainsSubstring("must be UTF-8"));
-  CHECK_THAT(message_of<DataError>([] { TextVocabulary::characters_of("\xc3"); }), ContainsSubstring("Set tokens to byte"));
+  CHECK_THAT(message_of<DataError>([] { TextVocabulary::characters_of("\xc3"); }),
+             ContainsSubstring("Set tokens to byte"));
   CHECK_THROWS_AS(TextVocabulary::characters_of(""), DataError);
-  CHECK_THAT(message_of<DataError>([&] { vocabulary.decode(at::tensor({0, 3}, at::kLong)); }), ContainsSubstring("[0, 3); got 3"));
+  CHECK_THAT(message_of<DataError>([&] {
+               vocabulary.decode(at::tensor({0, 3}, at::kLong));
+             }),
+             ContainsSubstring("[0, 3); got 3"));
 }
 
 }  // namespace text_vocabulary_test

@@ -66,7 +66,9 @@ TEST_CASE("F54: an epoch is the same, bit for bit, for any number of workers") {
 
 TEST_CASE("F54: stopped and resumed with workers equals never stopped") {
   const auto make = [](int64_t workers) {
-    auto loader = std::make_unique<DataLoader>(std::make_shared<WatchedDataset>(50), DataLoaderOptions{.batch_size = 4, .shuffle = true, .num_workers = workers});
+    auto loader =
+        std::make_unique<DataLoader>(std::make_shared<WatchedDataset>(50),
+                                     DataLoaderOptions{.batch_size = 4, .shuffle = true, .num_workers = workers});
     loader->configure(5, 0, 1);
     return loader;
   };
@@ -119,8 +121,10 @@ TEST_CASE("a batch goes back and comes again, with workers too") {
 }
 
 TEST_CASE("an epoch can begin anew while batches are on their way") {
-  DataLoader loader(std::make_shared<WatchedDataset>(200, [](int64_t, const SampleContext&) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }),
-                    {.batch_size = 8, .shuffle = true, .num_workers = 3});
+  DataLoader loader(
+      std::make_shared<WatchedDataset>(
+          200, [](int64_t, const SampleContext&) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }),
+      {.batch_size = 8, .shuffle = true, .num_workers = 3});
   loader.configure(1, 0, 1);
   Batch batch;
   for (int64_t epoch = 0; epoch < 6; ++epoch) {
@@ -134,7 +138,8 @@ TEST_CASE("an epoch can begin anew while batches are on their way") {
 
 TEST_CASE("memory of batches is used again, but not while somebody holds a tensor of it") {
   for (const int64_t workers : {0, 2}) {
-    DataLoader loader(std::make_shared<WatchedDataset>(640), {.batch_size = 4, .shuffle = true, .num_workers = workers, .prefetch_factor = 1});
+    DataLoader loader(std::make_shared<WatchedDataset>(640),
+                      {.batch_size = 4, .shuffle = true, .num_workers = workers, .prefetch_factor = 1});
     loader.start_epoch(0);
     Batch batch;
     std::set<const void*> places;
@@ -173,9 +178,12 @@ TEST_CASE("F36: an exception of a worker comes out of next with type, index and 
     const char* text;
   };
   const std::vector<Case> cases = {
-      {[] { throw DataError("[image] a PNG must have its end; file /x/13.png."); }, "file /x/13.png. (sample 13 of the train set)"},
-      {[] { throw std::runtime_error("broken pipe"); }, "sample 13 of the train set could not be read; std::runtime_error: broken pipe"},
-      {[] { throw NotStandard(); }, "sample 13 of the train set could not be read; an exception was thrown that is no std::exception"},
+      {[] { throw DataError("[image] a PNG must have its end; file /x/13.png."); },
+       "file /x/13.png. (sample 13 of the train set)"},
+      {[] { throw std::runtime_error("broken pipe"); },
+       "sample 13 of the train set could not be read; std::runtime_error: broken pipe"},
+      {[] { throw NotStandard(); },
+       "sample 13 of the train set could not be read; an exception was thrown that is no std::exception"},
       {[] { throw DataError("[image] index 13 is damaged."); }, "[image] index 13 is damaged."},
   };
   for (const Case& c : cases) {
@@ -201,7 +209,8 @@ TEST_CASE("F36: an exception of a worker comes out of next with type, index and 
 TEST_CASE("F36: errors of Fulgur keep their type, others are nested in a DataError") {
   for (const int64_t workers : {0, 2}) {
     const auto loader_of = [&](std::function<void()> raise) {
-      return DataLoader(std::make_shared<WatchedDataset>(4, [raise](int64_t, const SampleContext&) { raise(); }), {.name = "train", .num_workers = workers});
+      return DataLoader(std::make_shared<WatchedDataset>(4, [raise](int64_t, const SampleContext&) { raise(); }),
+                        {.name = "train", .num_workers = workers});
     };
     Batch batch;
     DataLoader config = loader_of([] { throw ConfigError("no such column."); });
@@ -232,8 +241,10 @@ TEST_CASE("F36: threads stay from epoch to epoch and end with the loader") {
   }
   CHECK(threads_come_down_to(before));
   for (int i = 0; i < 20; ++i) {
-    DataLoader loader(std::make_shared<WatchedDataset>(600, [](int64_t, const SampleContext&) { std::this_thread::sleep_for(std::chrono::microseconds(50)); }),
-                      {.batch_size = 16, .num_workers = 3});
+    DataLoader loader(
+        std::make_shared<WatchedDataset>(
+            600, [](int64_t, const SampleContext&) { std::this_thread::sleep_for(std::chrono::microseconds(50)); }),
+        {.batch_size = 16, .num_workers = 3});
     loader.start_epoch(0);
     Batch batch;
     for (int taken = 0; taken < i % 4; ++taken) loader.next(batch);
@@ -246,15 +257,17 @@ TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is w
   // The thread that is stuck may outlive the loader, so the gate is the dataset's as well.
   const auto gate = std::make_shared<Gate>();
   {
-    DataLoader loader(std::make_shared<WatchedDataset>(20, [gate](int64_t index, const SampleContext&) {
-                        if (index == 6) gate->pass();
-                      }),
+    DataLoader loader(std::make_shared<WatchedDataset>(20,
+                                                       [gate](int64_t index, const SampleContext&) {
+                                                         if (index == 6) gate->pass();
+                                                       }),
                       {.batch_size = 4, .name = "train", .num_workers = 2, .timeout_s = 0.2});
     loader.start_epoch(0);
     Batch batch;
     REQUIRE(loader.next(batch));
-    CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }),
-               ContainsSubstring("within timeout_s, 0.2 s") && ContainsSubstring("train set") && ContainsSubstring("6"));
+    CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }), ContainsSubstring("within timeout_s, 0.2 s") &&
+                                                                       ContainsSubstring("train set") &&
+                                                                       ContainsSubstring("6"));
     CHECK(loader.state().at("batches").as_int() == 1);
     // Still there: the batch comes once the dataset goes on.
     SECTION("it goes on") {
@@ -271,9 +284,10 @@ TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is w
 TEST_CASE("F36: a batch that is slow is warned of with its samples") {
   LogLines lines;
   Gate gate;
-  DataLoader loader(std::make_shared<WatchedDataset>(8, [&](int64_t index, const SampleContext&) {
-                      if (index == 3) gate.pass();
-                    }),
+  DataLoader loader(std::make_shared<WatchedDataset>(8,
+                                                     [&](int64_t index, const SampleContext&) {
+                                                       if (index == 3) gate.pass();
+                                                     }),
                     {.batch_size = 4, .name = "train", .num_workers = 1, .slow_after_s = 0.1});
   loader.start_epoch(0);
   std::thread opener([&] {
@@ -283,7 +297,8 @@ TEST_CASE("F36: a batch that is slow is warned of with its samples") {
   Batch batch;
   CHECK(loader.next(batch));
   opener.join();
-  CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") && ContainsSubstring("a batch of the train set") && ContainsSubstring("3"));
+  CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") && ContainsSubstring("a batch of the train set") &&
+                               ContainsSubstring("3"));
 }
 
 TEST_CASE("workers are slower where a batch is waited for longer than its reading takes") {
@@ -300,7 +315,8 @@ TEST_CASE("workers are slower where a batch is waited for longer than its readin
 
 TEST_CASE("a loader does not advise against workers that gain") {
   LogLines lines;
-  DataLoader loader(std::make_shared<WatchedDataset>(200, [](int64_t, const SampleContext&) { sleep_ms(1); }), {.batch_size = 2, .num_workers = 2});
+  DataLoader loader(std::make_shared<WatchedDataset>(200, [](int64_t, const SampleContext&) { sleep_ms(1); }),
+                    {.batch_size = 2, .num_workers = 2});
   epoch_of(loader, 0);
   CHECK(lines.text().empty());
 }
@@ -312,7 +328,8 @@ TEST_CASE("the number of workers is that with the least time from batch to batch
     WorkerTuner::Clock::time_point now{};
     for (int i = 0; i < 1000 && !tuner.done(); ++i) {
       tuner.batch_given(now);
-      now += std::chrono::duration_cast<WorkerTuner::Clock::duration>(std::chrono::duration<double>(times.at(static_cast<size_t>(tuner.workers()))));
+      now += std::chrono::duration_cast<WorkerTuner::Clock::duration>(
+          std::chrono::duration<double>(times.at(static_cast<size_t>(tuner.workers()))));
     }
     CHECK(tuner.done());
     return tuner.workers();
@@ -334,14 +351,16 @@ TEST_CASE("more workers than cores are warned of") {
   DataLoader(numbers(4), {.num_workers = cores});
   CHECK(lines.text().empty());
   DataLoader(numbers(4), {.num_workers = cores + 5});
-  CHECK_THAT(lines.text(), ContainsSubstring("data.more_workers_than_cores") && ContainsSubstring(std::to_string(cores + 5)) &&
+  CHECK_THAT(lines.text(), ContainsSubstring("data.more_workers_than_cores") &&
+                               ContainsSubstring(std::to_string(cores + 5)) &&
                                ContainsSubstring("has " + std::to_string(cores) + " cores"));
 }
 
 TEST_CASE("num_workers auto finds a number in the first epoch, with the same batches") {
   LogLines lines;
   const auto slow = [](int64_t, const SampleContext&) { sleep_ms(1); };
-  DataLoader loader(std::make_shared<WatchedDataset>(400, slow), {.batch_size = 4, .shuffle = true, .name = "train", .num_workers = {}});
+  DataLoader loader(std::make_shared<WatchedDataset>(400, slow),
+                    {.batch_size = 4, .shuffle = true, .name = "train", .num_workers = {}});
   DataLoader alone(std::make_shared<WatchedDataset>(400), {.batch_size = 4, .shuffle = true});
   CHECK(epoch_of(loader, 0) == epoch_of(alone, 0));
   // Reading sleeps, so workers gain on any machine.
@@ -368,7 +387,8 @@ TEST_CASE("pin_memory without CUDA is told once and left out") {
 TEST_CASE("a collate function gets the samples of a batch as lists, on a worker thread") {
   const auto collate = [](Batch batch) {
     const auto& samples = std::get<std::vector<Tensor>>(batch.entry(1).second);
-    return Batch({Batch::Entry{"sum", at::stack(samples).sum(0)}, Batch::Entry{"x", at::stack(std::get<std::vector<Tensor>>(batch.entry(0).second))}});
+    return Batch({Batch::Entry{"sum", at::stack(samples).sum(0)},
+                  Batch::Entry{"x", at::stack(std::get<std::vector<Tensor>>(batch.entry(0).second))}});
   };
   struct Flat : BatchDataset {
     int64_t size() const override { return 10; }

@@ -68,7 +68,8 @@ bool has_callback(const Plan& plan, const std::string& name) {
   return false;
 }
 
-// How far runs may differ that sum up in another order. LBFGS divides by differences of gradients that are nearly equal.
+// How far runs may differ that sum up in another order. LBFGS divides by differences of gradients that are nearly
+// equal.
 double rounding_of(const Plan& plan) {
   return value_at<std::string>(plan, "/optimizer/class_path", "") == "LBFGS" ? 1e-4 : 1e-6;
 }
@@ -235,8 +236,7 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
   if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
     return allowed(*bad);
-  const Verdict verdict =
-      compared(cat("one rank and ", ranks), one, several, rounding_of(plan), {"metrics.rank_mean"});
+  const Verdict verdict = compared(cat("one rank and ", ranks), one, several, rounding_of(plan), {"metrics.rank_mean"});
   if (verdict.bad()) return verdict;
   // A value of each rank, logged when the epoch of validation has ended: no rank counts for more than another.
   const auto result = result_in(several);

@@ -21,14 +21,20 @@ namespace {
 void set(const char* name, int64_t value) { ::setenv(name, std::to_string(value).c_str(), 1); }
 
 // One rank of a training by hand through the strategy; rank 0 writes the weights after some steps.
-void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ranks, int port, const std::filesystem::path& file) {
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int64_t>>{
-           {"RANK", rank}, {"WORLD_SIZE", ranks}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", ranks}, {"MASTER_PORT", port}})
+void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ranks, int port,
+           const std::filesystem::path& file) {
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, int64_t>>{{"RANK", rank},
+                                                                                          {"WORLD_SIZE", ranks},
+                                                                                          {"LOCAL_RANK", rank},
+                                                                                          {"LOCAL_WORLD_SIZE", ranks},
+                                                                                          {"MASTER_PORT", port}})
     set(name, value);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   DdpProblem net(norm != "none");  // outlives the strategy, which takes its norms back
   DdpStrategy strategy(DdpStrategy::Options{.cluster_environment = "variables"});
-  strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU), .sync_batchnorm = norm == "sync", .precision = std::make_shared<Float64True>()});
+  strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU),
+                      .sync_batchnorm = norm == "sync",
+                      .precision = std::make_shared<Float64True>()});
   strategy.attach(net);
   Sgd optimizer(Sgd::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
   optimizer.attach(trainable_groups(net));

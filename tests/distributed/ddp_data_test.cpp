@@ -15,13 +15,15 @@ namespace {
 
 // Of one process: the weights that all evaluations here use.
 std::filesystem::path trained(const TemporaryFolder& folder) {
-  const Finished run = trainer(probe("fit", 1, 8, {"--trainer.max_steps", "10", "--trainer.precision", "64-true"}), {.folder = folder.path()});
+  const Finished run = trainer(probe("fit", 1, 8, {"--trainer.max_steps", "10", "--trainer.precision", "64-true"}),
+                               {.folder = folder.path()});
   INFO(run.err);
   REQUIRE(run.exit_code == 0);
   return std::filesystem::canonical(last_checkpoint(folder.path()));
 }
 
-std::vector<Finished> start(const std::string& verb, int world, const TemporaryFolder& folder, std::vector<std::string> more) {
+std::vector<Finished> start(const std::string& verb, int world, const TemporaryFolder& folder,
+                            std::vector<std::string> more) {
   more.insert(more.end(), {"--trainer.precision", "64-true"});
   if (world == 1) return {trainer(probe(verb, 1, 8, more), {.folder = folder.path()})};
   return run_ranks({.count = world, .folder = folder.path()}, probe(verb, world, 8 * world, more));
@@ -36,7 +38,9 @@ TEST_CASE("F26: a test of uneven data is exact to the last sample, for any numbe
   double one = 0;
   for (const int world : {1, 2, 3, 4}) {
     const TemporaryFolder folder;
-    const auto runs = start("test", world, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples), "--report", (folder / "report.json").string()});
+    const auto runs = start("test", world, folder,
+                            {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples), "--report",
+                             (folder / "report.json").string()});
     REQUIRE(all_exit(runs, 0));
     const auto report = nlohmann::json::parse(read_text(folder / "report.json"));
     INFO(report.dump());
@@ -54,7 +58,10 @@ TEST_CASE("F26: predictions come in the order of the data set, from any number o
   std::string one;
   for (const int world : {1, 2, 3, 4}) {
     const TemporaryFolder folder;
-    REQUIRE(all_exit(start("predict", world, folder, {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples), "--data.batch_size", "4"}), 0));
+    REQUIRE(all_exit(start("predict", world, folder,
+                           {"--ckpt_path", checkpoint.string(), "--data.num_eval", std::to_string(samples),
+                            "--data.batch_size", "4"}),
+                     0));
     const std::string lines = read_text(run_folder(folder.path()) / "predictions.jsonl");
     if (world == 1) one = lines;
     REQUIRE_FALSE(lines.empty());
@@ -176,18 +183,26 @@ TEST_CASE("ddp: SIGTERM to one rank inside a validation of a fit gives it up, an
   const std::string eval = GENERATE("set", "stream_of_blocks");
   CAPTURE(rank, eval);
   const TemporaryFolder folder;
-  const std::vector<std::string> options{"--trainer.max_steps",           "4",   "--trainer.num_sanity_val_steps",
-                                         "0",                             "--trainer.log_every_n_steps",
-                                         "1",                             "--data.num_train",
-                                         "64",                            "--data.num_eval",
-                                         "249",                           "--data.batch_size",
-                                         "2",                             "--data.eval",
-                                         eval,                            "--trainer.val_check_interval",
+  const std::vector<std::string> options{"--trainer.max_steps",
+                                         "4",
+                                         "--trainer.num_sanity_val_steps",
+                                         "0",
+                                         "--trainer.log_every_n_steps",
+                                         "1",
+                                         "--data.num_train",
+                                         "64",
+                                         "--data.num_eval",
+                                         "249",
+                                         "--data.batch_size",
+                                         "2",
+                                         "--data.eval",
+                                         eval,
+                                         "--trainer.val_check_interval",
                                          "4"};
   std::vector<std::string> stopped = options;
-  stopped.insert(stopped.end(), {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", rank,
-                                 "--trainer.callbacks.signal_place", "evaluation_batch",
-                                 "--trainer.callbacks.eval_sleep_ms", "200"});
+  stopped.insert(stopped.end(),
+                 {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", rank,
+                  "--trainer.callbacks.signal_place", "evaluation_batch", "--trainer.callbacks.eval_sleep_ms", "200"});
   const auto begin = std::chrono::steady_clock::now();
   CHECK(all_exit(start("fit", 2, folder, stopped), 75));
   // All batches take 12 s.
@@ -220,7 +235,9 @@ TEST_CASE("F26: training data that does not divide ends on all ranks at the same
   const int samples = GENERATE(67, 49, 2);
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = world, .folder = folder.path()},
-                              probe("fit", world, 8 * world, {"--data.num_train", std::to_string(samples), "--trainer.max_epochs", "3", "--trainer.strategy.check_replicas_every", "1"}));
+                              probe("fit", world, 8 * world,
+                                    {"--data.num_train", std::to_string(samples), "--trainer.max_epochs", "3",
+                                     "--trainer.strategy.check_replicas_every", "1"}));
   CHECK(all_exit(runs, 0));
   const int per_rank = (samples + world - 1) / world;
   CHECK(says(runs[0].err, std::to_string(3 * ((per_rank + 7) / 8)) + " steps"));
@@ -229,7 +246,9 @@ TEST_CASE("F26: training data that does not divide ends on all ranks at the same
 TEST_CASE("F26: uneven_shares: what does not divide is left out, or an error before the first step") {
   const TemporaryFolder folder;
   const auto fit = [&](const char* rest) {
-    return run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 2, {"--data.num_train", "9", "--trainer.max_epochs", "2", "--trainer.uneven_shares", rest}));
+    return run_ranks(
+        {.count = 2, .folder = folder.path()},
+        probe("fit", 2, 2, {"--data.num_train", "9", "--trainer.max_epochs", "2", "--trainer.uneven_shares", rest}));
   };
   const auto padded = fit("pad"), dropped = fit("drop"), refused = fit("error");
   CHECK(all_exit(padded, 0));
@@ -242,7 +261,10 @@ TEST_CASE("F26: uneven_shares: what does not divide is left out, or an error bef
 
 TEST_CASE("F26: streams of different lengths end with the shortest") {
   const TemporaryFolder folder;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--data.stream", "[32, 20]", "--trainer.max_epochs", "2", "--trainer.strategy.check_replicas_every", "1"}));
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16,
+                                                             {"--data.stream", "[32, 20]", "--trainer.max_epochs", "2",
+                                                              "--trainer.strategy.check_replicas_every", "1"}));
   CHECK(all_exit(runs, 0));
   // Batches of 8: four on rank 0, three on rank 1, the last of four samples.
   CHECK(says(runs[0].err, "2 epochs, 6 steps"));
@@ -250,10 +272,14 @@ TEST_CASE("F26: streams of different lengths end with the shortest") {
 
 TEST_CASE("ddp: a sampler that takes no notice of ranks is refused, or is the user's own business") {
   const TemporaryFolder folder, own;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1"}));
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1"}));
   CHECK(all_exit(runs, 3));
   CHECK(says(runs[0].err, "must share its 32 samples out among 2 processes; all shares together have 64"));
-  const auto whole = run_ranks({.count = 2, .folder = own.path()}, probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1", "--trainer.use_distributed_sampler", "false"}));
+  const auto whole = run_ranks(
+      {.count = 2, .folder = own.path()},
+      probe("fit", 2, 16,
+            {"--data.selfish", "true", "--trainer.max_epochs", "1", "--trainer.use_distributed_sampler", "false"}));
   CHECK(all_exit(whole, 0));
   CHECK(says(whole[0].err, "8 steps"));
 }

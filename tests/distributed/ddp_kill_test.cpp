@@ -1,5 +1,6 @@
 // Ranks that are killed at random moments, again and again, end with the bytes of a run that was left alone.
-// FULGUR_TEST_KILLS sets how often (20); the moments come from Catch's seed, so --rng-seed N repeats them as far as the machine allows.
+// FULGUR_TEST_KILLS sets how often (20); the moments come from Catch's seed, so --rng-seed N repeats them as far as the
+// machine allows.
 #include "fulgur/checkpoint/checkpoint_folder.h"
 
 #include <signal.h>
@@ -36,7 +37,9 @@ std::vector<pid_t> children_of(pid_t parent) {
     // "pid (name) state parent …", where the name may hold anything.
     const std::string stat = process_stat(name);
     const size_t mark = stat.rfind(')');
-    if (mark != std::string::npos && mark + 4 < stat.size() && stat[mark + 2] != 'Z' && std::atoi(stat.c_str() + mark + 4) == parent) children.push_back(std::atoi(name.c_str()));
+    if (mark != std::string::npos && mark + 4 < stat.size() && stat[mark + 2] != 'Z' &&
+        std::atoi(stat.c_str() + mark + 4) == parent)
+      children.push_back(std::atoi(name.c_str()));
   }
   return children;
 }
@@ -52,7 +55,8 @@ fs::path newest_run(const fs::path& root) {
   const fs::path runs = root / "fulgur_logs";
   int version = 0;
   while (fs::exists(runs / ("version_" + std::to_string(version + 1)))) ++version;
-  for (int earlier = 0; earlier < version; ++earlier) CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
+  for (int earlier = 0; earlier < version; ++earlier)
+    CHECK(fulgur::list_checkpoints(runs / ("version_" + std::to_string(earlier)) / "checkpoints").empty());
   return runs / ("version_" + std::to_string(version));
 }
 
@@ -62,7 +66,8 @@ std::set<std::string> names(const fs::path& folder) {
   return all;
 }
 
-/// Kills one rank or both of one start after the other, until that was done `wanted` times or the run is at its end; returns how often.
+/// Kills one rank or both of one start after the other, until that was done `wanted` times or the run is at its end;
+/// returns how often.
 int hunt(Running& launcher, int wanted, std::mt19937& random) {
   const auto up_to = [&](int most) { return std::uniform_int_distribution(0, most)(random); };
   std::set<pid_t> seen;
@@ -79,7 +84,8 @@ int hunt(Running& launcher, int wanted, std::mt19937& random) {
     seen.insert(group.begin(), group.end());
     // One in four dies while the ranks start and meet, the others from the moment on when training begins.
     const bool early = up_to(3) == 0;
-    if (!early && !launcher.wait_until([&] { return count(launcher.err(), "run folder: ") > runs; })) return done;  // nothing was left to do
+    if (!early && !launcher.wait_until([&] { return count(launcher.err(), "run folder: ") > runs; }))
+      return done;  // nothing was left to do
     ::usleep(static_cast<useconds_t>(up_to(early ? 500'000 : 300'000)));
     const int which = 1 + up_to(2);
     const std::vector<pid_t> alive = children_of(launcher.pid());
@@ -92,11 +98,14 @@ int hunt(Running& launcher, int wanted, std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of a quiet run") {
+TEST_CASE(
+    "F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of a quiet run") {
   const auto arguments = [](int max_restarts) {
-    return probe("fit", 2, 8, {"--trainer.max_epochs", "12", "--trainer.accumulate_grad_batches", "3", "--data.num_train", "240", "--data.num_workers", "2", "--model.dropout", "0.2",
-                               "--optimizer", "AdamW", "--optimizer.lr", "0.01", "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4",
-                               "--trainer.strategy.max_restarts", std::to_string(max_restarts)});
+    return probe("fit", 2, 8,
+                 {"--trainer.max_epochs", "12", "--trainer.accumulate_grad_batches", "3", "--data.num_train", "240",
+                  "--data.num_workers", "2", "--model.dropout", "0.2", "--optimizer", "AdamW", "--optimizer.lr", "0.01",
+                  "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4",
+                  "--trainer.strategy.max_restarts", std::to_string(max_restarts)});
   };
   const TemporaryFolder folder;
   fs::create_directory(folder / "quiet");

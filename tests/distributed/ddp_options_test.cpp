@@ -47,7 +47,8 @@ TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for what ca
   CHECK_THROWS_AS(choose_backend("mpi", "cpu"), fulgur::ConfigError);
   const TemporaryFolder folder;
   for (const char* backend : {"nccl", "mpi"}) {
-    const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--trainer.strategy.process_group_backend", backend}));
+    const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                                probe("fit", 2, 8, {"--trainer.strategy.process_group_backend", backend}));
     CHECK(all_exit(runs, 2));
     CHECK(says(runs[0].err, backend));
   }
@@ -55,11 +56,14 @@ TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for what ca
 
 TEST_CASE("ddp: cluster_environment says where the place is looked for") {
   const TemporaryFolder folder;
-  const auto elsewhere = run_ranks({.count = 2, .folder = folder.path(), .started = {0}}, probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "torchrun"}));
+  const auto elsewhere = run_ranks({.count = 2, .folder = folder.path(), .started = {0}},
+                                   probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "torchrun"}));
   CHECK(all_exit(elsewhere, 5));
   CHECK(says(elsewhere[0].err, "TORCHELASTIC_RUN_ID"));
   // As if nobody had started it, the process starts two of its own.
-  const auto own = run_ranks({.count = 2, .folder = folder.path(), .started = {0}}, probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "launcher", "--trainer.max_steps", "1"}));
+  const auto own =
+      run_ranks({.count = 2, .folder = folder.path(), .started = {0}},
+                probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "launcher", "--trainer.max_steps", "1"}));
   CHECK(all_exit(own, 0));
   CHECK(says(own[0].err, "rank 0 of 2 (launcher)"));
 }
@@ -87,7 +91,8 @@ TEST_CASE("ddp: compressed gradients lose digits and little else") {
 
 TEST_CASE("ddp: a parameter without a gradient is named, and allowed where the config says so") {
   const TemporaryFolder folder, found, still;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model.spare", "true", "--trainer.max_steps", "3"}));
+  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
+                              probe("fit", 2, 8, {"--model.spare", "true", "--trainer.max_steps", "3"}));
   CHECK(all_exit(runs, 5));
   for (const Finished& run : runs) CHECK(says(run.err, "these got none: spare"));
   fit(found, {"--model.spare", "true", "--trainer.strategy.find_unused_parameters", "true"});
@@ -97,19 +102,24 @@ TEST_CASE("ddp: a parameter without a gradient is named, and allowed where the c
 
 TEST_CASE("ddp: buffers are rank 0's before each forward, or each rank's own") {
   const TemporaryFolder shared, own;
-  const auto a = fit(shared, {"--model.norm", "true"}), b = fit(own, {"--model.norm", "true", "--trainer.strategy.broadcast_buffers", "false"});
+  const auto a = fit(shared, {"--model.norm", "true"}),
+             b = fit(own, {"--model.norm", "true", "--trainer.strategy.broadcast_buffers", "false"});
   // Batch norm in training uses no running statistics, so weights agree; rank 0 keeps its own statistics either way.
   CHECK(same_bits(a, b));
   // What rank 1 evaluates with is its own without it.
-  const auto rows = [](const TemporaryFolder& folder) { return read_text(run_folder(folder.path()) / "metrics.jsonl"); };
+  const auto rows = [](const TemporaryFolder& folder) {
+    return read_text(run_folder(folder.path()) / "metrics.jsonl");
+  };
   REQUIRE(says(rows(shared), "val_loss"));
   CHECK_FALSE(rows(shared) == rows(own));
 }
 
 TEST_CASE("ddp: memory_format: channels_last on 2 ranks comes to the weights of one process in the usual format") {
   const TemporaryFolder one, two, views;
-  const std::vector<std::string> last{"--model", "ProbeImages", "--trainer.memory_format", "channels_last", "--trainer.max_steps", "20"};
-  const Finished alone = trainer(probe("fit", 1, 8, {"--model", "ProbeImages", "--trainer.max_steps", "20"}), {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  const std::vector<std::string> last{"--model",       "ProbeImages",         "--trainer.memory_format",
+                                      "channels_last", "--trainer.max_steps", "20"};
+  const Finished alone = trainer(probe("fit", 1, 8, {"--model", "ProbeImages", "--trainer.max_steps", "20"}),
+                                 {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
   REQUIRE(alone.exit_code == 0);
   CHECK(says(alone.err, "the batch is contiguous, the weight contiguous"));
   const auto runs = run_ranks({.count = 2, .folder = two.path()}, probe("fit", 2, 8, last));
@@ -126,7 +136,9 @@ TEST_CASE("ddp: memory_format: channels_last on 2 ranks comes to the weights of 
 TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
-                              probe("fit", 2, 8, {"--trainer.max_steps", "20", "--trainer.callbacks+=ThroughputMonitor", "--trainer.callbacks.window_size", "5", "--report", "report.json"}));
+                              probe("fit", 2, 8,
+                                    {"--trainer.max_steps", "20", "--trainer.callbacks+=ThroughputMonitor",
+                                     "--trainer.callbacks.window_size", "5", "--report", "report.json"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "peak memory: cpu "));
   CHECK((says(runs[0].err, "resident (rank 0)") || says(runs[0].err, "resident (rank 1)")));
@@ -139,7 +151,8 @@ TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
   // Ranks go in step, so all of them do twice what one does.
   const auto& metrics = report["metrics"];
   for (const char* name : {"batches_per_sec", "samples_per_sec"}) {
-    const double own = metrics[std::string("device/") + name].get<double>(), all = metrics[std::string("global/") + name].get<double>();
+    const double own = metrics[std::string("device/") + name].get<double>(),
+                 all = metrics[std::string("global/") + name].get<double>();
     CHECK(own > 0);
     CHECK(all > 1.3 * own);
     CHECK(all < 3 * own);
@@ -147,9 +160,12 @@ TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
   CHECK(metrics["data_wait_share"].get<double>() < 1);
 }
 
-TEST_CASE("ddp: the timeline of the Reducer as a Chrome trace of each rank: gradients are on their way before backward has ended") {
+TEST_CASE(
+    "ddp: the timeline of the Reducer as a Chrome trace of each rank: gradients are on their way before backward has "
+    "ended") {
   const TemporaryFolder folder;
-  fit(folder, {"--trainer.callbacks+=ChromeTrace", "--trainer.callbacks.first_batch", "4", "--trainer.callbacks.batches", "2", "--trainer.strategy.bucket_cap_mb", "0.00005"});
+  fit(folder, {"--trainer.callbacks+=ChromeTrace", "--trainer.callbacks.first_batch", "4",
+               "--trainer.callbacks.batches", "2", "--trainer.strategy.bucket_cap_mb", "0.00005"});
   const std::filesystem::path run = last_checkpoint(folder.path()).parent_path().parent_path();
   for (const char* name : {"trace_rank0.json", "trace_rank1.json"}) {
     CAPTURE(name);
@@ -164,7 +180,8 @@ TEST_CASE("ddp: the timeline of the Reducer as a Chrome trace of each rank: grad
         ++exchanges;
         first_exchange = std::min(first_exchange, start);
       }
-      if (what.starts_with("autograd::engine::evaluate_function")) last_backward = std::max(last_backward, start + event.at("dur").get<double>());
+      if (what.starts_with("autograd::engine::evaluate_function"))
+        last_backward = std::max(last_backward, start + event.at("dur").get<double>());
     }
     CHECK(exchanges >= 4);  // several buckets in each of two steps
     CHECK(first_exchange < last_backward);

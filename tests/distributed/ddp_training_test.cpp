@@ -12,7 +12,8 @@ namespace {
 constexpr auto& kSteps = "100";
 
 std::filesystem::path single(const TemporaryFolder& folder, const std::vector<std::string>& more) {
-  const Finished run = trainer(probe("fit", 1, 8, more), {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
+  const Finished run =
+      trainer(probe("fit", 1, 8, more), {.folder = folder.path(), .environment = {"OMP_NUM_THREADS=1"}});
   INFO(run.err);
   REQUIRE(run.exit_code == 0);
   return last_checkpoint(folder.path());
@@ -28,8 +29,9 @@ std::filesystem::path together(const TemporaryFolder& folder, int world, const s
 
 TEST_CASE("ddp: 2 and 4 ranks come to the weights of one process on the batches of all") {
   const int world = GENERATE(2, 4);
-  const std::vector<std::string> more = GENERATE(std::vector<std::string>{}, std::vector<std::string>{"--trainer.accumulate_grad_batches", "3"},
-                                                 std::vector<std::string>{"--trainer.gradient_clip_val", "0.5", "--optimizer", "AdamW", "--optimizer.lr", "0.01"});
+  const std::vector<std::string> more = GENERATE(
+      std::vector<std::string>{}, std::vector<std::string>{"--trainer.accumulate_grad_batches", "3"},
+      std::vector<std::string>{"--trainer.gradient_clip_val", "0.5", "--optimizer", "AdamW", "--optimizer.lr", "0.01"});
   std::vector<std::string> arguments{"--trainer.max_steps", kSteps};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const TemporaryFolder one, many;
@@ -48,18 +50,27 @@ TEST_CASE("ddp: a loss of the outputs of all ranks, gathered with gradients, is 
 TEST_CASE("ddp: manual optimization of two parts, each with a Reducer, comes to the weights of one process") {
   using Case = std::pair<std::string, std::string>;
   // Elsewhere than with toggled optimizers, gradients of both parts would pile up over two batches.
-  const auto [how, accumulate] = GENERATE(Case{"toggled", "1"}, Case{"toggled", "2"}, Case{"inputs", "1"}, Case{"all", "1"});
-  const std::vector<std::string> arguments{"--model", "ProbePair", "--model.how", how, "--model.accumulate", accumulate, "--trainer.max_epochs", "5", "--optimizer", "null"};
+  const auto [how, accumulate] =
+      GENERATE(Case{"toggled", "1"}, Case{"toggled", "2"}, Case{"inputs", "1"}, Case{"all", "1"});
+  const std::vector<std::string> arguments{
+      "--model", "ProbePair",   "--model.how", how, "--model.accumulate", accumulate, "--trainer.max_epochs",
+      "5",       "--optimizer", "null"};
   const TemporaryFolder one, many;
   CHECK(difference(single(one, arguments), together(many, 2, arguments)) < 1e-6);
 }
 
 TEST_CASE("ddp: a parameter in two optimizers, and a batch norm that cannot be switched, are errors that name them") {
   const TemporaryFolder folder;
-  const auto shared = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbePair", "--model.shared", "true", "--optimizer", "null", "--trainer.max_steps", "1"}));
+  const auto shared = run_ranks(
+      {.count = 2, .folder = folder.path()},
+      probe("fit", 2, 8,
+            {"--model", "ProbePair", "--model.shared", "true", "--optimizer", "null", "--trainer.max_steps", "1"}));
   CHECK(all_exit(shared, 2));
   CHECK(says(shared[0].err, "'maker.bias' of SGD is in another too"));
-  const auto fixed = run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--model", "ProbeFixedNorm", "--trainer.sync_batchnorm", "true", "--trainer.max_steps", "1"}));
+  const auto fixed =
+      run_ranks({.count = 2, .folder = folder.path()},
+                probe("fit", 2, 8,
+                      {"--model", "ProbeFixedNorm", "--trainer.sync_batchnorm", "true", "--trainer.max_steps", "1"}));
   CHECK(all_exit(fixed, 2));
   CHECK(says(fixed[0].err, "these are torch::nn::BatchNorm: norm"));
 }
@@ -77,15 +88,19 @@ TEST_CASE("ddp: sync_batchnorm makes batch norm that of one process on the batch
 TEST_CASE("ddp: replicas that start unequal are made equal, and compared bit by bit") {
   const TemporaryFolder folder;
   // Without a seed each process draws weights of its own.
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
-                              probe("fit", 2, 8, {"--seed_everything", "false", "--trainer.max_steps", "5", "--trainer.strategy.check_replicas_every", "1"}));
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8,
+                                                             {"--seed_everything", "false", "--trainer.max_steps", "5",
+                                                              "--trainer.strategy.check_replicas_every", "1"}));
   CHECK(all_exit(runs, 0));
 }
 
 TEST_CASE("F29: a bit that flips on one replica is found at the next check, by rank and name") {
   const TemporaryFolder folder;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
-                              probe("fit", 2, 8, {"--trainer.max_steps", "8", "--trainer.strategy.check_replicas_every", "2", "--model.trouble", "flip"}));
+  const auto runs = run_ranks(
+      {.count = 2, .folder = folder.path()},
+      probe("fit", 2, 8,
+            {"--trainer.max_steps", "8", "--trainer.strategy.check_replicas_every", "2", "--model.trouble", "flip"}));
   CHECK(all_exit(runs, 5));
   for (const Finished& run : runs)
     CHECK(says(run.err, "after step 4 these are other than rank 0's: the weights 'last.weight' of rank 1"));
@@ -93,7 +108,8 @@ TEST_CASE("F29: a bit that flips on one replica is found at the next check, by r
 
 TEST_CASE("ddp: each rank draws random numbers of its own") {
   const TemporaryFolder folder;
-  REQUIRE(all_exit(run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--trainer.max_steps", "1"})), 0));
+  REQUIRE(
+      all_exit(run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--trainer.max_steps", "1"})), 0));
   const TemporaryFolder again;
   const auto runs = run_ranks({.count = 2, .folder = again.path()}, probe("fit", 2, 8, {"--trainer.max_steps", "1"}));
   REQUIRE(all_exit(runs, 0));
@@ -125,9 +141,11 @@ TEST_CASE("ddp: rank 0 has the console and the loggers, the others a file each")
 TEST_CASE("ddp: a stop that one rank asks for ends all at the same step") {
   const int rank = GENERATE(0, 1);
   const TemporaryFolder folder;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
-                              probe("fit", 2, 8, {"--trainer.max_steps", "200", "--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.stop_rank",
-                                                  std::to_string(rank), "--trainer.callbacks.stop_step", "3"}));
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()},
+                probe("fit", 2, 8,
+                      {"--trainer.max_steps", "200", "--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
+                       "--trainer.callbacks.stop_rank", std::to_string(rank), "--trainer.callbacks.stop_step", "3"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "stopped: the probe asked for it"));
   // Seen one agreement later, and read at the next.
@@ -136,9 +154,11 @@ TEST_CASE("ddp: a stop that one rank asks for ends all at the same step") {
 
 TEST_CASE("ddp: early stopping acts on the metric of all ranks") {
   const TemporaryFolder folder;
-  const auto runs = run_ranks({.count = 2, .folder = folder.path()},
-                              probe("fit", 2, 8, {"--trainer.max_epochs", "50", "--optimizer.lr", "0.0", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", "val_loss",
-                                                  "--trainer.callbacks.patience", "2"}));
+  const auto runs =
+      run_ranks({.count = 2, .folder = folder.path()},
+                probe("fit", 2, 8,
+                      {"--trainer.max_epochs", "50", "--optimizer.lr", "0.0", "--trainer.callbacks+=EarlyStopping",
+                       "--trainer.callbacks.monitor", "val_loss", "--trainer.callbacks.patience", "2"}));
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "3 epochs"));
 }

@@ -10,7 +10,8 @@ namespace {
 void check(const detail::PickledStateDict& content) {
   for (const auto& tensor : content.tensors) {
     const auto& storage = content.storages[tensor.storage];
-    expect(tensor.dtype != nullptr && tensor.sizes.size() == tensor.strides.size() && tensor.offset >= 0, "a tensor is whole");
+    expect(tensor.dtype != nullptr && tensor.sizes.size() == tensor.strides.size() && tensor.offset >= 0,
+           "a tensor is whole");
     int64_t last = tensor.offset;
     bool empty = false;
     for (size_t i = 0; i < tensor.sizes.size(); ++i) {
@@ -35,8 +36,10 @@ void pytorch_pickle(std::string_view input) {
   const detail::PickledStateDict again = detail::read_state_dict_pickle(detail::write_state_dict_pickle(content));
   expect(again.tensors.size() == content.tensors.size(), "the tensors come back");
   for (size_t i = 0; i < again.tensors.size(); ++i)
-    expect(again.tensors[i].name == content.tensors[i].name && again.tensors[i].dtype == content.tensors[i].dtype && again.tensors[i].sizes == content.tensors[i].sizes &&
-               again.tensors[i].strides == content.tensors[i].strides && again.tensors[i].offset == content.tensors[i].offset,
+    expect(again.tensors[i].name == content.tensors[i].name && again.tensors[i].dtype == content.tensors[i].dtype &&
+               again.tensors[i].sizes == content.tensors[i].sizes &&
+               again.tensors[i].strides == content.tensors[i].strides &&
+               again.tensors[i].offset == content.tensors[i].offset,
            "a tensor comes back");
 }
 

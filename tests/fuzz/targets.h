@@ -6,8 +6,8 @@
 
 namespace fulgur::fuzz {
 
-/// Each reads `input` as its format. A refusal (a fulgur::Error) is as good as success; anything else that comes out is a
-/// finding, also what does not come back as it was written.
+/// Each reads `input` as its format. A refusal (a fulgur::Error) is as good as success; anything else that comes out is
+/// a finding, also what does not come back as it was written.
 void safetensors_header(std::string_view input);
 void pytorch_pickle(std::string_view input);
 void pytorch_zip(std::string_view input);

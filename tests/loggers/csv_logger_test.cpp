@@ -41,7 +41,8 @@ TEST_CASE("csv columns come in the order of their appearance") {
   logger.log_metrics({{"val_loss", 0.25}, {"epoch", 0}, {"val_acc", 1}}, 9);
   logger.log_metrics({{"epoch", 1}, {"train_loss", 0.125}}, 19);
   logger.finalize(RunStatus::success);
-  CHECK(read_text(folder / "metrics.csv") == "step,epoch,train_loss,val_loss,val_acc\n9,0,0.5,,\n9,0,,0.25,1.0\n19,1,0.125,,\n");
+  CHECK(read_text(folder / "metrics.csv") ==
+        "step,epoch,train_loss,val_loss,val_acc\n9,0,0.5,,\n9,0,,0.25,1.0\n19,1,0.125,,\n");
   CHECK_FALSE(std::filesystem::exists(folder / "metrics.csv.tmp"));
 }
 
@@ -83,7 +84,8 @@ TEST_CASE("a resumed run has the csv rows of an uninterrupted one") {
   const auto log_steps = [](CsvLogger& logger, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; ++step) {
       logger.log_metrics({{"epoch", static_cast<double>(step / 4)}, {"loss", 1.0 / static_cast<double>(step)}}, step);
-      if (step % 4 == 0) logger.log_metrics({{"epoch", static_cast<double>(step / 4)}, {"val", static_cast<double>(step)}}, step);
+      if (step % 4 == 0)
+        logger.log_metrics({{"epoch", static_cast<double>(step / 4)}, {"val", static_cast<double>(step)}}, step);
       if (step == 7) logger.log_metrics({{"late", 7}}, step);
     }
   };
@@ -105,7 +107,8 @@ TEST_CASE("a resumed run has the csv rows of an uninterrupted one") {
     second.finalize(RunStatus::success);
     INFO("resumed at " << cut);
     if (cut == 10) {
-      CHECK(table(dir / "metrics.csv").size() == table(folder / "whole" / "metrics.csv").size() - 1);  // step 10 itself was never whole
+      CHECK(table(dir / "metrics.csv").size() ==
+            table(folder / "whole" / "metrics.csv").size() - 1);  // step 10 itself was never whole
     } else {
       CHECK(read_text(dir / "metrics.csv") == read_text(folder / "whole" / "metrics.csv"));
     }
@@ -129,7 +132,8 @@ TEST_CASE("F47: hostile metric names leave the csv parseable") {
   const auto names = hostile_names();
   CsvLogger logger;
   logger.start(folder.path(), std::nullopt);
-  for (size_t i = 0; i < names.size(); ++i) logger.log_metrics({{"epoch", 0}, {names[i], static_cast<double>(i)}}, static_cast<int64_t>(i));
+  for (size_t i = 0; i < names.size(); ++i)
+    logger.log_metrics({{"epoch", 0}, {names[i], static_cast<double>(i)}}, static_cast<int64_t>(i));
   logger.finalize(RunStatus::success);
   CsvLogger again;
   again.start(folder.path(), static_cast<int64_t>(names.size()));  // reads its own header back

@@ -55,8 +55,10 @@ inline std::vector<std::string> read_records(const std::filesystem::path& path) 
 inline TestEvent::Value read_value(protozero::pbf_reader reader) {
   TestEvent::Value value;
   while (reader.next()) {
-    if (reader.tag() == 1) value.tag = reader.get_string();
-    else if (reader.tag() == 2) value.number = reader.get_float();
+    if (reader.tag() == 1)
+      value.tag = reader.get_string();
+    else if (reader.tag() == 2)
+      value.number = reader.get_float();
     else if (reader.tag() == 9) {
       protozero::pbf_reader metadata = reader.get_message();
       REQUIRE(metadata.next(1));
@@ -65,7 +67,8 @@ inline TestEvent::Value read_value(protozero::pbf_reader reader) {
         std::string& field = plugin.tag() == 1 ? value.plugin : value.content;  // reading the field forgets its tag
         field = plugin.get_string();
       }
-    } else reader.skip();
+    } else
+      reader.skip();
   }
   return value;
 }
@@ -74,16 +77,20 @@ inline TestEvent read_event(const std::string& data) {
   TestEvent event;
   protozero::pbf_reader reader(data);
   while (reader.next()) {
-    if (reader.tag() == 1) event.wall_time = reader.get_double();
-    else if (reader.tag() == 2) event.step = reader.get_int64();
-    else if (reader.tag() == 3) event.file_version = reader.get_string();
+    if (reader.tag() == 1)
+      event.wall_time = reader.get_double();
+    else if (reader.tag() == 2)
+      event.step = reader.get_int64();
+    else if (reader.tag() == 3)
+      event.file_version = reader.get_string();
     else if (reader.tag() == 5) {
       protozero::pbf_reader summary = reader.get_message();
       while (summary.next(1)) event.values.push_back(read_value(summary.get_message()));
     } else if (reader.tag() == 7) {
       protozero::pbf_reader session = reader.get_message();
       event.session_start = session.next(1) && session.get_enum() == 1;
-    } else reader.skip();
+    } else
+      reader.skip();
   }
   return event;
 }

@@ -42,7 +42,8 @@ TEST_CASE("jsonl rows are appended; the file is never rewritten without need") {
   logger.start(folder.path(), std::nullopt);
   logger.log_metrics({{"a", 1}}, 1);
   logger.finalize(RunStatus::success);
-  struct stat before {}, after {};
+  struct stat before {
+  }, after{};
   REQUIRE(stat((folder / "metrics.jsonl").c_str(), &before) == 0);
   JsonlLogger again;
   again.start(folder.path(), 1);
@@ -55,12 +56,14 @@ TEST_CASE("jsonl rows are appended; the file is never rewritten without need") {
 
 TEST_CASE("a resumed run cuts jsonl rows past its step and torn ones") {
   const TemporaryFolder folder;
-  write_text(folder / "metrics.jsonl", "{\"step\":1,\"a\":1.0}\nno json\n{\"step\":2,\"a\":2.0}\n{\"step\":3,\"a\":3.0}\n{\"step\":2,\"a");
+  write_text(folder / "metrics.jsonl",
+             "{\"step\":1,\"a\":1.0}\nno json\n{\"step\":2,\"a\":2.0}\n{\"step\":3,\"a\":3.0}\n{\"step\":2,\"a");
   JsonlLogger logger;
   logger.start(folder.path(), 2);
   logger.log_metrics({{"a", 4}}, 3);
   logger.finalize(RunStatus::success);
-  CHECK(read_text(folder / "metrics.jsonl") == "{\"step\":1,\"a\":1.0}\n{\"step\":2,\"a\":2.0}\n{\"step\":3,\"a\":4.0}\n");
+  CHECK(read_text(folder / "metrics.jsonl") ==
+        "{\"step\":1,\"a\":1.0}\n{\"step\":2,\"a\":2.0}\n{\"step\":3,\"a\":4.0}\n");
 }
 
 TEST_CASE("F47: hostile metric names leave the jsonl parseable, a row a line") {

@@ -13,8 +13,9 @@ using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("F44: the name of a run is a plain folder name") {
-  const std::vector<std::string> bad = {"",    ".",   "..",   "../../etc/x", "/etc",  "a/b", std::string("a\0b", 3),
-                                        "a\n", "\x1b", "\x7f", std::string(256, 'n')};
+  const std::vector<std::string> bad = {
+      "",    ".",    "..",   "../../etc/x",        "/etc", "a/b", std::string("a\0b", 3),
+      "a\n", "\x1b", "\x7f", std::string(256, 'n')};
   for (const std::string& name : bad) {
     CsvLogger::Options csv;
     csv.name = name;
@@ -30,7 +31,8 @@ TEST_CASE("F44: the name of a run is a plain folder name") {
     CHECK_THROWS_AS(TensorBoardLogger{tensorboard}, ConfigError);
   }
   CsvLogger::Options good;
-  for (const std::string& name : {std::string("fulgur_logs"), std::string("a b"), std::string("..."), std::string("ü"), std::string(255, 'n')}) {
+  for (const std::string& name :
+       {std::string("fulgur_logs"), std::string("a b"), std::string("..."), std::string("ü"), std::string(255, 'n')}) {
     good.name = name;
     CHECK(CsvLogger(good).run_name() == name);
   }
@@ -46,7 +48,8 @@ TEST_CASE("name and version reach the run; the loggers are registered") {
     Fields fields;
     options->fields(fields);
     Problems problems;
-    fields.read(ConfigNode::map({{"name", ConfigNode::string("mine")}, {"version", ConfigNode::integer(7)}}), problems, "");
+    fields.read(ConfigNode::map({{"name", ConfigNode::string("mine")}, {"version", ConfigNode::integer(7)}}), problems,
+                "");
     CHECK(problems.report().empty());
     CHECK(make()->run_name() == "mine");
     CHECK(make()->run_version() == 7);

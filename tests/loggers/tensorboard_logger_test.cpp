@@ -37,19 +37,22 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 ConfigNode some_hparams() {
-  return ConfigNode::map({{"hidden", ConfigNode::integer(128)},
-                          {"name", ConfigNode::string("2")},
-                          {"optimizer", ConfigNode::map({{"lr", ConfigNode::number(0.25)}, {"fused", ConfigNode::boolean(true)}})},
-                          {"sizes", ConfigNode::list({ConfigNode::integer(1), ConfigNode::integer(2)})},
-                          {"clip", ConfigNode::null()}});
+  return ConfigNode::map(
+      {{"hidden", ConfigNode::integer(128)},
+       {"name", ConfigNode::string("2")},
+       {"optimizer", ConfigNode::map({{"lr", ConfigNode::number(0.25)}, {"fused", ConfigNode::boolean(true)}})},
+       {"sizes", ConfigNode::list({ConfigNode::integer(1), ConfigNode::integer(2)})},
+       {"clip", ConfigNode::null()}});
 }
 
 /// What TensorBoard itself reads from `folder`.
 nlohmann::json tensorboard_reads(const std::filesystem::path& folder) {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
-  if (python == nullptr) SKIP("FULGUR_TEST_PYTHON names no Python with tensorboard (scripts/test.sh makes one beside the CUDA LibTorch)");
+  if (python == nullptr)
+    SKIP("FULGUR_TEST_PYTHON names no Python with tensorboard (scripts/test.sh makes one beside the CUDA LibTorch)");
   const TemporaryFolder out;
-  const int status = std::system(cat("'", python, "' '", FULGUR_READ_EVENTS, "' '", folder, "' > '", out / "read.json", "'").c_str());
+  const int status =
+      std::system(cat("'", python, "' '", FULGUR_READ_EVENTS, "' '", folder, "' > '", out / "read.json", "'").c_str());
   REQUIRE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 77) SKIP("the Python of FULGUR_TEST_PYTHON has no tensorboard (tests/requirements.txt)");
   REQUIRE(WEXITSTATUS(status) == 0);
@@ -64,7 +67,8 @@ TEST_CASE("an event file has the name that TensorBoard looks for, and its versio
   logger.start(folder.path(), std::nullopt);
   const auto files = event_files(folder.path());
   REQUIRE(files.size() == 1);
-  CHECK_THAT(files[0].filename().string(), Matches(cat("events\\.out\\.tfevents\\.[0-9]{10}\\.[-A-Za-z0-9._]+\\.", ::getpid(), "\\.[0-9]+")));
+  CHECK_THAT(files[0].filename().string(),
+             Matches(cat("events\\.out\\.tfevents\\.[0-9]{10}\\.[-A-Za-z0-9._]+\\.", ::getpid(), "\\.[0-9]+")));
   const auto records = read_records(files[0]);
   REQUIRE(records.size() == 1);
   const TestEvent first = read_event(records[0]);
@@ -138,7 +142,8 @@ TEST_CASE("prefix is put before each name") {
   const auto events = read_events(folder.path());
   REQUIRE(events.size() == 5);
   CHECK(events[0].values[0].tag == "cnn-hp_metric");
-  CHECK_THAT(events[1].values[0].content, ContainsSubstring("cnn-hp_metric"));  // the experiment's metric is the one that is written
+  CHECK_THAT(events[1].values[0].content,
+             ContainsSubstring("cnn-hp_metric"));  // the experiment's metric is the one that is written
   CHECK(events[3].values[0].tag == "cnn-loss");
   CHECK(events[3].values[1].tag == "cnn-epoch");
 }
@@ -154,7 +159,8 @@ TEST_CASE("default_hp_metric writes hp_metric and makes it the table's metric") 
     logger.finalize(RunStatus::success);
     using Tags = std::vector<std::string>;
     if (on) {
-      CHECK(tags(folder.path()) == Tags{"hp_metric", "_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info"});
+      CHECK(tags(folder.path()) ==
+            Tags{"hp_metric", "_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info"});
       CHECK(read_events(folder.path())[0].values[0].number == -1.0F);
       CHECK(read_events(folder.path())[0].step == 0);
     } else {
@@ -187,9 +193,11 @@ TEST_CASE("hp_metric is not written again over what the module logged") {
 TEST_CASE("hyper-parameters are the leaves of the map, each name once") {
   const auto flat = tensorboard::flatten_hparams(ConfigNode::map(
       {{"a/b", ConfigNode::integer(1)},
-       {"list", ConfigNode::list({ConfigNode::map({{"x", ConfigNode::null()}, {"y", ConfigNode::boolean(true)}}), ConfigNode::list()})},
+       {"list", ConfigNode::list({ConfigNode::map({{"x", ConfigNode::null()}, {"y", ConfigNode::boolean(true)}}),
+                                  ConfigNode::list()})},
        {"empty", ConfigNode::map()},
-       {"a", ConfigNode::map({{"b", ConfigNode::integer(2)}, {"c", ConfigNode::map({{"d", ConfigNode::scalar("auto")}})}})}}));
+       {"a", ConfigNode::map(
+                 {{"b", ConfigNode::integer(2)}, {"c", ConfigNode::map({{"d", ConfigNode::scalar("auto")}})}})}}));
   REQUIRE(flat.size() == 3);
   CHECK(flat[0].name == "list");
   CHECK(std::get<std::string>(flat[0].value) == "[{x: null, y: true}, []]");
@@ -223,8 +231,19 @@ TEST_CASE("sub_dir is where the event files are") {
 }
 
 TEST_CASE("F44: sub_dir stays below the run folder") {
-  const std::vector<std::string> bad = {"",     "/etc",   "..",          "a/../..", "a/..", ".",    "a//b", "a/",
-                                        "a\nb", "\x1b/a", std::string("a\0b", 3), std::string(256, 'n'), "/"};
+  const std::vector<std::string> bad = {"",
+                                        "/etc",
+                                        "..",
+                                        "a/../..",
+                                        "a/..",
+                                        ".",
+                                        "a//b",
+                                        "a/",
+                                        "a\nb",
+                                        "\x1b/a",
+                                        std::string("a\0b", 3),
+                                        std::string(256, 'n'),
+                                        "/"};
   for (const std::string& sub_dir : bad) {
     Options options;
     options.sub_dir = sub_dir;
@@ -290,8 +309,9 @@ TEST_CASE("events that wait are written before their room is used up") {
 }
 
 TEST_CASE("the end of a run is the status of its session, but for an interrupted one") {
-  const std::map<RunStatus, std::optional<std::string>> ends = {
-      {RunStatus::success, std::string("\x08\x01", 2)}, {RunStatus::failed, std::string("\x08\x02", 2)}, {RunStatus::interrupted, std::nullopt}};
+  const std::map<RunStatus, std::optional<std::string>> ends = {{RunStatus::success, std::string("\x08\x01", 2)},
+                                                                {RunStatus::failed, std::string("\x08\x02", 2)},
+                                                                {RunStatus::interrupted, std::nullopt}};
   for (const auto& [status, code] : ends) {
     const TemporaryFolder folder;
     TensorBoardLogger logger;
@@ -310,7 +330,8 @@ TEST_CASE("the end of a run is the status of its session, but for an interrupted
 
 TEST_CASE("a resumed run writes a file that comes last and marks where the past is cut") {
   const TemporaryFolder folder;
-  const std::string later = cat("events.out.tfevents.", static_cast<int64_t>(now()) + 1000, ".zzz.1.0");  // its clock was ahead
+  const std::string later =
+      cat("events.out.tfevents.", static_cast<int64_t>(now()) + 1000, ".zzz.1.0");  // its clock was ahead
   write_text(folder / later, "");
   write_text(folder / "events.out.tfevents.x", "");
   TensorBoardLogger logger;
@@ -341,12 +362,14 @@ TEST_CASE("F8: a folder that cannot be written is one warning, and events come w
   logger.log_hyperparams(some_hparams());
   logger.log_metrics({{"a", 1}}, 1);
   REQUIRE(warnings.lines().size() == 1);
-  CHECK_THAT(warnings.lines()[0], ContainsSubstring("logger.tensorboard_write") && ContainsSubstring("Not a directory"));
+  CHECK_THAT(warnings.lines()[0],
+             ContainsSubstring("logger.tensorboard_write") && ContainsSubstring("Not a directory"));
   std::filesystem::remove(folder / "blocked");
   logger.log_metrics({{"a", 2}}, 2);
   logger.finalize(RunStatus::success);
   using Tags = std::vector<std::string>;
-  CHECK(tags(folder / "blocked" / "tb") == Tags{"_hparams_/experiment", "_hparams_/session_start_info", "a", "a", "_hparams_/session_end_info"});
+  CHECK(tags(folder / "blocked" / "tb") ==
+        Tags{"_hparams_/experiment", "_hparams_/session_start_info", "a", "a", "_hparams_/session_end_info"});
 }
 
 TEST_CASE("F8: a full disk is one warning, tears no event, and loses none that fits later") {

@@ -30,7 +30,9 @@ TEST_CASE("an autoencoder has mirrored parts and learns to give back its input")
 
 TEST_CASE("an autoencoder names the shape that does not fit") {
   Autoencoder model({});
-  CHECK_THAT(test::message_of<ConfigError>([&] { model.training_step(Batch({at::randn({2, 10})}), 0); }),
+  CHECK_THAT(test::message_of<ConfigError>([&] {
+               model.training_step(Batch({at::randn({2, 10})}), 0);
+             }),
              Catch::Matchers::ContainsSubstring("Autoencoder") && Catch::Matchers::ContainsSubstring("[2, 10]"));
 }
 

@@ -24,7 +24,8 @@ using test::message_of;
 namespace {
 
 Batch images_and_labels(int64_t count = 16) {
-  return Batch({Batch::Entry{"image", at::randn({count, 1, 28, 28})}, Batch::Entry{"label", at::arange(count, at::kLong).remainder_(10)}});
+  return Batch({Batch::Entry{"image", at::randn({count, 1, 28, 28})},
+                Batch::Entry{"label", at::arange(count, at::kLong).remainder_(10)}});
 }
 
 int64_t parameters_of(const torch::nn::Module& module) {
@@ -99,11 +100,16 @@ TEST_CASE("dropout acts in training only") {
 
 TEST_CASE("inputs of another shape are named with what was expected") {
   MlpClassifier mlp({});
-  CHECK_THAT(message_of<ConfigError>([&] { mlp.forward(at::randn({4, 3, 32, 32})); }),
-             ContainsSubstring("MlpClassifier") && ContainsSubstring("in_features = 784") && ContainsSubstring("[4, 3, 32, 32]"));
+  CHECK_THAT(message_of<ConfigError>([&] {
+               mlp.forward(at::randn({4, 3, 32, 32}));
+             }),
+             ContainsSubstring("MlpClassifier") && ContainsSubstring("in_features = 784") &&
+                 ContainsSubstring("[4, 3, 32, 32]"));
   CHECK_THROWS_AS(mlp.forward(at::randn({784})), ConfigError);
   CnnClassifier cnn({});
-  CHECK_THAT(message_of<ConfigError>([&] { cnn.forward(at::randn({4, 3, 32, 32})); }),
+  CHECK_THAT(message_of<ConfigError>([&] {
+               cnn.forward(at::randn({4, 3, 32, 32}));
+             }),
              ContainsSubstring("[N, 1, 28, 28]") && ContainsSubstring("[4, 3, 32, 32]"));
   CHECK_THROWS_AS(cnn.forward(at::randn({4, 784})), ConfigError);
   CHECK_THAT(message_of<ConfigError>([] { CnnClassifier({.channels = {4, 4, 4, 4, 4}}); }), ContainsSubstring("28x28"));
@@ -112,9 +118,18 @@ TEST_CASE("inputs of another shape are named with what was expected") {
 
 TEST_CASE("F38: a label out of range is named with index and value") {
   const Tensor logits = at::zeros({3, 4});
-  CHECK_THAT(message_of<DataError>([&] { classification_loss(logits, at::tensor({0, 1, 4}, at::kLong)); }), ContainsSubstring("got 4 at index 2"));
-  CHECK_THAT(message_of<DataError>([&] { classification_loss(logits, at::tensor({0, -1, 3}, at::kLong)); }), ContainsSubstring("got -1 at index 1"));
-  CHECK_THAT(message_of<DataError>([&] { classification_loss(logits, at::tensor({0, 1}, at::kLong)); }), ContainsSubstring("[2]"));
+  CHECK_THAT(message_of<DataError>([&] {
+               classification_loss(logits, at::tensor({0, 1, 4}, at::kLong));
+             }),
+             ContainsSubstring("got 4 at index 2"));
+  CHECK_THAT(message_of<DataError>([&] {
+               classification_loss(logits, at::tensor({0, -1, 3}, at::kLong));
+             }),
+             ContainsSubstring("got -1 at index 1"));
+  CHECK_THAT(message_of<DataError>([&] {
+               classification_loss(logits, at::tensor({0, 1}, at::kLong));
+             }),
+             ContainsSubstring("[2]"));
   CHECK_THAT(message_of<DataError>([&] { classification_loss(logits, at::zeros({3})); }), ContainsSubstring("Float"));
   CHECK(classification_loss(logits, at::tensor({0, 1, -100}, at::kLong)).item<double>() > 1.38);
 }
@@ -124,7 +139,8 @@ TEST_CASE("the built-in models are registered, with all steps overridden") {
     const auto& info = Registry<LightningModule>::instance().get(name);
     const auto module = std::static_pointer_cast<LightningModule>(info.create(*info.make_options()));
     CHECK(module->overridden().exact);
-    for (const Hook hook : {Hook::validation_step, Hook::test_step, Hook::predict_step}) CHECK(module->overridden().has(hook));
+    for (const Hook hook : {Hook::validation_step, Hook::test_step, Hook::predict_step})
+      CHECK(module->overridden().has(hook));
     CHECK_FALSE(module->overridden().has(Hook::on_after_batch_transfer));
     CHECK(module->hparams().is_map());
   }

@@ -35,7 +35,8 @@ Gpt::Options tiny() { return {.vocab_size = 13, .block_size = 8, .n_layer = 3, .
 
 Batch windows(int64_t samples, const Gpt::Options& options) {
   const Tensor tokens = at::randint(options.vocab_size, {samples, options.block_size + 1}, at::kLong);
-  return Batch({Batch::Entry{"input", tokens.narrow(1, 0, options.block_size)}, Batch::Entry{"target", tokens.narrow(1, 1, options.block_size)}});
+  return Batch({Batch::Entry{"input", tokens.narrow(1, 0, options.block_size)},
+                Batch::Entry{"target", tokens.narrow(1, 1, options.block_size)}});
 }
 
 Tensor values(const nlohmann::json& list) { return at::tensor(list.get<std::vector<double>>(), at::kDouble); }
@@ -54,17 +55,23 @@ TEST_CASE("a GPT gives what the same network of torch's modules gives in Python"
                .bias = expected.at("bias")});
     convert_floating(model, at::kDouble);
     std::map<std::string, Tensor> parameters;
-    for (const auto& [name, value] : unique_parameters(model)) parameters.emplace(name == "lm_head.weight" ? "transformer.wte.weight" : name, value);
+    for (const auto& [name, value] : unique_parameters(model))
+      parameters.emplace(name == "lm_head.weight" ? "transformer.wte.weight" : name, value);
     std::vector<std::string> names;
     for (const auto& [name, value] : parameters) {
       const at::NoGradGuard no_grad;
-      const Tensor sines = 0.3 * at::sin(static_cast<double>(names.size()) + 0.7 * at::arange(value.numel(), at::kDouble));
-      value.copy_(sines.view(value.sizes()) + (name.find(".ln_") != std::string::npos && name.ends_with("weight") ? 1 : 0));
+      const Tensor sines =
+          0.3 * at::sin(static_cast<double>(names.size()) + 0.7 * at::arange(value.numel(), at::kDouble));
+      value.copy_(sines.view(value.sizes()) +
+                  (name.find(".ln_") != std::string::npos && name.ends_with("weight") ? 1 : 0));
       names.push_back(name);
     }
     REQUIRE((names == expected.at("names").get<std::vector<std::string>>()));
     const int64_t samples = baseline.at("batch"), length = baseline.at("block_size");
-    const Tensor tokens = at::arange(samples * (length + 1), at::kLong).square().remainder(baseline.at("vocab_size").get<int64_t>()).view({samples, length + 1});
+    const Tensor tokens = at::arange(samples * (length + 1), at::kLong)
+                              .square()
+                              .remainder(baseline.at("vocab_size").get<int64_t>())
+                              .view({samples, length + 1});
     const Tensor input = tokens.narrow(1, 0, length);
     CHECK(at::allclose(model.forward(input).reshape(-1), values(expected.at("logits")), 1e-12, 1e-12));
     const Tensor loss = model.training_step(Batch({input, tokens.narrow(1, 1, length)}), 0).loss;
@@ -95,7 +102,8 @@ TEST_CASE("a GPT has the parameters that its options say, the shared weight once
     for (const auto& parameter : unique_parameters(model)) sum += parameter.value.numel();
     return sum;
   };
-  const int64_t c = 16, embeddings = 13 * c + 8 * c, of_block = 12 * c * c + 2 * c, biases = (3 + 1 + 4 + 1) * c + 2 * c;
+  const int64_t c = 16, embeddings = 13 * c + 8 * c, of_block = 12 * c * c + 2 * c,
+                biases = (3 + 1 + 4 + 1) * c + 2 * c;
   CHECK(count(tiny()) == embeddings + 3 * (of_block + biases) + 2 * c);
   Gpt::Options bare = tiny();
   bare.bias = false;
@@ -118,7 +126,8 @@ TEST_CASE("a GPT starts with GPT-2's weights") {
   CHECK(parameters["transformer.h.2.mlp.c_fc.bias"].count_nonzero().item<int64_t>() == 0);
   CHECK(at::equal(parameters["transformer.ln_f.weight"], at::ones_like(parameters["transformer.ln_f.weight"])));
   // So the first loss is that of a guess.
-  CHECK(std::abs(model.training_step(windows(4, {.vocab_size = 300, .block_size = 64}), 0).loss.item<double>() - std::log(300.0)) < 0.3);
+  CHECK(std::abs(model.training_step(windows(4, {.vocab_size = 300, .block_size = 64}), 0).loss.item<double>() -
+                 std::log(300.0)) < 0.3);
 }
 
 TEST_CASE("a GPT learns a few sequences by heart") {
@@ -172,7 +181,8 @@ TEST_CASE("activation_checkpointing gives the same bits, with dropout too") {
 }
 
 TEST_CASE("activations of a GPT take the memory of the formula in docs/memory.md") {
-  // N T positions; without dropout a block of width C and H heads keeps 16 C + 4 + H floats for each, a checkpointed one C.
+  // N T positions; without dropout a block of width C and H heads keeps 16 C + 4 + H floats for each, a checkpointed
+  // one C.
   constexpr int64_t kSamples = 4, kLength = 32, kWidth = 64, kHeads = 4, kLayers = 6, kVocab = 32;
   const int64_t positions = kSamples * kLength, of_float = sizeof(float);
   const int64_t block = positions * (16 * kWidth + 4 + kHeads) * of_float, input = positions * kWidth * of_float;
@@ -180,11 +190,16 @@ TEST_CASE("activations of a GPT take the memory of the formula in docs/memory.md
     int64_t held, peak;
   };
   const auto measure = [&](const std::string& how) {
-    const Gpt::Options options{.vocab_size = kVocab, .block_size = kLength, .n_layer = kLayers, .n_head = kHeads, .n_embd = kWidth,
+    const Gpt::Options options{.vocab_size = kVocab,
+                               .block_size = kLength,
+                               .n_layer = kLayers,
+                               .n_head = kHeads,
+                               .n_embd = kWidth,
                                .activation_checkpointing = how};
     Gpt model(options);
     const Batch batch = windows(kSamples, options);
-    for (const auto& parameter : unique_parameters(model)) parameter.value.mutable_grad() = at::zeros_like(parameter.value);
+    for (const auto& parameter : unique_parameters(model))
+      parameter.value.mutable_grad() = at::zeros_like(parameter.value);
     const test::LiveMemory memory;
     const Tensor loss = model.training_step(batch, 0).loss;
     const int64_t held = memory.bytes();
@@ -208,22 +223,37 @@ TEST_CASE("a GPT names options and tokens that do not fit") {
   for (const char* how : {"some", "every_", "every_1", "every_0", "every_-2", "every_2x", ""}) {
     CAPTURE(how);
     options.activation_checkpointing = how;
-    CHECK_THAT(message_of<ConfigError>([&] { Gpt model(options); }), ContainsSubstring("none, all or every_N") && ContainsSubstring("got '" + std::string(how) + "'"));
+    CHECK_THAT(message_of<ConfigError>([&] { Gpt model(options); }),
+               ContainsSubstring("none, all or every_N") && ContainsSubstring("got '" + std::string(how) + "'"));
   }
-  CHECK_THAT(message_of<ConfigError>([] { Gpt model({.n_head = 3, .n_embd = 16}); }), ContainsSubstring("n_embd 16 and n_head 3"));
+  CHECK_THAT(message_of<ConfigError>([] { Gpt model({.n_head = 3, .n_embd = 16}); }),
+             ContainsSubstring("n_embd 16 and n_head 3"));
   Gpt model(tiny());
   const Batch batch = windows(2, tiny());
-  CHECK_THAT(message_of<DataError>([&] { model.forward(at::randint(13, {2, 9}, at::kLong)); }), ContainsSubstring("block_size = 8") && ContainsSubstring("got 9"));
-  CHECK_THAT(message_of<DataError>([&] { model.forward(at::full({2, 4}, 13, at::kLong)); }), ContainsSubstring("vocab_size = 13); got 13"));
-  CHECK_THAT(message_of<DataError>([&] { model.training_step(Batch({batch[0], batch[1] + 13}), 0); }), ContainsSubstring("vocab_size = 13); got"));
-  CHECK_THAT(message_of<DataError>([&] { model.training_step(Batch({batch[0], batch[1].narrow(1, 0, 3)}), 0); }), ContainsSubstring("[2, 3]"));
+  CHECK_THAT(message_of<DataError>([&] {
+               model.forward(at::randint(13, {2, 9}, at::kLong));
+             }),
+             ContainsSubstring("block_size = 8") && ContainsSubstring("got 9"));
+  CHECK_THAT(message_of<DataError>([&] {
+               model.forward(at::full({2, 4}, 13, at::kLong));
+             }),
+             ContainsSubstring("vocab_size = 13); got 13"));
+  CHECK_THAT(message_of<DataError>([&] {
+               model.training_step(Batch({batch[0], batch[1] + 13}), 0);
+             }),
+             ContainsSubstring("vocab_size = 13); got"));
+  CHECK_THAT(message_of<DataError>([&] {
+               model.training_step(Batch({batch[0], batch[1].narrow(1, 0, 3)}), 0);
+             }),
+             ContainsSubstring("[2, 3]"));
   CHECK_THROWS_AS(model.forward(at::ones_like(batch[0], at::kFloat)), DataError);
   // Targets of -100 are left out.
   Tensor masked = batch[1].clone();
   masked.narrow(1, 0, 4).fill_(-100);
   const Tensor logits = model.forward(batch[0]);
   CHECK(at::allclose(model.training_step(Batch({batch[0], masked}), 0).loss,
-                     at::cross_entropy_loss(logits.narrow(1, 4, 4).flatten(0, 1), batch[1].narrow(1, 4, 4).reshape(-1)), 1e-5, 1e-6));
+                     at::cross_entropy_loss(logits.narrow(1, 4, 4).flatten(0, 1), batch[1].narrow(1, 4, 4).reshape(-1)),
+                     1e-5, 1e-6));
 }
 
 TEST_CASE("Gpt: its norms are known, so that a half precision can keep them in float32 on any device") {

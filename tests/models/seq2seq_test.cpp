@@ -28,7 +28,9 @@ using test::message_of;
 
 namespace {
 
-Seq2Seq::Options tiny(const std::string& cell = "gru") { return {.vocabulary = 7, .embedding = 8, .hidden = 24, .layers = 2, .cell = cell}; }
+Seq2Seq::Options tiny(const std::string& cell = "gru") {
+  return {.vocabulary = 7, .embedding = 8, .hidden = 24, .layers = 2, .cell = cell};
+}
 
 Batch reversals(int64_t samples, int64_t length) {
   const Tensor source = at::randint(1, 7, {samples, length}, at::kLong);
@@ -61,13 +63,17 @@ TEST_CASE("a Seq2Seq gives what the same network of torch's modules gives in Pyt
     std::vector<std::string> names;
     for (const auto& [name, value] : parameters) {
       const at::NoGradGuard no_grad;
-      value.copy_((1.5 * at::sin(static_cast<double>(names.size()) + 2.1 * at::arange(value.numel(), at::kDouble).square())).view(value.sizes()));
+      value.copy_(
+          (1.5 * at::sin(static_cast<double>(names.size()) + 2.1 * at::arange(value.numel(), at::kDouble).square()))
+              .view(value.sizes()));
       names.push_back(name);
     }
     REQUIRE((names == expected.at("names").get<std::vector<std::string>>()));
-    const Tensor tokens = at::arange(2 * samples * length, at::kLong).square().remainder(vocabulary).view({2, samples, length});
+    const Tensor tokens =
+        at::arange(2 * samples * length, at::kLong).square().remainder(vocabulary).view({2, samples, length});
     CHECK(at::allclose(model.forward(tokens[0], tokens[1]).reshape(-1), values(expected.at("logits")), 1e-10, 1e-12));
-    const Tensor loss = model.training_step(Batch({Batch::Entry{"source", tokens[0]}, Batch::Entry{"target", tokens[1]}}), 0).loss;
+    const Tensor loss =
+        model.training_step(Batch({Batch::Entry{"source", tokens[0]}, Batch::Entry{"target", tokens[1]}}), 0).loss;
     CHECK(std::abs(loss.item<double>() - expected.at("loss").get<double>()) < 1e-10);
     loss.backward();
     std::vector<double> norms;
@@ -90,7 +96,8 @@ TEST_CASE("a Seq2Seq has an encoder and a decoder that a strategy may place") {
   CHECK((parameters["decoder.rnn.weight_ih_l0"].sizes() == at::IntArrayRef({3 * 24, 8})));
   CHECK((parameters["decoder.output.weight"].sizes() == at::IntArrayRef({7, 24})));
   CHECK(parameters.size() == 2 * (1 + 8) + 2);
-  CHECK((Seq2Seq(tiny("lstm")).named_parameters()["encoder.rnn.weight_hh_l1"].sizes() == at::IntArrayRef({4 * 24, 24})));
+  CHECK(
+      (Seq2Seq(tiny("lstm")).named_parameters()["encoder.rnn.weight_hh_l1"].sizes() == at::IntArrayRef({4 * 24, 24})));
   CHECK(model.num_tokens(reversals(3, 5)) == 15);
   CHECK((model.forward(reversals(3, 5)["source"], reversals(3, 4)["target"]).sizes() == at::IntArrayRef({3, 4, 7})));
 }
@@ -129,7 +136,8 @@ TEST_CASE("a Seq2Seq on groups of devices gives the losses and gradients of one"
       PlacedModule& placed = *many.placed_modules()[static_cast<size_t>(place)];
       placed.place(std::vector<at::Device>(static_cast<size_t>(devices), cpu));
       for (const auto& replica : placed.replicas()) convert_floating(*replica, at::kDouble);
-      groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end())).copy_values();
+      groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end()))
+          .copy_values();
     }
     const Batch batch = reversals(5, 4);
     const Tensor a = one.training_step(batch, 0).loss, b = many.training_step(batch, 0).loss;
@@ -150,7 +158,8 @@ TEST_CASE("dropout of a Seq2Seq acts in training only, on embeddings and between
     options.dropout = 0.5;
     Seq2Seq model(options);
     const Batch batch = reversals(2, 4);
-    CHECK_FALSE(at::equal(model.forward(batch["source"], batch["target"]), model.forward(batch["source"], batch["target"])));
+    CHECK_FALSE(
+        at::equal(model.forward(batch["source"], batch["target"]), model.forward(batch["source"], batch["target"])));
     model.eval();
     CHECK(at::equal(model.forward(batch["source"], batch["target"]), model.forward(batch["source"], batch["target"])));
   }
@@ -158,20 +167,26 @@ TEST_CASE("dropout of a Seq2Seq acts in training only, on embeddings and between
 
 TEST_CASE("a Seq2Seq names options and tokens that do not fit") {
   Seq2Seq::Options options = tiny("rnn");
-  CHECK_THAT(message_of<ConfigError>([&] { Seq2Seq model(options); }), ContainsSubstring("[models.Seq2Seq] cell must be gru or lstm; got 'rnn'"));
+  CHECK_THAT(message_of<ConfigError>([&] { Seq2Seq model(options); }),
+             ContainsSubstring("[models.Seq2Seq] cell must be gru or lstm; got 'rnn'"));
   Seq2Seq model(tiny());
   const Batch batch = reversals(2, 4);
   const Tensor &source = batch["source"], &target = batch["target"];
   const auto step = [&](const Tensor& from, const Tensor& to) {
-    return message_of<DataError>([&] { model.training_step(Batch({Batch::Entry{"source", from}, Batch::Entry{"target", to}}), 0); });
+    return message_of<DataError>([&] {
+      model.training_step(Batch({Batch::Entry{"source", from}, Batch::Entry{"target", to}}), 0);
+    });
   };
-  CHECK_THAT(step(source + 7, target), ContainsSubstring("vocabulary = 7); got") && ContainsSubstring("data.vocabulary"));
+  CHECK_THAT(step(source + 7, target),
+             ContainsSubstring("vocabulary = 7); got") && ContainsSubstring("data.vocabulary"));
   CHECK_THAT(step(source, at::full({2, 4}, -3, at::kLong)), ContainsSubstring("vocabulary = 7); got -3"));
   Tensor late = target.clone();
   late.select(1, 3).fill_(7);  // the last token is no input
   CHECK_THAT(step(source, late), ContainsSubstring("vocabulary = 7); got 7"));
-  CHECK_THAT(step(source.to(at::kFloat), target), ContainsSubstring("'source' must be int64 of shape [N, T]; got Float of shape [2, 4]"));
-  CHECK_THAT(step(source, target[0]), ContainsSubstring("'target' must be int64 of shape [N, T]; got Long of shape [4]"));
+  CHECK_THAT(step(source.to(at::kFloat), target),
+             ContainsSubstring("'source' must be int64 of shape [N, T]; got Float of shape [2, 4]"));
+  CHECK_THAT(step(source, target[0]),
+             ContainsSubstring("'target' must be int64 of shape [N, T]; got Long of shape [4]"));
   CHECK_THAT(message_of<DataError>([&] { model.decode(source + 9, 2); }), ContainsSubstring("vocabulary = 7); got"));
 }
 

@@ -47,8 +47,10 @@ void compare(const torch::nn::BatchNormOptions& options, const std::vector<int64
     (y * weights).sum().backward();
     (z * weights).sum().backward();
     CHECK(same(a.grad(), b.grad()));
-    CHECK(same(ours->weight.defined() ? ours->weight.grad() : Tensor(), theirs->weight.defined() ? theirs->weight.grad() : Tensor()));
-    CHECK(same(ours->bias.defined() ? ours->bias.grad() : Tensor(), theirs->bias.defined() ? theirs->bias.grad() : Tensor()));
+    CHECK(same(ours->weight.defined() ? ours->weight.grad() : Tensor(),
+               theirs->weight.defined() ? theirs->weight.grad() : Tensor()));
+    CHECK(same(ours->bias.defined() ? ours->bias.grad() : Tensor(),
+               theirs->bias.defined() ? theirs->bias.grad() : Tensor()));
     CHECK(same(ours->running_mean, theirs->running_mean));
     CHECK(same(ours->running_var, theirs->running_var));
     CHECK(same(ours->num_batches_tracked, theirs->num_batches_tracked));
@@ -68,8 +70,9 @@ TEST_CASE("batch norm equals LibTorch's bit for bit") {
 
 TEST_CASE("batch norm equals LibTorch's with every option") {
   using Options = torch::nn::BatchNormOptions;
-  for (const auto& options : {Options(4).eps(0.1).momentum(0.3), Options(4).momentum(std::nullopt), Options(4).affine(false),
-                              Options(4).track_running_stats(false), Options(4).affine(false).track_running_stats(false)})
+  for (const auto& options :
+       {Options(4).eps(0.1).momentum(0.3), Options(4).momentum(std::nullopt), Options(4).affine(false),
+        Options(4).track_running_stats(false), Options(4).affine(false).track_running_stats(false)})
     compare<nn::BatchNorm2d, torch::nn::BatchNorm2d>(options, {8, 4, 5, 3});
 }
 
@@ -117,14 +120,23 @@ TEST_CASE("reset_parameters brings back the start") {
 
 TEST_CASE("batch norm says what is wrong with its input") {
   nn::BatchNorm2d bn(4);
-  CHECK_THAT(message_of<Error>([&] { bn->forward(at::randn({2, 3, 5, 5})); }), ContainsSubstring("BatchNorm2d") && ContainsSubstring("4 channels") && ContainsSubstring("3, 5, 5]"));
+  CHECK_THAT(message_of<Error>([&] {
+               bn->forward(at::randn({2, 3, 5, 5}));
+             }),
+             ContainsSubstring("BatchNorm2d") && ContainsSubstring("4 channels") && ContainsSubstring("3, 5, 5]"));
   CHECK_THROWS_AS(bn->forward(at::randn({2, 4})), Error);
-  CHECK_THAT(message_of<Error>([&] { bn->forward(at::randn({1, 4, 1, 1})); }), ContainsSubstring("more than one value"));
+  CHECK_THAT(message_of<Error>([&] {
+               bn->forward(at::randn({1, 4, 1, 1}));
+             }),
+             ContainsSubstring("more than one value"));
   bn->eval();
   CHECK(bn->forward(at::randn({1, 4, 1, 1})).size(0) == 1);
   CHECK_THROWS_AS(nn::BatchNorm1d(0), ConfigError);
   nn::BatchNorm1d flat(3);
-  CHECK_THAT(message_of<Error>([&] { flat->forward(at::randn({2, 3, 4, 4})); }), ContainsSubstring("2 or 3 dimensions"));
+  CHECK_THAT(message_of<Error>([&] {
+               flat->forward(at::randn({2, 3, 4, 4}));
+             }),
+             ContainsSubstring("2 or 3 dimensions"));
 }
 
 TEST_CASE("a batch norm prints its options") {

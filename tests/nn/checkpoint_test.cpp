@@ -158,10 +158,10 @@ TEST_CASE("a checkpoint recomputes under the autocast of forward, though backwar
     });
   };
   const auto plain = run(false), full = outcome(stack, [&] {
-    const Tensor y = stack.forward(x, false);
-    y.square().sum().backward();
-    return y;
-  });
+                                   const Tensor y = stack.forward(x, false);
+                                   y.square().sum().backward();
+                                   return y;
+                                 });
   REQUIRE_FALSE(same(plain, full));
   CHECK(same(plain, run(true)));
 }
@@ -196,7 +196,8 @@ TEST_CASE("checkpoints nest") {
     return y;
   });
   const auto nested = outcome(stack, [&] {
-    const Tensor y = nn::checkpoint([&](const Tensor& given) { return nn::checkpoint(inner(2), nn::checkpoint(inner(0), given)); }, x);
+    const Tensor y = nn::checkpoint(
+        [&](const Tensor& given) { return nn::checkpoint(inner(2), nn::checkpoint(inner(0), given)); }, x);
     y.square().sum().backward();
     return y;
   });
@@ -230,7 +231,8 @@ TEST_CASE("a retained graph is recomputed by each backward, and half a backward 
   const int64_t before = memory.bytes();
   calls = 0;
   // Only the weight of the last layer: of what the recompute brings, most is not used.
-  for (int pass = 0; pass < 3; ++pass) torch::autograd::grad({y.sum()}, {stack.blocks[1]->out->bias}, {}, /*retain_graph=*/true);
+  for (int pass = 0; pass < 3; ++pass)
+    torch::autograd::grad({y.sum()}, {stack.blocks[1]->out->bias}, {}, /*retain_graph=*/true);
   CHECK(calls <= 3);
   CHECK(memory.bytes() == before);
 }
@@ -242,7 +244,8 @@ TEST_CASE("a second derivative goes through a checkpoint") {
     const Tensor given = x.clone().requires_grad_();
     auto all = outcome(stack, [&] {
       const Tensor y = stack.forward(given, checkpointed);
-      const auto first = torch::autograd::grad({y.pow(3).sum()}, {given}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+      const auto first =
+          torch::autograd::grad({y.pow(3).sum()}, {given}, {}, /*retain_graph=*/true, /*create_graph=*/true);
       first[0].square().sum().backward();
       return first[0];
     });
@@ -256,14 +259,19 @@ TEST_CASE("a second derivative goes through a checkpoint") {
 
 TEST_CASE("a checkpoint takes several tensors and returns what its function does") {
   const Tensor a = at::randn({3}).requires_grad_(), b = at::randn({3}).requires_grad_();
-  const auto [sum, product] = nn::checkpoint([](const Tensor& x, const Tensor& y) { return std::tuple(x + y, (x * y).sigmoid()); }, a, b);
+  const auto [sum, product] =
+      nn::checkpoint([](const Tensor& x, const Tensor& y) { return std::tuple(x + y, (x * y).sigmoid()); }, a, b);
   (sum.sum() + product.sum()).backward();
   const Tensor c = a.detach().requires_grad_(), d = b.detach().requires_grad_();
   ((c + d).sum() + (c * d).sigmoid().sum()).backward();
   CHECK(at::equal(a.grad(), c.grad()));
   CHECK(at::equal(b.grad(), d.grad()));
 
-  const std::vector<Tensor> parts = nn::checkpoint([](const Tensor& x) { return std::vector<Tensor>{x.sin(), x.cos()}; }, a);
+  const std::vector<Tensor> parts = nn::checkpoint(
+      [](const Tensor& x) {
+        return std::vector<Tensor>{x.sin(), x.cos()};
+      },
+      a);
   CHECK(parts.size() == 2);
   // One that is held by the function, as in Python, gets its gradient too.
   const Tensor held = at::randn({3}).requires_grad_();
@@ -303,7 +311,12 @@ TEST_CASE("the recompute must save what forward did") {
   const Tensor w = at::ones({kWidth}).requires_grad_();
   const auto broken = [&](auto first, auto again, const nn::CheckpointOptions& options = {}) {
     int calls = 0;
-    return nn::checkpoint(options, [=, &calls](const Tensor& x) mutable { return calls++ == 0 ? Tensor(first(x * w)) : Tensor(again(x * w)); }, input())
+    return nn::checkpoint(
+               options,
+               [=, &calls](const Tensor& x) mutable {
+                 return calls++ == 0 ? Tensor(first(x * w)) : Tensor(again(x * w));
+               },
+               input())
         .sum()
         .backward();
   };
@@ -314,9 +327,11 @@ TEST_CASE("the recompute must save what forward did") {
   CHECK_THAT(message_of<Error>([&] { broken(two, one); }),
              ContainsSubstring("[nn.checkpoint] the recompute must save as many tensors as forward, 3; it saved 2.") &&
                  ContainsSubstring("The function must do the same each time"));
-  CHECK_THAT(message_of<Error>([&] { broken(one, two, {.early_stop = false}); }), ContainsSubstring("as forward, 2; it saved 3."));
+  CHECK_THAT(message_of<Error>([&] { broken(one, two, {.early_stop = false}); }),
+             ContainsSubstring("as forward, 2; it saved 3."));
   CHECK_THAT(message_of<Error>([&] { broken(one, narrow); }),
-             ContainsSubstring("number 1 of 2 was Float [4, 16] on cpu in forward and is Float [2, 16] on cpu in the recompute"));
+             ContainsSubstring(
+                 "number 1 of 2 was Float [4, 16] on cpu in forward and is Float [2, 16] on cpu in the recompute"));
   CHECK_THAT(message_of<Error>([&] { broken(one, bfloat16); }), ContainsSubstring("is BFloat16 [4, 16] on cpu"));
 }
 
@@ -324,7 +339,9 @@ TEST_CASE("determinism_check off lets other shapes pass to the operation that us
   const Tensor w = at::ones({1, kWidth}).requires_grad_();
   const auto run = [&](bool check) {
     int calls = 0;
-    nn::checkpoint({.determinism_check = check}, [w, &calls](const Tensor& x) { return (x.narrow(0, 0, calls++ == 0 ? 4 : 1) * w).sin(); }, input())
+    nn::checkpoint(
+        {.determinism_check = check},
+        [w, &calls](const Tensor& x) { return (x.narrow(0, 0, calls++ == 0 ? 4 : 1) * w).sin(); }, input())
         .sum()
         .backward();
   };
@@ -339,7 +356,8 @@ TEST_CASE("values that are changed in place are an error, as without a checkpoin
     const at::NoGradGuard no_grad;
     w.mul_(2);
   }
-  CHECK_THAT(message_of<Error>([&] { y.sum().backward(); }), ContainsSubstring("a parameter must not change between forward and backward"));
+  CHECK_THAT(message_of<Error>([&] { y.sum().backward(); }),
+             ContainsSubstring("a parameter must not change between forward and backward"));
 
   const auto spoils = [w](const Tensor& x) {
     Tensor t = x * w;
@@ -355,7 +373,8 @@ TEST_CASE("values that are changed in place are an error, as without a checkpoin
     const at::NoGradGuard no_grad;
     x.mul_(2);
   }
-  CHECK_THAT(message_of<c10::Error>([&] { of_input.sum().backward(); }), ContainsSubstring("modified by an inplace operation"));
+  CHECK_THAT(message_of<c10::Error>([&] { of_input.sum().backward(); }),
+             ContainsSubstring("modified by an inplace operation"));
 }
 
 TEST_CASE("what the function throws comes through, and the thread is as before") {
@@ -375,7 +394,8 @@ TEST_CASE("what the function throws comes through, and the thread is as before")
   const Tensor next = at::rand({1});
   at::manual_seed(1);
   spoil_recompute = true;
-  CHECK_THAT(message_of<std::invalid_argument>([&] { y.sum().backward({}, /*retain_graph=*/true); }), ContainsSubstring("spoiled"));
+  CHECK_THAT(message_of<std::invalid_argument>([&] { y.sum().backward({}, /*retain_graph=*/true); }),
+             ContainsSubstring("spoiled"));
   CHECK(at::equal(next, at::rand({1})));
   CHECK_FALSE(nn::in_recompute());
   // Nothing of either is left: a graph made now keeps its tensors, and the same one can be gone through again.
@@ -446,8 +466,7 @@ TEST_CASE("two threads run checkpoints of their own at once") {
     stacks.emplace_back(3, 0.0);
   }
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < 2; ++i)
-    threads.emplace_back([&, i] { found[i] = work(stacks[i], true, i); });
+  for (size_t i = 0; i < 2; ++i) threads.emplace_back([&, i] { found[i] = work(stacks[i], true, i); });
   for (auto& thread : threads) thread.join();
   CHECK(same(expected[0], found[0]));
   CHECK(same(expected[1], found[1]));
@@ -460,8 +479,10 @@ TEST_CASE("backward on another thread than forward recomputes there") {
     return outcome(stack, [&] {
       const Tensor y = stack.forward(x, true);
       const Tensor loss = y.square().sum();
-      if (elsewhere) std::thread([&] { loss.backward(); }).join();
-      else loss.backward();
+      if (elsewhere)
+        std::thread([&] { loss.backward(); }).join();
+      else
+        loss.backward();
       return y;
     });
   };
@@ -513,7 +534,8 @@ TEST_CASE("a long chain of checkpoints is gone through, and given up, without a 
 
 TEST_CASE("running statistics of a checkpointed batch norm see a batch once") {
   for (const auto momentum : {std::optional(0.1), std::optional<double>()}) {
-    nn::BatchNorm1d plain(nn::BatchNormOptions(kWidth).momentum(momentum)), checkpointed(nn::BatchNormOptions(kWidth).momentum(momentum));
+    nn::BatchNorm1d plain(nn::BatchNormOptions(kWidth).momentum(momentum)),
+        checkpointed(nn::BatchNormOptions(kWidth).momentum(momentum));
     for (int step = 0; step < 3; ++step) {
       const Tensor x = at::randn({8, kWidth});
       plain(x).square().sum().backward();

@@ -34,15 +34,23 @@ struct Cube : torch::autograd::Function<Cube> {
     const Tensor x = context->get_saved_variables()[0];
     Tensor slope = 3 * x * x;
     switch (static_cast<Fault>(context->saved_data["fault"].toInt())) {
-      case Fault::none: break;
-      case Fault::value: slope = 2 * x * x; break;
+      case Fault::none:
+        break;
+      case Fault::value:
+        slope = 2 * x * x;
+        break;
       case Fault::sign_of_one:
         slope = slope.clone();
         slope.select(0, 1).select(0, 2).neg_();
         break;
-      case Fault::second: slope = slope.detach(); break;
-      case Fault::random: slope = slope + 1e-9 * at::rand_like(x); break;
-      case Fault::constant: return {slope + 0 * gradients[0], Tensor()};
+      case Fault::second:
+        slope = slope.detach();
+        break;
+      case Fault::random:
+        slope = slope + 1e-9 * at::rand_like(x);
+        break;
+      case Fault::constant:
+        return {slope + 0 * gradients[0], Tensor()};
     }
     return {slope * gradients[0], Tensor()};
   }
@@ -77,29 +85,41 @@ TEST_CASE("gradcheck passes a right backward and leaves its inputs alone") {
 TEST_CASE("gradcheck finds a wrong backward, and says where") {
   const Tensor x = input();
   CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::value), {x}); }),
-             ContainsSubstring("[nn.gradcheck] the backward must give what differences do (atol 1e-05, rtol 0.001); for output 0 and input 0") &&
+             ContainsSubstring("[nn.gradcheck] the backward must give what differences do (atol 1e-05, rtol 0.001); "
+                               "for output 0 and input 0") &&
                  ContainsSubstring("analytical") && ContainsSubstring("numerical"));
   const double slope = 3 * x[1][2].item<double>() * x[1][2].item<double>();
   const std::string one = message_of<Error>([&] { nn::gradcheck(cube(Fault::sign_of_one), {x}); });
-  CHECK_THAT(one, ContainsSubstring("at value [1, 2] of the output and [1, 2] of the input: analytical -" + std::to_string(slope).substr(0, 6)));
-  CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::random), {x}); }), ContainsSubstring("two backward passes must agree"));
+  CHECK_THAT(one, ContainsSubstring("at value [1, 2] of the output and [1, 2] of the input: analytical -" +
+                                    std::to_string(slope).substr(0, 6)));
+  CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::random), {x}); }),
+             ContainsSubstring("two backward passes must agree"));
   nn::gradcheck(cube(Fault::random), {x}, {.nondet_tol = 1e-6});
-  CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::constant), {input({1})}); }), ContainsSubstring("multiplied by the gradient"));
+  CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::constant), {input({1})}); }),
+             ContainsSubstring("multiplied by the gradient"));
   // The second of two inputs and outputs.
-  const auto second = [](const Tensor& a, const Tensor& b) { return std::vector<Tensor>{a * 2, a * Cube::apply(b, static_cast<int64_t>(Fault::value))}; };
-  CHECK_THAT(message_of<Error>([&] { nn::gradcheck(second, {x, input()}); }), ContainsSubstring("output 1 and input 1"));
+  const auto second = [](const Tensor& a, const Tensor& b) {
+    return std::vector<Tensor>{a * 2, a * Cube::apply(b, static_cast<int64_t>(Fault::value))};
+  };
+  CHECK_THAT(message_of<Error>([&] {
+               nn::gradcheck(second, {x, input()});
+             }),
+             ContainsSubstring("output 1 and input 1"));
 }
 
 TEST_CASE("gradgradcheck finds a wrong second derivative behind a right first") {
   const Tensor x = input();
   CHECK_NOTHROW(nn::gradcheck(cube(Fault::second), {x}));
-  CHECK_THAT(message_of<Error>([&] { nn::gradgradcheck(cube(Fault::second), {x}); }), ContainsSubstring("for output 0 and input 0"));
+  CHECK_THAT(message_of<Error>([&] { nn::gradgradcheck(cube(Fault::second), {x}); }),
+             ContainsSubstring("for output 0 and input 0"));
 }
 
 TEST_CASE("tolerances of gradcheck decide") {
   const auto off = [](const Tensor& x) { return x * (1 + 1e-4) + (x - x.detach()) * 0; };
   CHECK_NOTHROW(nn::gradcheck(off, {input()}));
-  const auto wrong_by = [](double share) { return [share](const Tensor& x) { return x.detach() + share * (x - x.detach()); }; };
+  const auto wrong_by = [](double share) {
+    return [share](const Tensor& x) { return x.detach() + share * (x - x.detach()); };
+  };
   // d/dx of the differences sees x.detach() + share * 0, the backward share: numerical 1, analytical share.
   CHECK_NOTHROW(nn::gradcheck(wrong_by(1 + 9e-4), {input()}));
   CHECK_THROWS_AS(nn::gradcheck(wrong_by(1 + 2e-3), {input()}), Error);
@@ -112,12 +132,15 @@ TEST_CASE("tolerances of gradcheck decide") {
 TEST_CASE("gradcheck names inputs that it cannot check") {
   CHECK_THAT(message_of<ConfigError>([] { nn::gradcheck(cube(Fault::none), {at::randn({2}).requires_grad_()}); }),
              ContainsSubstring("input 0 is Float"));
-  CHECK_THAT(message_of<ConfigError>([] { nn::gradcheck(cube(Fault::none), {at::ones({2}, at::kDouble)}); }), ContainsSubstring("none does"));
-  CHECK_THAT(message_of<Error>([] { nn::gradcheck([](const Tensor& x) { return x.detach(); }, {input()}); }), ContainsSubstring("none does"));
+  CHECK_THAT(message_of<ConfigError>([] { nn::gradcheck(cube(Fault::none), {at::ones({2}, at::kDouble)}); }),
+             ContainsSubstring("none does"));
+  CHECK_THAT(message_of<Error>([] { nn::gradcheck([](const Tensor& x) { return x.detach(); }, {input()}); }),
+             ContainsSubstring("none does"));
 }
 
 TEST_CASE("the backward of a batch norm over ranks passes gradcheck") {
-  // The other rank has the same batch. Moving both, this rank's output changes as the outputs of both by this rank's batch.
+  // The other rank has the same batch. Moving both, this rank's output changes as the outputs of both by this rank's
+  // batch.
   struct Mirror final : test::TextsOfOne {
     int64_t rank() const override { return 0; }
     int64_t world_size() const override { return 2; }

@@ -1,8 +1,8 @@
 #include "fulgur/nn/linear.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
-#include <ATen/Context.h>
 #include <torch/nn/modules/linear.h>
 
 #include <catch2/catch_test_macros.hpp>

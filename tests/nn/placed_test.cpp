@@ -42,7 +42,9 @@ struct Calls {
 };
 
 struct Layer : torch::nn::Module {
-  explicit Layer(int64_t width = 4, std::shared_ptr<Calls> on = nullptr) : calls(std::move(on)), linear(width, 3) { register_module("linear", linear); }
+  explicit Layer(int64_t width = 4, std::shared_ptr<Calls> on = nullptr) : calls(std::move(on)), linear(width, 3) {
+    register_module("linear", linear);
+  }
   Tensor forward(const Tensor& x) {
     if (calls) {
       const std::lock_guard<std::mutex> lock(calls->mutex);
@@ -109,7 +111,8 @@ TEST_CASE("a placed submodule is a submodule as any other, and known to strategi
   // Copies are made of the same arguments.
   model.placed().place(kThree);
   REQUIRE(model.placed().replicas().size() == 3);
-  for (const auto& replica : model.placed().replicas()) CHECK(replica->named_parameters()["linear.weight"].size(1) == 5);
+  for (const auto& replica : model.placed().replicas())
+    CHECK(replica->named_parameters()["linear.weight"].size(1) == 5);
   CHECK(model.placed().replicas()[0] == model.placed().module());
   CHECK(model.named_parameters().size() == 2);
 }
@@ -128,7 +131,9 @@ TEST_CASE("a placed submodule that is nowhere in particular is called directly")
 namespace {
 
 struct Shares : torch::nn::Module {
-  Tensor forward(const Tensor& x, int64_t times, const std::string& text = "ab") { return x * times + static_cast<int64_t>(text.size()); }
+  Tensor forward(const Tensor& x, int64_t times, const std::string& text = "ab") {
+    return x * times + static_cast<int64_t>(text.size());
+  }
 };
 struct TakesOver : torch::nn::Module {
   Tensor forward(Tensor& x, std::unique_ptr<int64_t> owned, std::string& log) {
@@ -139,7 +144,9 @@ struct TakesOver : torch::nn::Module {
 
 }  // namespace
 
-TEST_CASE("a placed submodule takes what its forward takes: default arguments, temporaries; on one device also what it changes") {
+TEST_CASE(
+    "a placed submodule takes what its forward takes: default arguments, temporaries; on one device also what it "
+    "changes") {
   Model<Shares> shares;
   const Tensor x = at::ones({4, 2});
   for (const std::vector<at::Device>& devices : {std::vector<at::Device>{}, {kCpu}, kThree}) {
@@ -158,25 +165,31 @@ TEST_CASE("a placed submodule takes what its forward takes: default arguments, t
 }
 
 TEST_CASE("on one device: tensors go there, in whatever structure, and the rest passes as it is") {
-  constexpr auto forward = [](const Tensor& a, const std::optional<Tensor>& none, const std::optional<std::tuple<Tensor, Tensor>>& state, const std::vector<Tensor>& list,
+  constexpr auto forward = [](const Tensor& a, const std::optional<Tensor>& none,
+                              const std::optional<std::tuple<Tensor, Tensor>>& state, const std::vector<Tensor>& list,
                               const std::pair<Tensor, int>& pair, at::Device* seen, const std::string& text) {
     if (text != "text") throw std::logic_error(text);
     *seen = a.device();
     const auto all_meta = [](const auto&... tensors) { return (tensors.is_meta() && ...); };
-    if (none || !all_meta(a, std::get<0>(*state), std::get<1>(*state), list.at(0), list.at(1), pair.first) || pair.second != 7) throw std::logic_error("left");
+    if (none || !all_meta(a, std::get<0>(*state), std::get<1>(*state), list.at(0), list.at(1), pair.first) ||
+        pair.second != 7)
+      throw std::logic_error("left");
     return std::vector<Tensor>{a};
   };
   Model<Does<forward>> model;
   model.placed().place({kMeta});
   const Tensor x = at::ones({2, 3});
   at::Device seen = kCpu;
-  const auto result = model.layer(x, std::optional<Tensor>(), std::optional(std::tuple(x, x)), std::vector<Tensor>{x, x}, std::pair(x, 7), &seen, "text");
+  const auto result = model.layer(x, std::optional<Tensor>(), std::optional(std::tuple(x, x)),
+                                  std::vector<Tensor>{x, x}, std::pair(x, 7), &seen, "text");
   CHECK(seen == kMeta);
   CHECK((result.at(0).sizes() == at::IntArrayRef({2, 3})));
   CHECK(x.is_cpu());
 }
 
-TEST_CASE("on one device: a list of tensors and a tuple of references go there as well; an undefined tensor stays undefined") {
+TEST_CASE(
+    "on one device: a list of tensors and a tuple of references go there as well; an undefined tensor stays "
+    "undefined") {
   constexpr auto forward = [](at::TensorList list, const std::tuple<Tensor, Tensor>& tuple, const Tensor& undefined) {
     if (undefined.defined() || !list.at(0).is_meta() || !std::get<1>(tuple).is_meta()) throw std::logic_error("left");
     return list[0];
@@ -205,7 +218,8 @@ TEST_CASE("on a group: values and gradients are those of the module on one devic
     int64_t samples;
     std::vector<int64_t> parts;
   };
-  for (const Size& size : {Size{9, {3, 3, 3}}, Size{8, {3, 3, 2}}, Size{7, {3, 2, 2}}, Size{3, {1, 1, 1}}, Size{2, {1, 1}}, Size{1, {1}}, Size{0, {0}}}) {
+  for (const Size& size : {Size{9, {3, 3, 3}}, Size{8, {3, 3, 2}}, Size{7, {3, 2, 2}}, Size{3, {1, 1, 1}},
+                           Size{2, {1, 1}}, Size{1, {1}}, Size{0, {0}}}) {
     CAPTURE(size.samples);
     const auto calls = std::make_shared<Calls>();
     Model<Layer> model(int64_t{4}, calls), plain;
@@ -219,7 +233,8 @@ TEST_CASE("on a group: values and gradients are those of the module on one devic
     for (const auto& replica : model.placed().replicas()) convert_floating(*replica, at::kDouble);
     nn::ReplicaTensors tensors(*model.layer, {model.placed().replicas().begin() + 1, model.placed().replicas().end()});
     tensors.copy_values();
-    const Tensor x = at::randn({size.samples, 4}, at::kDouble).set_requires_grad(true), x_plain = x.detach().clone().set_requires_grad(true);
+    const Tensor x = at::randn({size.samples, 4}, at::kDouble).set_requires_grad(true),
+                 x_plain = x.detach().clone().set_requires_grad(true);
     const Tensor y = model.layer(x), y_plain = plain.layer(x_plain);
     CHECK((y.sizes() == y_plain.sizes()));
     CHECK(at::allclose(y, y_plain, 1e-12, 1e-12));
@@ -231,7 +246,8 @@ TEST_CASE("on a group: values and gradients are those of the module on one devic
     y_plain.square().sum().backward();
     CHECK(at::allclose(x.grad(), x_plain.grad(), 1e-12, 1e-12));
     tensors.reduce_gradients();
-    for (const auto& item : plain.named_parameters()) CHECK(at::allclose(model.named_parameters()[item.key()].grad(), item.value().grad(), 1e-12, 1e-12));
+    for (const auto& item : plain.named_parameters())
+      CHECK(at::allclose(model.named_parameters()[item.key()].grad(), item.value().grad(), 1e-12, 1e-12));
   }
 }
 
@@ -244,15 +260,19 @@ TEST_CASE("on a group: each copy of the module computes its own part") {
   for (size_t i = 0; i < 3; ++i) {
     const int64_t rows = i < 2 ? 2 : 1;
     const auto& replica = dynamic_cast<Layer&>(*model.placed().replicas()[i]);
-    CHECK((y.narrow(0, from, rows).equal(at::tanh(replica.linear->weight.matmul(x.narrow(0, from, rows).t()).t() + replica.linear->bias)) ||
-           at::allclose(y.narrow(0, from, rows), (x.narrow(0, from, rows).matmul(replica.linear->weight.t()) + replica.linear->bias).tanh())));
+    CHECK(
+        (y.narrow(0, from, rows)
+             .equal(at::tanh(replica.linear->weight.matmul(x.narrow(0, from, rows).t()).t() + replica.linear->bias)) ||
+         at::allclose(y.narrow(0, from, rows),
+                      (x.narrow(0, from, rows).matmul(replica.linear->weight.t()) + replica.linear->bias).tanh())));
     from += rows;
   }
 }
 
 TEST_CASE("on a group: results in structures are joined one by one, in the order of samples") {
   constexpr auto forward = [](const Tensor& x, const std::vector<Tensor>& more) {
-    using Nested = std::tuple<Tensor, std::pair<std::optional<Tensor>, std::optional<Tensor>>, std::vector<Tensor>, Tensor>;
+    using Nested =
+        std::tuple<Tensor, std::pair<std::optional<Tensor>, std::optional<Tensor>>, std::vector<Tensor>, Tensor>;
     return Nested{x, {x + 1, std::nullopt}, {x * 2, x.flatten(0, 1) + more[0].sum()}, Tensor()};
   };
   Model<Does<forward>> model;
@@ -268,8 +288,11 @@ TEST_CASE("on a group: results in structures are joined one by one, in the order
   CHECK_FALSE(undefined.defined());
 }
 
-TEST_CASE("on a group: tensors without dimensions and undefined ones go to each device whole; one tensor given twice is cut alike") {
-  constexpr auto forward = [](const Tensor& x, const Tensor& again, const Tensor& factor, const Tensor& undefined, double plus) {
+TEST_CASE(
+    "on a group: tensors without dimensions and undefined ones go to each device whole; one tensor given twice is cut "
+    "alike") {
+  constexpr auto forward = [](const Tensor& x, const Tensor& again, const Tensor& factor, const Tensor& undefined,
+                              double plus) {
     if (undefined.defined()) throw std::logic_error("defined");
     return x * again * factor + plus;
   };
@@ -316,39 +339,59 @@ TEST_CASE("on a group: the error of a copy is thrown, once the others have ended
 TEST_CASE("on a group: what cannot be cut or joined is named") {
   Model<torch::nn::GRUImpl> gru(torch::nn::GRUOptions(2, 3).batch_first(true).num_layers(2));
   gru.placed().place(kThree);
-  CHECK_THAT(error_of([&] { gru.layer(at::ones({8, 4, 2}), at::ones({2, 8, 3})); }),
-             ContainsSubstring("[nn.Placed] 'layer' computes on 3 devices") && ContainsSubstring("argument 0 has 8, argument 1 has 2 (shape [2, 8, 3])"));
+  CHECK_THAT(error_of([&] {
+               gru.layer(at::ones({8, 4, 2}), at::ones({2, 8, 3}));
+             }),
+             ContainsSubstring("[nn.Placed] 'layer' computes on 3 devices") &&
+                 ContainsSubstring("argument 0 has 8, argument 1 has 2 (shape [2, 8, 3])"));
   // Its state comes as (layers, N, H).
-  CHECK_THAT(error_of([&] { gru.layer(at::ones({7, 4, 2})); }), ContainsSubstring("as many rows for each; for 3 samples one has shape [2, 3, 3]. Return it transposed."));
+  CHECK_THAT(error_of([&] {
+               gru.layer(at::ones({7, 4, 2}));
+             }),
+             ContainsSubstring("as many rows for each; for 3 samples one has shape [2, 3, 3]. Return it transposed."));
 
   constexpr auto mean = [](const Tensor& x) { return x.mean(); };
   Model<Does<mean>> means;
   means.placed().place(kThree);
   for (const int64_t samples : {6, 1})
-    CHECK_THAT(error_of([&] { means.layer(at::ones({samples, 2})); }), ContainsSubstring("a row for each sample") && ContainsSubstring("(a mean or a sum?). Return a row per sample"));
+    CHECK_THAT(
+        error_of([&] {
+          means.layer(at::ones({samples, 2}));
+        }),
+        ContainsSubstring("a row for each sample") && ContainsSubstring("(a mean or a sum?). Return a row per sample"));
 
-  constexpr auto some = [](const Tensor& x) { return x[0].item<int64_t>() == 0 ? std::vector<Tensor>{x} : std::vector<Tensor>{x, x}; };
+  constexpr auto some = [](const Tensor& x) {
+    return x[0].item<int64_t>() == 0 ? std::vector<Tensor>{x} : std::vector<Tensor>{x, x};
+  };
   Model<Does<some>> unlike;
   unlike.placed().place(kThree);
   CHECK_THAT(error_of([&] { unlike.layer(at::arange(6)); }), ContainsSubstring("must be alike for each part"));
-  constexpr auto maybe = [](const Tensor& x) { return x[0].item<int64_t>() == 0 ? std::optional<Tensor>(x) : std::nullopt; };
+  constexpr auto maybe = [](const Tensor& x) {
+    return x[0].item<int64_t>() == 0 ? std::optional<Tensor>(x) : std::nullopt;
+  };
   Model<Does<maybe>> sometimes;
   sometimes.placed().place(kThree);
   CHECK_THAT(error_of([&] { sometimes.layer(at::arange(6)); }), ContainsSubstring("must be alike for each part"));
 }
 
-TEST_CASE("placed by hand: nothing is moved, and a tensor elsewhere is an error that names module, parameter and both devices") {
+TEST_CASE(
+    "placed by hand: nothing is moved, and a tensor elsewhere is an error that names module, parameter and both "
+    "devices") {
   Model<Weighted> model(kCpu);
   model.placed().check_inputs(true);
   const Tensor x = at::full({2}, 3.0);
   CHECK((model.layer(1, std::vector<Tensor>{x}).equal(x)));
-  CHECK_THAT(error_of([&] { model.layer(1, std::vector<Tensor>{x, at::empty({1}, kMeta)}); }),
-             ContainsSubstring("[nn.Placed] inputs of 'layer'") && ContainsSubstring("argument 1 is on meta, parameter 'layer.inner.weight' on cpu") &&
+  CHECK_THAT(error_of([&] {
+               model.layer(1, std::vector<Tensor>{x, at::empty({1}, kMeta)});
+             }),
+             ContainsSubstring("[nn.Placed] inputs of 'layer'") &&
+                 ContainsSubstring("argument 1 is on meta, parameter 'layer.inner.weight' on cpu") &&
                  ContainsSubstring("placement: {layer: …}"));
   Model<Weighted> elsewhere(kMeta);
   elsewhere.placed().check_inputs(true);
   CHECK(elsewhere.layer(1, std::vector<Tensor>{x.to(kMeta), Tensor()}).is_meta());
-  CHECK_THAT(error_of([&] { elsewhere.layer(1, std::vector<Tensor>{x}); }), ContainsSubstring("argument 1 is on cpu, parameter 'layer.inner.weight' on meta"));
+  CHECK_THAT(error_of([&] { elsewhere.layer(1, std::vector<Tensor>{x}); }),
+             ContainsSubstring("argument 1 is on cpu, parameter 'layer.inner.weight' on meta"));
   // Nothing is moved then, whatever devices a strategy has given.
   elsewhere.placed().place({kMeta});
   CHECK_THROWS_AS(elsewhere.layer(1, std::vector<Tensor>{x}), Error);

@@ -143,7 +143,8 @@ TEST_CASE("ReplicaTensors: running statistics that a replica counted of its own 
   group.tensors.copy_values();
   const at::NoGradGuard no_grad;
   const Tensor x = at::randn({8, 4});
-  for (Net* net : {group.source.get(), group.copies[0].get(), group.copies[1].get()}) net->forward(net == group.source.get() ? x : x * 3 + 1);
+  for (Net* net : {group.source.get(), group.copies[0].get(), group.copies[1].get()})
+    net->forward(net == group.source.get() ? x : x * 3 + 1);
   const Tensor mean = group.source->norm->running_mean.clone();
   CHECK_FALSE(mean.equal(group.copies[0]->norm->running_mean));
   group.tensors.copy_values();
@@ -163,14 +164,16 @@ TEST_CASE("ReplicaTensors: running statistics that a replica counted of its own 
 TEST_CASE("ReplicaTensors adds the gradients of the replicas to the source's, and they have none behind it") {
   Group<Net> group;
   group.tensors.copy_values();
-  for (Net* net : {group.source.get(), group.copies[0].get(), group.copies[1].get()}) net->norm->eval(), net->dropout->eval();
+  for (Net* net : {group.source.get(), group.copies[0].get(), group.copies[1].get()})
+    net->norm->eval(), net->dropout->eval();
   const std::vector<Tensor> x = {at::randn({5, 4}), at::randn({3, 4}), at::randn({1, 4})};
   group.source->forward(x[0]).sum().backward();
   group.copies[0]->forward(x[1]).sum().backward();
   group.copies[1]->forward(x[2]).sum().backward();
   std::vector<Tensor> sums;
   for (const auto& item : group.source->named_parameters())
-    sums.push_back(item.value().grad() + group.copies[0]->named_parameters()[item.key()].grad() + group.copies[1]->named_parameters()[item.key()].grad());
+    sums.push_back(item.value().grad() + group.copies[0]->named_parameters()[item.key()].grad() +
+                   group.copies[1]->named_parameters()[item.key()].grad());
   CHECK(group.tensors.reduce_gradients() == 0);
   const auto parameters = group.source->parameters();
   REQUIRE(parameters.size() == sums.size());
@@ -198,7 +201,9 @@ TEST_CASE("ReplicaTensors adds sparse gradients") {
   for (const auto& copy : group.copies) copy->forward(at::full({2}, 3, at::kLong)).sum().backward();
   group.tensors.reduce_gradients();
   const Tensor gradient = group.source->weight.grad().to_dense();
-  CHECK((gradient.sum(1).equal(at::full({5}, 0.0).index_fill_(0, at::full({1}, 1, at::kLong), 2.0).index_fill_(0, at::full({1}, 3, at::kLong), 8.0))));
+  CHECK((gradient.sum(1).equal(at::full({5}, 0.0)
+                                   .index_fill_(0, at::full({1}, 1, at::kLong), 2.0)
+                                   .index_fill_(0, at::full({1}, 3, at::kLong), 8.0))));
 }
 
 TEST_CASE("ReplicaTensors: what is frozen in the source is frozen in the replicas, and thawed with it") {
@@ -218,7 +223,10 @@ TEST_CASE("ReplicaTensors: what is frozen in the source is frozen in the replica
 
 TEST_CASE("ReplicaTensors: replicas are in training or evaluation mode as the source is, layer by layer") {
   Group<Net> group;
-  const auto modes = [](const Net& net) { return std::vector<bool>{net.is_training(), net.first->is_training(), net.norm->is_training(), net.dropout->is_training()}; };
+  const auto modes = [](const Net& net) {
+    return std::vector<bool>{net.is_training(), net.first->is_training(), net.norm->is_training(),
+                             net.dropout->is_training()};
+  };
   group.source->eval();
   group.tensors.copy_values();
   for (const auto& copy : group.copies) CHECK((modes(*copy) == std::vector<bool>(4, false)));
@@ -313,14 +321,19 @@ TEST_CASE("on GPUs, ReplicaTensors copies as many pieces as there are dtypes, ho
 }
 
 TEST_CASE("ReplicaTensors names what a replica has otherwise") {
-  const auto of = [](auto source, auto replica) { return message_of<ConfigError>([&] { nn::ReplicaTensors(*source, {replica}); }); };
+  const auto of = [](auto source, auto replica) {
+    return message_of<ConfigError>([&] { nn::ReplicaTensors(*source, {replica}); });
+  };
   CHECK_THAT(of(std::make_shared<Net>(4), std::make_shared<Net>(6)),
-             ContainsSubstring("[nn.ReplicaTensors]") && ContainsSubstring("parameters; 1 differ") && ContainsSubstring("'first.weight' [3, 4] Float and 'first.weight' [3, 6] Float") &&
+             ContainsSubstring("[nn.ReplicaTensors]") && ContainsSubstring("parameters; 1 differ") &&
+                 ContainsSubstring("'first.weight' [3, 4] Float and 'first.weight' [3, 6] Float") &&
                  ContainsSubstring("from the options alone"));
   auto wide = std::make_shared<Net>();
   convert_floating(*wide, at::kDouble);
-  CHECK_THAT(of(std::make_shared<Net>(), wide), ContainsSubstring("6 differ") && ContainsSubstring("Double") && ContainsSubstring("…"));
-  CHECK_THAT(of(std::make_shared<Tied>(true), std::make_shared<Tied>(false)), ContainsSubstring("none and 'head.weight' [5, 3] Float"));
+  CHECK_THAT(of(std::make_shared<Net>(), wide),
+             ContainsSubstring("6 differ") && ContainsSubstring("Double") && ContainsSubstring("…"));
+  CHECK_THAT(of(std::make_shared<Tied>(true), std::make_shared<Tied>(false)),
+             ContainsSubstring("none and 'head.weight' [5, 3] Float"));
   auto more = std::make_shared<Net>();
   more->register_buffer("extra", at::zeros({1}));
   CHECK_THAT(of(std::make_shared<Net>(), more), ContainsSubstring("buffers") && ContainsSubstring("'extra' [1] Float"));

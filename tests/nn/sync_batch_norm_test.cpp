@@ -410,7 +410,7 @@ TEST_CASE("a synchronised norm communicates once in forward and once in backward
   bn->forward(x).sum().backward();
   CHECK(ranks.gathers == 1);
   CHECK(ranks.uneven_gathers == 0);  // which would exchange shapes on the host first
-  CHECK(ranks.reduces == 0);  // no one wants the gradient of x
+  CHECK(ranks.reduces == 0);         // no one wants the gradient of x
   CHECK(bn->bias.grad().defined());
   bn->forward(x.clone().requires_grad_()).sum().backward();
   CHECK(ranks.gathers == 2);

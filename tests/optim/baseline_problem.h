@@ -61,7 +61,8 @@ class BaselineProblem {
   static Tensor table(int64_t rows, int64_t columns, int64_t seed) {
     Tensor out = at::empty({rows, columns}, at::kDouble);
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) out.mutable_data_ptr<double>()[i * columns + j] = std::sin(static_cast<double>(seed + 3 * i + 7 * j));
+      for (int64_t j = 0; j < columns; ++j)
+        out.mutable_data_ptr<double>()[i * columns + j] = std::sin(static_cast<double>(seed + 3 * i + 7 * j));
     return out;
   }
   Tensor x_, y_;

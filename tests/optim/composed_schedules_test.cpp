@@ -65,7 +65,8 @@ TEST_CASE("auto in a part is the length of its part of the run") {
   CHECK(rate_after(sequence, 750) == Approx(0.5));
 
   // Parts of parts.
-  auto inner = std::make_shared<SequentialLR>(std::vector<std::shared_ptr<LrScheduler>>{line_to_zero(), line_to_zero()}, std::vector<Length>{Length(300)});
+  auto inner = std::make_shared<SequentialLR>(std::vector<std::shared_ptr<LrScheduler>>{line_to_zero(), line_to_zero()},
+                                              std::vector<Length>{Length(300)});
   WarmupLR outer({.length = 200}, inner);
   start(outer, c);
   CHECK(rate_after(outer, 200 + 150) == Approx(0.5));
@@ -82,7 +83,8 @@ TEST_CASE("without the length of the run a part with auto says so") {
 
 TEST_CASE("compositions that cannot be are refused") {
   Sgd optimizer(Sgd::Options{.lr = 1});
-  CHECK_THROWS_WITH(SequentialLR({line_to_zero(), line_to_zero()}, {}), ContainsSubstring("2 schedules need 1 milestones; got 0"));
+  CHECK_THROWS_WITH(SequentialLR({line_to_zero(), line_to_zero()}, {}),
+                    ContainsSubstring("2 schedules need 1 milestones; got 0"));
   CHECK_THROWS_WITH(SequentialLR({}, {}), ContainsSubstring("at least one"));
   CHECK_THROWS_WITH(ChainedScheduler({nullptr}), ContainsSubstring("none may be null"));
   SequentialLR falling({line_to_zero(), line_to_zero(), line_to_zero()}, {Length(100), Length(100)});
@@ -91,12 +93,16 @@ TEST_CASE("compositions that cannot be are refused") {
   WarmupStableDecayLR::Options options;
   options.warmup = 950;
   WarmupStableDecayLR long_warmup(options);
-  CHECK_THROWS_WITH(start(long_warmup, optimizer), ContainsSubstring("warmup (950 steps) and decay (100) are longer than the 1000 steps"));
+  CHECK_THROWS_WITH(start(long_warmup, optimizer),
+                    ContainsSubstring("warmup (950 steps) and decay (100) are longer than the 1000 steps"));
 }
 
 TEST_CASE("a part that wants a metric gets it while it is at work, and its state is kept") {
   Sgd a(Sgd::Options{.lr = 1}), b(Sgd::Options{.lr = 1});
-  const auto make = [] { return WarmupLR({.length = 3, .start_factor = 0.1}, std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 1})); };
+  const auto make = [] {
+    return WarmupLR({.length = 3, .start_factor = 0.1},
+                    std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 1}));
+  };
   WarmupLR schedule = make(), other = make();
   CHECK(schedule.wants_metric());
   start(schedule, a);

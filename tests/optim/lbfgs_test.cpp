@@ -87,7 +87,8 @@ TEST_CASE("LBFGS refuses state that does not fit, and changes nothing") {
 
   Lbfgs fresh(Lbfgs::Options{.lr = 0.01, .history_size = 8});
   fresh.attach({{.name = "", .params = {other.y, other.x}, .names = {"y", "x"}}});
-  CHECK_THROWS_WITH(fresh.load_state(good), ContainsSubstring("parameter 0 is 'x' in the checkpoint and 'y' in the run"));
+  CHECK_THROWS_WITH(fresh.load_state(good),
+                    ContainsSubstring("parameter 0 is 'x' in the checkpoint and 'y' in the run"));
   StateTree wrong = good;
   wrong["state"]["x"]["d"] = at::zeros({5});
   Lbfgs again(Lbfgs::Options{.lr = 0.01, .history_size = 8});
@@ -98,10 +99,12 @@ TEST_CASE("LBFGS refuses state that does not fit, and changes nothing") {
 TEST_CASE("LBFGS takes one group of one dtype, the rate of a schedule, and no step without a closure") {
   Valley valley;
   Lbfgs optimizer(Lbfgs::Options{});
-  CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x}, .names = {"x"}}, {.name = "", .params = {valley.y}, .names = {"y"}}}),
+  CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x}, .names = {"x"}},
+                                      {.name = "", .params = {valley.y}, .names = {"y"}}}),
                     ContainsSubstring("one group; got 2"));
   const Tensor single = at::ones({1}).requires_grad_();
-  CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x, single}, .names = {"x", "s"}}}), ContainsSubstring("'s' is Float"));
+  CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x, single}, .names = {"x", "s"}}}),
+                    ContainsSubstring("'s' is Float"));
   optimizer.attach(valley.groups());
   CHECK_THROWS_AS(optimizer.step(), Error);
   optimizer.groups()[0].lr = 0;

@@ -14,7 +14,9 @@ using namespace fulgur::test;
 
 namespace {
 
-std::string text_of(const nlohmann::json& entry) { return entry.at("class").get<std::string>() + " " + entry.at("options").dump(); }
+std::string text_of(const nlohmann::json& entry) {
+  return entry.at("class").get<std::string>() + " " + entry.at("options").dump();
+}
 
 }  // namespace
 
@@ -40,7 +42,8 @@ TEST_CASE("optimizers equal Python's over 1,000 steps") {
       const auto weights = problem.weights();
       REQUIRE(weights.size() == expected.size());
       double worst = 0;
-      for (size_t i = 0; i < weights.size(); ++i) worst = std::max(worst, std::abs(weights[i] - expected[i].get<double>()) / std::max(1.0, std::abs(weights[i])));
+      for (size_t i = 0; i < weights.size(); ++i)
+        worst = std::max(worst, std::abs(weights[i] - expected[i].get<double>()) / std::max(1.0, std::abs(weights[i])));
       INFO("after " << at << " steps");
       CHECK(worst < tolerance);
     }
@@ -84,7 +87,8 @@ TEST_CASE("a found infinity leaves parameters, state and counts of every optimiz
     b->attach(skipped.groups());
     const Tensor none = at::zeros({}), found = at::ones({});
     const auto broken_step = [&] {
-      for (const Tensor& p : {skipped.w, skipped.v, skipped.b}) p.mutable_grad() = at::full_like(p, std::numeric_limits<double>::infinity());
+      for (const Tensor& p : {skipped.w, skipped.v, skipped.b})
+        p.mutable_grad() = at::full_like(p, std::numeric_limits<double>::infinity());
       b->step(found);
     };
     // Also before the first real step, where a gradient scaler finds its scale.

@@ -44,23 +44,31 @@ void check_twins(Torch make_torch, Mine make_mine) {
 }  // namespace
 
 TEST_CASE("SGD, Adam and AdamW follow LibTorch's") {
-  check_twins([](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true).weight_decay(0.01)); },
-              [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true}); });
+  check_twins(
+      [](auto p) {
+        return torch::optim::SGD(p, torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true).weight_decay(0.01));
+      },
+      [] {
+        return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+      });
   check_twins([](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.01)); },
               [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); });
-  check_twins([](auto p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.02)); }, [] {
-    Adam::Options o;
-    o.lr = 0.01;
-    o.weight_decay = 0.02;
-    return std::make_shared<Adam>(o);
-  });
-  check_twins([](auto p) { return torch::optim::AdamW(p, torch::optim::AdamWOptions(0.01).weight_decay(0.1).amsgrad(true)); }, [] {
-    AdamW::Options o;
-    o.lr = 0.01;
-    o.weight_decay = 0.1;
-    o.amsgrad = true;
-    return std::make_shared<AdamW>(o);
-  });
+  check_twins([](auto p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.02)); },
+              [] {
+                Adam::Options o;
+                o.lr = 0.01;
+                o.weight_decay = 0.02;
+                return std::make_shared<Adam>(o);
+              });
+  check_twins(
+      [](auto p) { return torch::optim::AdamW(p, torch::optim::AdamWOptions(0.01).weight_decay(0.1).amsgrad(true)); },
+      [] {
+        AdamW::Options o;
+        o.lr = 0.01;
+        o.weight_decay = 0.1;
+        o.amsgrad = true;
+        return std::make_shared<AdamW>(o);
+      });
 }
 
 TEST_CASE("the state of an optimizer goes on exactly") {
@@ -122,7 +130,8 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
   state["state"].as_map().erase("b");
   Adam fresh(Adam::Options{});
   fresh.attach(other.groups());
-  CHECK_THROWS_WITH(fresh.load_state(state), ContainsSubstring("[2, 2]") && ContainsSubstring("missing: b") && ContainsSubstring("unexpected: extra"));
+  CHECK_THROWS_WITH(fresh.load_state(state), ContainsSubstring("[2, 2]") && ContainsSubstring("missing: b") &&
+                                                 ContainsSubstring("unexpected: extra"));
   CHECK(fresh.state().at("state").at("w").as_map().empty());
 }
 
@@ -143,20 +152,24 @@ TEST_CASE("F14 a parameter that stands in another group than in the checkpoint i
 
   const auto swapped = make(other, true);
   CHECK_THROWS_AS(swapped->load_state(state), CheckpointError);
-  CHECK_THROWS_WITH(swapped->load_state(state), ContainsSubstring("w is in group 0 'backbone' of the checkpoint and in group 1 of the run") &&
-                                                    ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'backbone' of the run"));
+  CHECK_THROWS_WITH(swapped->load_state(state),
+                    ContainsSubstring("w is in group 0 'backbone' of the checkpoint and in group 1 of the run") &&
+                        ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'backbone' of the run"));
   CHECK(swapped->groups()[0].lr == 0.5);
   CHECK(swapped->state().at("state").at("w").as_map().empty());
 
   // All to one side: as many groups, one of them empty.
   Adam gathered(Adam::Options{});
-  gathered.attach({ParamGroup{.name = "all", .params = {other.w, other.b}, .names = {"w", "b"}}, ParamGroup{.name = "rest", .params = {}, .names = {}}});
-  CHECK_THROWS_WITH(gathered.load_state(state), ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'all' of the run") &&
-                                                    !ContainsSubstring("w is in"));
+  gathered.attach({ParamGroup{.name = "all", .params = {other.w, other.b}, .names = {"w", "b"}},
+                   ParamGroup{.name = "rest", .params = {}, .names = {}}});
+  CHECK_THROWS_WITH(gathered.load_state(state),
+                    ContainsSubstring("b is in group 1 of the checkpoint and in group 0 'all' of the run") &&
+                        !ContainsSubstring("w is in"));
 
   // A group's name is only a label.
   Adam renamed(Adam::Options{});
-  renamed.attach({ParamGroup{.name = "body", .params = {other.w}, .names = {"w"}}, ParamGroup{.name = "head", .params = {other.b}, .names = {"b"}}});
+  renamed.attach({ParamGroup{.name = "body", .params = {other.w}, .names = {"w"}},
+                  ParamGroup{.name = "head", .params = {other.b}, .names = {"b"}}});
   renamed.load_state(state);
   CHECK(renamed.groups()[0].lr == 0.125);
   CHECK(renamed.groups()[1].lr == 0.25);
@@ -165,7 +178,8 @@ TEST_CASE("F14 a parameter that stands in another group than in the checkpoint i
 TEST_CASE("F14 rates that cannot be read change nothing") {
   Regression problem;
   Adam adam(Adam::Options{});
-  adam.attach({ParamGroup{.name = "a", .params = {problem.w}, .names = {"w"}, .lr = 0.5}, ParamGroup{.name = "b", .params = {problem.b}, .names = {"b"}, .lr = 0.5}});
+  adam.attach({ParamGroup{.name = "a", .params = {problem.w}, .names = {"w"}, .lr = 0.5},
+               ParamGroup{.name = "b", .params = {problem.b}, .names = {"b"}, .lr = 0.5}});
   StateTree state = adam.state();
   state["groups"].as_list()[0]["lr"] = 0.25;
   state["groups"].as_list()[1]["lr"] = "fast";
@@ -192,8 +206,9 @@ TEST_CASE("parameters without a gradient are left alone, and one that gets a gra
 TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad sets gradients to none") {
   Regression problem;
   Sgd optimizer(Sgd::Options{});
-  CHECK_THROWS_WITH(optimizer.attach({ParamGroup{.name = "", .params = {problem.w, problem.w}, .names = {"w", "tied"}}}),
-                    ContainsSubstring("'tied' and 'w'"));
+  CHECK_THROWS_WITH(
+      optimizer.attach({ParamGroup{.name = "", .params = {problem.w, problem.w}, .names = {"w", "tied"}}}),
+      ContainsSubstring("'tied' and 'w'"));
   CHECK_THROWS_WITH(optimizer.attach({}), ContainsSubstring("no parameter"));
   optimizer.attach(problem.groups());
   problem.set_gradients(0);

@@ -18,8 +18,13 @@ namespace {
 
 std::vector<ParamGroup> network() {
   ParamGroup group;
-  for (const auto& [name, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
-           {"embed.weight", {10, 4}}, {"fc.weight", {4, 4}}, {"fc.bias", {4}}, {"norm.weight", {4}}, {"norm.bias", {4}}, {"head.weight", {3, 4}}, {"head.bias", {3}}}) {
+  for (const auto& [name, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{{"embed.weight", {10, 4}},
+                                                                                             {"fc.weight", {4, 4}},
+                                                                                             {"fc.bias", {4}},
+                                                                                             {"norm.weight", {4}},
+                                                                                             {"norm.bias", {4}},
+                                                                                             {"head.weight", {3, 4}},
+                                                                                             {"head.bias", {3}}}) {
     group.params.push_back(at::ones(shape).requires_grad_());
     group.names.push_back(name);
   }
@@ -34,7 +39,8 @@ TEST_CASE("the first pattern that matches takes a parameter; the rest stays firs
   AdamW::Options options;
   options.lr = 0.01;
   options.weight_decay = 0.1;
-  options.parameters.groups = {{.pattern = "head.*", .lr = 0.5, .name = "head"}, {.pattern = "*.bias", .weight_decay = 0.0}};
+  options.parameters.groups = {{.pattern = "head.*", .lr = 0.5, .name = "head"},
+                               {.pattern = "*.bias", .weight_decay = 0.0}};
   AdamW optimizer(options);
   optimizer.attach(network());
   const auto& groups = optimizer.groups();
@@ -106,7 +112,8 @@ TEST_CASE("Muon steps matrices, AdamW what is none or is named") {
   CHECK(groups[2].weight_decay == 0.0);
   options.adamw_parameters = {"hed.*"};
   Muon wrong(options);
-  CHECK_THROWS_WITH(wrong.attach(network()), ContainsSubstring("Muon.adamw_parameters") && ContainsSubstring("head.weight"));
+  CHECK_THROWS_WITH(wrong.attach(network()),
+                    ContainsSubstring("Muon.adamw_parameters") && ContainsSubstring("head.weight"));
 }
 
 }  // namespace parameter_rules_test

@@ -15,7 +15,9 @@ using namespace fulgur::test;
 namespace {
 
 // The metric of make_baselines.py.
-double metric(int64_t step) { return static_cast<double>(step * 7919 % 101) / 101 + 50.0 / static_cast<double>(step + 1); }
+double metric(int64_t step) {
+  return static_cast<double>(step * 7919 % 101) / 101 + 50.0 / static_cast<double>(step + 1);
+}
 
 Sgd optimizer_with(double lr, double momentum) {
   Sgd optimizer(Sgd::Options{.lr = lr, .momentum = momentum});
@@ -43,12 +45,15 @@ TEST_CASE("schedules equal Python's over 400 steps") {
     for (const int64_t at : baseline.at("steps")) {
       while (step < at) {
         ++step;
-        if (schedule->wants_metric()) schedule->step(metric(step));
-        else schedule->step();
+        if (schedule->wants_metric())
+          schedule->step(metric(step));
+        else
+          schedule->step();
       }
       INFO("after " << at << " steps");
       CHECK(std::abs(optimizer.groups()[0].lr - entry.at("lr").at(row).get<double>()) < 1e-12 * lr);
-      const double expected_momentum = entry.contains("momentum") ? entry.at("momentum").at(row).get<double>() : momentum;
+      const double expected_momentum =
+          entry.contains("momentum") ? entry.at("momentum").at(row).get<double>() : momentum;
       CHECK(std::abs(*optimizer.momentum() - expected_momentum) < 1e-12);
       ++row;
     }
@@ -66,7 +71,8 @@ TEST_CASE("every schedule goes on from its state exactly") {
     INFO(entry.at("class") << " " << entry.at("options").dump());
     for (const int64_t stop : {1, 57, 137, 251}) {
       Sgd a = optimizer_with(0.3, 0.9), b = optimizer_with(0.3, 0.9), c = optimizer_with(0.3, 0.9);
-      const auto whole = make_from<LrScheduler>(entry), first = make_from<LrScheduler>(entry), second = make_from<LrScheduler>(entry);
+      const auto whole = make_from<LrScheduler>(entry), first = make_from<LrScheduler>(entry),
+                 second = make_from<LrScheduler>(entry);
       whole->attach(a);
       first->attach(b);
       second->attach(c);

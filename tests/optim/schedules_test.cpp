@@ -77,7 +77,8 @@ TEST_CASE("auto takes the length of the run and says so where it is unknown") {
   CosineAnnealingLR schedule(CosineAnnealingLR::Options{});
   CHECK_THROWS_WITH(rates(schedule, 1), ContainsSubstring("t_max] auto needs the length"));
   CosineAnnealingLR known(CosineAnnealingLR::Options{});
-  known.set_run_length({.epochs = 2, .steps = {}, .steps_per_epoch = {}, .samples_per_step = {}}, ScheduleInterval::epoch, 1);
+  known.set_run_length({.epochs = 2, .steps = {}, .steps_per_epoch = {}, .samples_per_step = {}},
+                       ScheduleInterval::epoch, 1);
   CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
 }
 

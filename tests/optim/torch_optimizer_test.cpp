@@ -32,7 +32,8 @@ void check_class(const TorchOptions& options) {
   Regression plain, whole, first, second;
   // Adagrad must know the second group too.
   const auto groups = [](Regression& p) {
-    return std::vector<ParamGroup>{{.name = "w", .params = {p.w}, .names = {"w"}, .lr = 0.02}, {.name = "b", .params = {p.b}, .names = {"b"}, .weight_decay = 0.3}};
+    return std::vector<ParamGroup>{{.name = "w", .params = {p.w}, .names = {"w"}, .lr = 0.02},
+                                   {.name = "b", .params = {p.b}, .names = {"b"}, .weight_decay = 0.3}};
   };
   T twin(std::vector<Tensor>{plain.w}, options);
   twin.param_groups()[0].options().set_lr(0.02);
@@ -99,7 +100,8 @@ TEST_CASE("state of a torch::optim class that does not fit is refused") {
   CHECK_THROWS_WITH(amsgrad->load_state(plain->state()), ContainsSubstring("max_exp_avg_sq"));
   auto sgd = torch_optimizer<torch::optim::SGD>(torch::optim::SGDOptions(0.01));
   sgd->attach(other.groups());
-  CHECK_THROWS_WITH(sgd->load_state(plain->state()), ContainsSubstring("torch::optim::Adam") && ContainsSubstring("torch::optim::SGD"));
+  CHECK_THROWS_WITH(sgd->load_state(plain->state()),
+                    ContainsSubstring("torch::optim::Adam") && ContainsSubstring("torch::optim::SGD"));
   CHECK(amsgrad->state().at("state").at("w").as_map().empty());
 }
 

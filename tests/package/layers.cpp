@@ -13,10 +13,12 @@ struct Net : torch::nn::Module {
 int main() {
   Net net;
   fulgur::SingleProcessCollectives alone;
-  const bool switched = fulgur::nn::sync_norms_over(net, &alone) == 3 && fulgur::nn::unsyncable_batch_norms(net).empty();
+  const bool switched =
+      fulgur::nn::sync_norms_over(net, &alone) == 3 && fulgur::nn::unsyncable_batch_norms(net).empty();
   // The library's type information is that of this program.
   const auto copy = std::dynamic_pointer_cast<fulgur::nn::BatchNorm1dImpl>(net.first->clone());
-  const bool good = switched && copy && copy->forward(at::randn({8, 4})).size(0) == 8 && dynamic_cast<fulgur::nn::SyncableNorm*>(copy.get());
+  const bool good = switched && copy && copy->forward(at::randn({8, 4})).size(0) == 8 &&
+                    dynamic_cast<fulgur::nn::SyncableNorm*>(copy.get());
   std::puts(good ? "good" : "bad");
   return good ? 0 : 1;
 }

@@ -11,8 +11,8 @@ namespace ddp_baseline_test {
 using namespace fulgur;
 using test::DdpProblem;
 
-// Gradients averaged by hand between threads: what PyTorch's DDP does, without its Reducer. In float64 only the order of a
-// sum differs: 1e-10 over 100 steps.
+// Gradients averaged by hand between threads: what PyTorch's DDP does, without its Reducer. In float64 only the order
+// of a sum differs: 1e-10 over 100 steps.
 TEST_CASE("averaged gradients equal PyTorch's DDP over 100 steps") {
   const nlohmann::json baseline = test::read_ddp_baseline();
   CHECK(baseline.at("cases").size() == 18);
@@ -36,7 +36,8 @@ TEST_CASE("averaged gradients equal PyTorch's DDP over 100 steps") {
           const Batch batch = DdpProblem::share((step - 1) * accumulate + k, collectives.rank(), ranks);
           (net.training_step(batch, 0).loss / accumulate).backward();
         }
-        for (const Tensor& gradient : optimizer.gradients()) gradient.copy_(collectives.all_reduce(gradient, ReduceOp::mean));
+        for (const Tensor& gradient : optimizer.gradients())
+          gradient.copy_(collectives.all_reduce(gradient, ReduceOp::mean));
         optimizer.step();
         optimizer.zero_grad();
         if (collectives.rank() == 0 && (step == 1 || step == 10 || step == 100)) found[step] = net.values();

@@ -58,7 +58,8 @@ class DdpProblem : public LightningModule {
   /// As the baseline lists them.
   std::vector<double> values() const {
     std::vector<Tensor> tensors = {first_->weight, first_->bias, second_->weight, second_->bias};
-    if (!norm_.is_empty()) tensors.insert(tensors.end(), {norm_->weight, norm_->bias, norm_->running_mean, norm_->running_var});
+    if (!norm_.is_empty())
+      tensors.insert(tensors.end(), {norm_->weight, norm_->bias, norm_->running_mean, norm_->running_var});
     std::vector<double> all;
     for (const Tensor& tensor : tensors) {
       const Tensor flat = tensor.detach().contiguous().view(-1);
@@ -74,7 +75,8 @@ class DdpProblem : public LightningModule {
   static Batch share(int64_t number, int64_t rank, int64_t ranks) {
     const Batch all = samples();
     const Tensor rows = at::empty({kBatch}, at::kLong);
-    for (int64_t i = 0; i < kBatch; ++i) rows.mutable_data_ptr<int64_t>()[i] = ((number * kBatch + i) * ranks + rank) % kSamples;
+    for (int64_t i = 0; i < kBatch; ++i)
+      rows.mutable_data_ptr<int64_t>()[i] = ((number * kBatch + i) * ranks + rank) % kSamples;
     return {all[0].index_select(0, rows), all[1].index_select(0, rows)};
   }
 

@@ -45,8 +45,10 @@ TEST_CASE("the loss scale lives as Python's GradScaler's: growth, back-off, skip
   REQUIRE(baseline["cases"].size() == 3);
   for (const auto& expected : baseline["cases"]) {
     const auto overflows = expected["overflows"].get<std::set<int64_t>>();
-    const GradScaler::Options options{.init_scale = expected["init_scale"], .growth_factor = expected["growth_factor"],
-                                      .backoff_factor = expected["backoff_factor"], .growth_interval = expected["growth_interval"]};
+    const GradScaler::Options options{.init_scale = expected["init_scale"],
+                                      .growth_factor = expected["growth_factor"],
+                                      .backoff_factor = expected["backoff_factor"],
+                                      .growth_interval = expected["growth_interval"]};
     GradScaler scaler(options);
     Learned learned;
     int64_t i = 0;
@@ -58,7 +60,8 @@ TEST_CASE("the loss scale lives as Python's GradScaler's: growth, back-off, skip
       const StateTree state = scaler.state();
       CHECK(state.at("scale").as_double() == step["scale"].get<double>());
       CHECK(state.at("_growth_tracker").as_int() == step["growth_tracker"].get<int64_t>());
-      for (size_t k = 0; k < 2; ++k) CHECK(learned.weight.detach()[static_cast<int64_t>(k)].item<float>() == step["weight"][k].get<float>());
+      for (size_t k = 0; k < 2; ++k)
+        CHECK(learned.weight.detach()[static_cast<int64_t>(k)].item<float>() == step["weight"][k].get<float>());
       // A run that goes on from here has the same life.
       GradScaler other(options);
       other.load_state(state);
@@ -107,8 +110,10 @@ TEST_CASE("a half loss is scaled in float32, where the scale has room") {
 TEST_CASE("half gradients and a scale that is none are refused") {
   GradScaler scaler({});
   Sgd sgd(Sgd::Options{.lr = 0.1});
-  CHECK_THROWS_WITH(scaler.unscale(sgd, {at::ones({2}, at::kHalf)}), ContainsSubstring("needs float32 gradients") && ContainsSubstring("master_weights: true"));
-  CHECK_THROWS_WITH(scaler.load_state(StateTree::map({{"scale", 0.0}, {"_growth_tracker", int64_t{0}}})), ContainsSubstring("positive"));
+  CHECK_THROWS_WITH(scaler.unscale(sgd, {at::ones({2}, at::kHalf)}),
+                    ContainsSubstring("needs float32 gradients") && ContainsSubstring("master_weights: true"));
+  CHECK_THROWS_WITH(scaler.load_state(StateTree::map({{"scale", 0.0}, {"_growth_tracker", int64_t{0}}})),
+                    ContainsSubstring("positive"));
 }
 
 }  // namespace grad_scaler_test

@@ -15,8 +15,12 @@ struct OnFakeDevice : Strategy {
   Collectives& collectives() override { return real.collectives(); }
   Precision& precision() override { return real.precision(); }
   void attach(LightningModule& module) override { real.attach(module); }
-  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override { real.backward(module, loss, sync, options); }
-  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override { real.optimizer_step(optimizer, closure, found_inf); }
+  void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override {
+    real.backward(module, loss, sync, options);
+  }
+  void optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) override {
+    real.optimizer_step(optimizer, closure, found_inf);
+  }
   SingleDeviceStrategy real;
 };
 

@@ -21,8 +21,8 @@ inline std::string guide(const std::string& name) {
   return read_text(std::filesystem::path(__FILE__).parent_path() / "../../docs" / name);
 }
 
-/// Checks that each component of `kind` that is registered in `folder` has its section, and that the section's table has a
-/// row for each option, with its default, and for no other. Options in `told_elsewhere` have no row.
+/// Checks that each component of `kind` that is registered in `folder` has its section, and that the section's table
+/// has a row for each option, with its default, and for no other. Options in `told_elsewhere` have no row.
 inline void check_options_in_guide(const std::string& text, const std::string& kind, const std::string& folder,
                                    const std::set<std::string>& told_elsewhere = {}) {
   REQUIRE_FALSE(text.empty());

@@ -10,8 +10,8 @@
 
 namespace fulgur::test {
 
-/// Bytes of tensors on the CPU that this thread allocated and that still live, while an object lives; exact, unlike what
-/// the system says of a process.
+/// Bytes of tensors on the CPU that this thread allocated and that still live, while an object lives; exact, unlike
+/// what the system says of a process.
 class LiveMemory {
  public:
   int64_t bytes() const { return count_->bytes; }

@@ -11,7 +11,9 @@ class TextsOfOne : public Collectives {
     return std::vector<std::string>(static_cast<size_t>(world_size()), std::string(text));
   }
   std::string broadcast_text(std::string_view text, int64_t) override { return std::string(text); }
-  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override { return SingleProcessCollectives().start_max(std::move(values)); }
+  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override {
+    return SingleProcessCollectives().start_max(std::move(values));
+  }
 };
 
 }  // namespace fulgur::test

@@ -120,9 +120,12 @@ class ThreadCollectives final : public Collectives {
     for (const Tensor& bytes : world_.exchange(rank_, to_bytes(text))) texts.push_back(to_text(bytes));
     return texts;
   }
-  std::string broadcast_text(std::string_view text, int64_t source_rank) override { return gather_text(text)[static_cast<size_t>(source_rank)]; }
+  std::string broadcast_text(std::string_view text, int64_t source_rank) override {
+    return gather_text(text)[static_cast<size_t>(source_rank)];
+  }
   std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override {
-    const Tensor all = all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong), ReduceOp::max);
+    const Tensor all =
+        all_reduce(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kLong), ReduceOp::max);
     const int64_t* data = all.const_data_ptr<int64_t>();
     return SingleProcessCollectives().start_max({data, data + all.numel()});
   }
@@ -152,7 +155,9 @@ class ThreadCollectives final : public Collectives {
     std::copy(text.begin(), text.end(), static_cast<char*>(bytes.mutable_data_ptr()));
     return bytes;
   }
-  static std::string to_text(const Tensor& bytes) { return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())}; }
+  static std::string to_text(const Tensor& bytes) {
+    return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
+  }
 
   ThreadWorld& world_;
   const int64_t rank_;

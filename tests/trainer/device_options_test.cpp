@@ -49,20 +49,24 @@ FitReport look(TrainerOptions options, std::function<void()> function) {
 std::string told(const std::function<void()>& body) {
   std::string lines;
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &lines);
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &lines);
   body();
   log::set_sink({}, nullptr);
   return lines;
 }
 
-bool is_channels_last(const Tensor& tensor) { return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous(); }
+bool is_channels_last(const Tensor& tensor) {
+  return tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous();
+}
 
-/// A convolution and a linear layer on images of two channels, which arrive as bytes; Adam, whose state has the weights' strides.
+/// A convolution and a linear layer on images of two channels, which arrive as bytes; Adam, whose state has the
+/// weights' strides.
 struct Images : LightningModule {
   torch::nn::Conv2d conv{nullptr};
   torch::nn::Linear last{nullptr};
   Tensor scale;
-  bool converted = true;      // every batch in each of the loops
+  bool converted = true;  // every batch in each of the loops
   int64_t seen = 0;
   int64_t accumulated = 0;
   Images() {
@@ -100,7 +104,8 @@ std::shared_ptr<DataModule> images() {
   TensorDataModule::Sets sets;
   sets.train = Batch{{"x", at::randint(0, 256, {24, 2, 6, 6}, at::kByte)}, {"y", at::randn({24, 2})}};
   sets.val = sets.predict = sets.train;
-  return std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = true});
+  return std::make_shared<TensorDataModule>(std::move(sets),
+                                            TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = true});
 }
 
 struct Trained {
@@ -108,7 +113,8 @@ struct Trained {
   FitReport report;
 };
 
-Trained train(const TemporaryFolder& folder, bool channels_last, int64_t max_steps, const CheckpointChoice& from = {}, int64_t accumulate = 1) {
+Trained train(const TemporaryFolder& folder, bool channels_last, int64_t max_steps, const CheckpointChoice& from = {},
+              int64_t accumulate = 1) {
   at::manual_seed(7);
   Trained trained{.module = std::make_shared<Images>(), .report = {}};
   TrainerOptions options = quiet(folder);
@@ -135,13 +141,15 @@ std::string copy_of_last(const Trained& trained, const TemporaryFolder& folder) 
 double difference(const Trained& a, const Trained& b) {
   double most = 0;
   const auto other = weights(*b.module);
-  for (const auto& [name, value] : weights(*a.module)) most = std::max(most, (value - other.at(name)).abs().max().item<double>());
+  for (const auto& [name, value] : weights(*a.module))
+    most = std::max(most, (value - other.at(name)).abs().max().item<double>());
   return most;
 }
 
 }  // namespace
 
-TEST_CASE("memory_format: channels_last reaches parameters, buffers, the optimizer's state and the batches of every loop") {
+TEST_CASE(
+    "memory_format: channels_last reaches parameters, buffers, the optimizer's state and the batches of every loop") {
   TemporaryFolder folder;
   const Trained plain = train(folder, false, 6), last = train(folder, true, 6);
   CHECK_FALSE(plain.module->converted);
@@ -210,10 +218,14 @@ TEST_CASE("checkpoints know nothing of the memory format, and a resume is exact 
 TEST_CASE("float32_matmul_precision holds in the run and is as it was afterwards") {
   TemporaryFolder folder;
   const auto precision = [] { return at::globalContext().float32MatmulPrecision(); };
-  const auto of_cpu = [] { return at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL); };
+  const auto of_cpu = [] {
+    return at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+  };
   const auto before = of_cpu();
   REQUIRE(precision() == at::Float32MatmulPrecision::HIGHEST);
-  for (const auto& [word, meant] : {std::pair{"highest", at::Float32MatmulPrecision::HIGHEST}, {"high", at::Float32MatmulPrecision::HIGH}, {"medium", at::Float32MatmulPrecision::MEDIUM}}) {
+  for (const auto& [word, meant] : {std::pair{"highest", at::Float32MatmulPrecision::HIGHEST},
+                                    {"high", at::Float32MatmulPrecision::HIGH},
+                                    {"medium", at::Float32MatmulPrecision::MEDIUM}}) {
     TrainerOptions options = quiet(folder);
     options.float32_matmul_precision = word;
     std::optional<at::Float32MatmulPrecision> inside;
@@ -298,7 +310,8 @@ TEST_CASE("allocator.keep_freed_memory: tensors that come again cost no page fau
   ::unsetenv("MALLOC_MMAP_THRESHOLD_");
   CHECK(faults_per_step(false) > 2000);  // 4096 pages of 4 KiB, unless the kernel gives huge ones
   // Who starts the program decides.
-  for (const auto& [name, value] : {std::pair{"MALLOC_TRIM_THRESHOLD_", "131072"}, {"GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"}}) {
+  for (const auto& [name, value] :
+       {std::pair{"MALLOC_TRIM_THRESHOLD_", "131072"}, {"GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072"}}) {
     ::setenv(name, value, 1);
     CHECK(faults_per_step(true) > 2000);
     ::unsetenv(name);
@@ -306,9 +319,11 @@ TEST_CASE("allocator.keep_freed_memory: tensors that come again cost no page fau
   CHECK(faults_per_step(true) < 100);
 }
 
-TEST_CASE("allocator.cuda: LibTorch gets the settings, what it refuses is an error, without CUDA they are warned of once") {
+TEST_CASE(
+    "allocator.cuda: LibTorch gets the settings, what it refuses is an error, without CUDA they are warned of once") {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
-  fulgur::detail::set_allocator({.keep_freed_memory = false, .cuda = "max_split_size_mb:64,garbage_collection_threshold:0.8"}, "cuda");
+  fulgur::detail::set_allocator(
+      {.keep_freed_memory = false, .cuda = "max_split_size_mb:64,garbage_collection_threshold:0.8"}, "cuda");
   CHECK(AcceleratorAllocatorConfig::max_split_size() == size_t{64} << 20);
   CHECK(AcceleratorAllocatorConfig::garbage_collection_threshold() == 0.8);
   const auto refuses = [](const char* text) {
@@ -320,7 +335,8 @@ TEST_CASE("allocator.cuda: LibTorch gets the settings, what it refuses is an err
   // Which keys there are is known to CUDA's part of LibTorch, which needs no GPU for it.
   if (::dlopen("libc10_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) {
     refuses("no_such_setting:1");
-    CHECK_NOTHROW(fulgur::detail::set_allocator({.keep_freed_memory = false, .cuda = "release_lock_on_cudamalloc:True"}, "cuda"));
+    CHECK_NOTHROW(
+        fulgur::detail::set_allocator({.keep_freed_memory = false, .cuda = "release_lock_on_cudamalloc:True"}, "cuda"));
   }
   // What is no list of pairs at all is found without CUDA.
   TemporaryFolder folder;
@@ -328,7 +344,8 @@ TEST_CASE("allocator.cuda: LibTorch gets the settings, what it refuses is an err
   for (const char* malformed : {"max_split_size_mb", "max_split_size_mb:", "a:1,,b:2", ":1", "a:[1"}) {
     CAPTURE(malformed);
     options.allocator.cuda = malformed;
-    CHECK_THROWS_WITH(look(options, [] {}), ContainsSubstring("[trainer.allocator.cuda]") && ContainsSubstring(malformed));
+    CHECK_THROWS_WITH(look(options, [] {}),
+                      ContainsSubstring("[trainer.allocator.cuda]") && ContainsSubstring(malformed));
   }
   options.allocator.cuda = "expandable_segments:True, roundup_power2_divisions:[256:1,512:2]";
   const std::string lines = told([&] {
@@ -361,11 +378,15 @@ TEST_CASE("a fit tells the most memory that it held") {
 }
 
 TEST_CASE("the text of peak memory names the most of each kind of device, and its rank where there are several") {
-  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{812} << 20}}) == "peak memory: cpu 812 MiB resident");
-  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{1} << 30}, {.rank = 0, .device = "cuda:1", .bytes = int64_t{9523} << 20}}) ==
+  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{812} << 20}}) ==
+        "peak memory: cpu 812 MiB resident");
+  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{1} << 30},
+                          {.rank = 0, .device = "cuda:1", .bytes = int64_t{9523} << 20}}) ==
         "peak memory: cpu 1.00 GiB resident · cuda:1 9.30 GiB");
-  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = 5 << 20}, {.rank = 0, .device = "cuda:0", .bytes = 7 << 20},
-                          {.rank = 1, .device = "cpu", .bytes = 4 << 20}, {.rank = 1, .device = "cuda:1", .bytes = 8 << 20}}) ==
+  CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = 5 << 20},
+                          {.rank = 0, .device = "cuda:0", .bytes = 7 << 20},
+                          {.rank = 1, .device = "cpu", .bytes = 4 << 20},
+                          {.rank = 1, .device = "cuda:1", .bytes = 8 << 20}}) ==
         "peak memory: cpu 5 MiB resident (rank 0) · cuda:1 8 MiB (rank 1)");
 }
 
@@ -375,10 +396,12 @@ TEST_CASE("accelerator auto: a GPU that cannot be used is an error, or a warning
   CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false), ConfigError);
   CHECK_THROWS_AS(auto_without_cuda(DeviceUse::one_each, "the driver is broken", "Repair it", false), DistributedError);
   CHECK_THROWS_WITH(auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", false),
-                    "[trainer.accelerator] 'auto' would take a GPU; this machine has an NVIDIA driver, but the program cannot use its GPUs: "
+                    "[trainer.accelerator] 'auto' would take a GPU; this machine has an NVIDIA driver, but the program "
+                    "cannot use its GPUs: "
                     "the driver is broken. Set trainer.accelerator: cpu to train on the CPU. Repair it.");
   std::string note;
-  const std::string lines = told([&] { note = auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", true); });
+  const std::string lines =
+      told([&] { note = auto_without_cuda(DeviceUse::one, "the driver is broken", "Repair it", true); });
   CHECK(note == " (built for the CPU: GPUs are not used)");
   CHECK_THAT(lines, ContainsSubstring("[trainer.built_for_cpu]") && ContainsSubstring("the driver is broken"));
 }

@@ -20,8 +20,12 @@ struct Reads : LightningModule {
   torch::nn::Linear layer{nullptr};
   std::function<void()> after_three;
   int64_t steps = 0;
-  explicit Reads(std::function<void()> f) : after_three(std::move(f)) { layer = register_module("layer", torch::nn::Linear(4, 1)); }
-  StepOutput training_step(const Batch& batch, int64_t) override { return layer->forward(batch[0].to(at::kFloat)).square().mean(); }
+  explicit Reads(std::function<void()> f) : after_three(std::move(f)) {
+    layer = register_module("layer", torch::nn::Linear(4, 1));
+  }
+  StepOutput training_step(const Batch& batch, int64_t) override {
+    return layer->forward(batch[0].to(at::kFloat)).square().mean();
+  }
   OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 1e-5}); }
   void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
     if (++steps == 3) after_three();
@@ -45,8 +49,9 @@ TEST_CASE("F38, F39: a file that is deleted or changed during a fit ends it as a
       write_files(files.path(), 20);
       // Far enough behind the third batch that no worker has read it.
       auto module = std::make_shared<Reads>([&] { c.harm(files / file_name(15)); });
-      auto loader = std::make_shared<DataLoader>(std::make_shared<FileDataset>(files.path(), 20),
-                                                 DataLoaderOptions{.batch_size = 2, .name = "train", .num_workers = workers, .prefetch_factor = 1});
+      auto loader = std::make_shared<DataLoader>(
+          std::make_shared<FileDataset>(files.path(), 20),
+          DataLoaderOptions{.batch_size = 2, .name = "train", .num_workers = workers, .prefetch_factor = 1});
       std::string message;
       try {
         Trainer(quiet(folder)).fit(module, DataSource(loader));

@@ -16,8 +16,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-Calls record(TrainerOptions options, std::shared_ptr<DataModule> data, const CheckpointChoice& from = {}, bool schedule = false,
-             std::shared_ptr<Callback> other = nullptr, FitReport* report = nullptr) {
+Calls record(TrainerOptions options, std::shared_ptr<DataModule> data, const CheckpointChoice& from = {},
+             bool schedule = false, std::shared_ptr<Callback> other = nullptr, FitReport* report = nullptr) {
   Calls calls;
   Parts parts;
   parts.callbacks = {std::make_shared<Recorder>(calls)};
@@ -46,7 +46,8 @@ TEST_CASE("hooks of a fit, in order: sanity check, accumulation with a short win
   options.num_sanity_val_steps = 1;
   options.accumulate_grad_batches = 3;
   options.val_check_interval = 2;
-  const Calls calls = record(options, regression_data(16, 8, 4, false), {}, true);  // 4 training batches, 2 for validation
+  const Calls calls =
+      record(options, regression_data(16, 8, 4, false), {}, true);  // 4 training batches, 2 for validation
 
   Calls expected = beginning("fit");
   append(expected, both({"on_fit_start"}));
@@ -104,9 +105,10 @@ TEST_CASE("hooks of a fit without accumulation, over two epochs, and of a resume
 TEST_CASE("hooks of an early stop in mid-epoch: a validation, no end of the epoch, but of training and fit") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
-  auto stop = std::make_shared<LambdaCallback>(LambdaCallback::Hooks{.on_train_batch_end = [](RunContext& run, const StepOutput&, const Batch&, int64_t i) {
-    if (i == 1) run.request_stop("enough");
-  }});
+  auto stop = std::make_shared<LambdaCallback>(
+      LambdaCallback::Hooks{.on_train_batch_end = [](RunContext& run, const StepOutput&, const Batch&, int64_t i) {
+        if (i == 1) run.request_stop("enough");
+      }});
   FitReport report;
   const Calls calls = record(options, regression_data(16, 4, 4, false), {}, false, stop, &report);
   CHECK(report.stop_reason == "enough");
@@ -146,12 +148,14 @@ TEST_CASE("callbacks come before the module, checkpoint callbacks after the othe
   Calls calls;
   Parts parts;
   // Given in the wrong order on purpose.
-  parts.callbacks = {std::make_shared<Recorder>(calls, "k", Phase::checkpoint), std::make_shared<Recorder>(calls, "d", Phase::decide),
+  parts.callbacks = {std::make_shared<Recorder>(calls, "k", Phase::checkpoint),
+                     std::make_shared<Recorder>(calls, "d", Phase::decide),
                      std::make_shared<Recorder>(calls, "c", Phase::observe)};
   TrainerOptions options = quiet(folder);
   Trainer(options, parts).fit(std::make_shared<RecordingModule>(calls), regression_data(8, 4, 4, false));
   // At the end of an epoch the module comes between those that watch and those that decide.
-  const std::vector<std::string> at_epoch_end{"c.on_train_epoch_end", "on_train_epoch_end", "d.on_train_epoch_end", "k.on_train_epoch_end"};
+  const std::vector<std::string> at_epoch_end{"c.on_train_epoch_end", "on_train_epoch_end", "d.on_train_epoch_end",
+                                              "k.on_train_epoch_end"};
   const auto found = std::search(calls.begin(), calls.end(), at_epoch_end.begin(), at_epoch_end.end());
   CHECK(found != calls.end());
   int64_t checked = 0;
@@ -182,7 +186,8 @@ TEST_CASE("hooks after an exception: callbacks are told, everything is torn down
   parts.callbacks = {std::make_shared<Recorder>(calls)};
   parts.loggers = {logger};
   auto module = std::make_shared<Failing>(calls);
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(module, regression_data(16, 0)), ContainsSubstring("broken on purpose"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(module, regression_data(16, 0)),
+                    ContainsSubstring("broken on purpose"));
   Calls expected = beginning("fit");
   append(expected, both({"on_fit_start", "on_train_start", "on_train_epoch_start"}));
   append(expected, train_batch(0, true));
@@ -208,12 +213,14 @@ TEST_CASE("a signal takes the way of an exception, after the last checkpoint") {
   Parts parts;
   auto logger = std::make_shared<MemoryLogger>();
   parts.callbacks = {std::make_shared<Recorder>(calls),
-                     std::make_shared<LambdaCallback>(LambdaCallback::Hooks{.on_exception = [&](RunContext&, const std::exception& error) {
-                       const auto* signal = dynamic_cast<const Interrupted*>(&error);
-                       told = signal ? cat("signal ", signal->signal()) : "another error";
-                     }})};
+                     std::make_shared<LambdaCallback>(
+                         LambdaCallback::Hooks{.on_exception = [&](RunContext&, const std::exception& error) {
+                           const auto* signal = dynamic_cast<const Interrupted*>(&error);
+                           told = signal ? cat("signal ", signal->signal()) : "another error";
+                         }})};
   parts.loggers = {logger};
-  const FitReport report = Trainer(quiet(folder), parts).fit(std::make_shared<Signalled>(calls), regression_data(16, 0, 4, false));
+  const FitReport report =
+      Trainer(quiet(folder), parts).fit(std::make_shared<Signalled>(calls), regression_data(16, 0, 4, false));
   CHECK(report.exit_code == ExitCode::preempted);
   CHECK(report.stop_reason == cat("signal ", SIGTERM));
   CHECK(told == cat("signal ", SIGTERM));
@@ -268,7 +275,8 @@ TEST_CASE("an undefined loss skips the step") {
     sets.train = regression(12).narrow(0, samples);
     TrainerOptions options = quiet(folder);
     options.accumulate_grad_batches = accumulate;
-    const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false});
+    const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(
+        std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false});
     CHECK(Trainer(options).fit(fresh, data).global_step == 1);
     return weights(*fresh);
   };

@@ -27,14 +27,20 @@ template <class Base>
 struct Seen : Base {
   std::vector<double> rates;
   std::vector<double> norms;
-  void on_before_optimizer_step(Optimizer& o) override { norms.push_back(grad_norm(o.gradients()).template item<double>()); }
-  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override { rates.push_back(this->run().optimizers().front()->groups().front().lr); }
+  void on_before_optimizer_step(Optimizer& o) override {
+    norms.push_back(grad_norm(o.gradients()).template item<double>());
+  }
+  void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
+    rates.push_back(this->run().optimizers().front()->groups().front().lr);
+  }
 };
 
 struct Planned : BoringModule {
   OptimizerPlan configure_optimizers() override {
-    return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}), SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1, .cycle_momentum = false}),
-                                                                             .interval = ScheduleInterval::step}};
+    return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}),
+            SchedulerConfig{
+                .scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1, .cycle_momentum = false}),
+                .interval = ScheduleInterval::step}};
   }
 };
 
@@ -119,7 +125,8 @@ TEST_CASE("log_grad_norm logs the norm before clipping", "[trainer][optim]") {
   check();
 }
 
-TEST_CASE("the resolved config has the rates and lengths that were decided, and gives the same run again", "[trainer][config]") {
+TEST_CASE("the resolved config has the rates and lengths that were decided, and gives the same run again",
+          "[trainer][config]") {
   const TemporaryFolder folder;
   const auto run = [&](const std::string& text, const std::string& name) {
     const auto path = folder.path() / (name + ".yaml");
@@ -134,20 +141,24 @@ TEST_CASE("the resolved config has the rates and lengths that were decided, and 
     all << file.rdbuf();
     return std::pair{module->rates, all.str()};
   };
-  const std::string written = "seed_everything: 5\n"
-                              "trainer: {accelerator: cpu, max_epochs: 2, enable_progress_bar: false, enable_model_summary: false, default_root_dir: '" + folder.path().string() +
-                              "', scale_lr: linear, base_batch_size: 2}\n"
-                              "optimizer: {class_path: SGD, init_args: {lr: 0.01}}\n"
-                              "lr_scheduler_interval: step\n"
-                              "lr_scheduler:\n"
-                              "  class_path: WarmupLR\n"
-                              "  init_args:\n"
-                              "    length: 4\n"
-                              "    after: {class_path: CosineAnnealingLR, init_args: {t_max: auto, eta_min: 0.001}}\n";
+  const std::string written =
+      "seed_everything: 5\n"
+      "trainer: {accelerator: cpu, max_epochs: 2, enable_progress_bar: false, enable_model_summary: false, "
+      "default_root_dir: '" +
+      folder.path().string() +
+      "', scale_lr: linear, base_batch_size: 2}\n"
+      "optimizer: {class_path: SGD, init_args: {lr: 0.01}}\n"
+      "lr_scheduler_interval: step\n"
+      "lr_scheduler:\n"
+      "  class_path: WarmupLR\n"
+      "  init_args:\n"
+      "    length: 4\n"
+      "    after: {class_path: CosineAnnealingLR, init_args: {t_max: auto, eta_min: 0.001}}\n";
   const auto [rates, resolved] = run(written, "written");
   REQUIRE(rates.size() == 20);
   CHECK(rates[4] == Approx(0.02).epsilon(0.02));
-  CHECK_THAT(resolved, ContainsSubstring("lr: 0.02") && ContainsSubstring("t_max: 16") && ContainsSubstring("eta_min: 0.002") && ContainsSubstring("scale_lr: none") &&
+  CHECK_THAT(resolved, ContainsSubstring("lr: 0.02") && ContainsSubstring("t_max: 16") &&
+                           ContainsSubstring("eta_min: 0.002") && ContainsSubstring("scale_lr: none") &&
                            ContainsSubstring("scaled already: × 2"));
   const auto [again, resolved_again] = run(resolved, "again");
   CHECK(again == rates);
@@ -161,13 +172,15 @@ TEST_CASE("several training loaders are combined: shorter ones begin again", "[t
     StepOutput training_step(const Batch& batch, int64_t) override {
       names.emplace_back();
       for (const auto& [name, value] : batch) names.back().push_back(name);
-      return at::mse_loss(layer->forward(batch["0.x"]), batch["0.y"]) + at::mse_loss(layer->forward(batch["1.x"]), batch["1.y"]);
+      return at::mse_loss(layer->forward(batch["0.x"]), batch["0.y"]) +
+             at::mse_loss(layer->forward(batch["1.x"]), batch["1.y"]);
     }
     OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); }
   };
   const TemporaryFolder folder;
   const auto loader = [](int64_t samples) {
-    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)), DataLoaderOptions{.batch_size = 4});
+    return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples)),
+                                        DataLoaderOptions{.batch_size = 4});
   };
   DataSource data;
   data.train = {loader(8), loader(20)};
@@ -201,7 +214,8 @@ TEST_CASE("debug checks losses and gradients of manual optimization", "[trainer]
   CHECK_THROWS_WITH(Trainer(options).fit(module, regression_data()), ContainsSubstring("the loss is .inf"));
   module = std::make_shared<Manual>();
   module->bad_step = true;
-  CHECK_THROWS_WITH(Trainer(options).fit(module, regression_data()), ContainsSubstring("first.weight") && ContainsSubstring("after the optimizer's step"));
+  CHECK_THROWS_WITH(Trainer(options).fit(module, regression_data()),
+                    ContainsSubstring("first.weight") && ContainsSubstring("after the optimizer's step"));
 }
 
 }  // namespace learning_rates_test

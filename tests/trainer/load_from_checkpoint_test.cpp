@@ -30,7 +30,8 @@ std::filesystem::path trained(const TemporaryFolder& folder, const std::shared_p
   sets.train = Batch{{"image", at::randn({8, 4})}, {"label", at::randint(0, 3, {8})}};
   Parts parts;
   parts.optimizer = Spec<Optimizer>("SGD");
-  const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
+  const std::shared_ptr<DataModule> data =
+      std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
   return *Trainer(quiet(folder), parts).fit(std::static_pointer_cast<LightningModule>(module), data).last_checkpoint;
 }
 
@@ -59,7 +60,8 @@ TEST_CASE("load_from_checkpoint of a module that was made by hand: its options a
   CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path),
                     ContainsSubstring("does not know the module's options") && ContainsSubstring("dropout") &&
                         ContainsSubstring("make_component"));
-  const auto loaded = load_from_checkpoint<MlpClassifier>(path, {{"in_features", "4"}, {"hidden", "[6]"}, {"num_classes", "3"}});
+  const auto loaded =
+      load_from_checkpoint<MlpClassifier>(path, {{"in_features", "4"}, {"hidden", "[6]"}, {"num_classes", "3"}});
   CHECK(loaded->hparams().find("hidden")->items().size() == 1);
 }
 
@@ -68,13 +70,16 @@ TEST_CASE("load_from_checkpoint with overrides; options that do not fit are told
   const auto path = trained(folder, classifier());
   const auto loaded = load_from_checkpoint<MlpClassifier>(path, {{"dropout", "0.0"}});
   CHECK(loaded->hparams().find("dropout")->text() == "0.0");
-  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path, {{"hidden", "[7]"}}), ContainsSubstring("shape") || ContainsSubstring("missing"));
+  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path, {{"hidden", "[7]"}}),
+                    ContainsSubstring("shape") || ContainsSubstring("missing"));
   CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path, {{"depth", "3"}}), ContainsSubstring("unknown key"));
-  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path, {{"dropout", "[1"}}), ContainsSubstring("override of dropout"));
+  CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path, {{"dropout", "[1"}}),
+                    ContainsSubstring("override of dropout"));
   CHECK_THROWS_AS(load_from_checkpoint<MlpClassifier>(folder / "nothing.ckpt"), CheckpointError);
 }
 
-TEST_CASE("hyper-parameters reach every logger and the checkpoint; enable_autolog_hparams false keeps them from loggers") {
+TEST_CASE(
+    "hyper-parameters reach every logger and the checkpoint; enable_autolog_hparams false keeps them from loggers") {
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
   Parts parts;
@@ -83,7 +88,8 @@ TEST_CASE("hyper-parameters reach every logger and the checkpoint; enable_autolo
   TrainerOptions options = quiet(folder);
   TensorDataModule::Sets sets;
   sets.train = Batch{{"image", at::randn({8, 4})}, {"label", at::randint(0, 3, {8})}};
-  const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
+  const std::shared_ptr<DataModule> data =
+      std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
   Trainer(options, parts).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
   REQUIRE(logger->hyperparams.find("num_classes"));
   CHECK(logger->hyperparams.find("num_classes")->text() == "3");

@@ -77,7 +77,9 @@ struct LogsFrom : SelfPlanned {
     SelfPlanned::backward(loss, how);
   }
   void on_before_optimizer_step(Optimizer&) override { at("on_before_optimizer_step"); }
-  void configure_gradient_clipping(Optimizer&, std::optional<double>, ClipAlgorithm) override { at("configure_gradient_clipping"); }
+  void configure_gradient_clipping(Optimizer&, std::optional<double>, ClipAlgorithm) override {
+    at("configure_gradient_clipping");
+  }
   void optimizer_step(int64_t e, int64_t b, OptimizerHandle& o, const Closure& c) override {
     at("optimizer_step");
     SelfPlanned::optimizer_step(e, b, o, c);
@@ -88,7 +90,9 @@ struct LogsFrom : SelfPlanned {
   }
   void on_save_checkpoint(StateTree&) override { at("on_save_checkpoint"); }
   void on_validation_batch_start(const Batch&, int64_t, int64_t) override { at("on_validation_batch_start"); }
-  void on_validation_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override { at("on_validation_batch_end"); }
+  void on_validation_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override {
+    at("on_validation_batch_end");
+  }
   void on_test_batch_start(const Batch&, int64_t, int64_t) override { at("on_test_batch_start"); }
   void on_test_batch_end(const Outputs&, const Batch&, int64_t, int64_t) override { at("on_test_batch_end"); }
   void on_predict_batch_start(const Batch&, int64_t, int64_t) override { at("on_predict_batch_start"); }
@@ -141,11 +145,15 @@ std::string outcome(const std::string& hook, const LogOptions& options = {}) {
   trainer_options.max_epochs = 2;
   Trainer trainer(trainer_options, parts);
   try {
-    if (hook.find("test") != std::string::npos) trainer.test(module, regression_data(8, 8, 4));
-    else if (hook.find("predict") != std::string::npos) trainer.predict(module, regression_data(8, 8, 4));
-    else trainer.fit(module, regression_data(8, 8, 4));
+    if (hook.find("test") != std::string::npos)
+      trainer.test(module, regression_data(8, 8, 4));
+    else if (hook.find("predict") != std::string::npos)
+      trainer.predict(module, regression_data(8, 8, 4));
+    else
+      trainer.fit(module, regression_data(8, 8, 4));
   } catch (const Error& error) {
-    return std::string(error.what()).find("cannot be logged from this hook") != std::string::npos ? "refused" : error.what();
+    return std::string(error.what()).find("cannot be logged from this hook") != std::string::npos ? "refused"
+                                                                                                  : error.what();
   }
   std::set<std::string> names;
   size_t step_rows = 0;
@@ -162,12 +170,13 @@ std::string outcome(const std::string& hook, const LogOptions& options = {}) {
 }  // namespace
 
 TEST_CASE("log: in training it is per step, in evaluation per epoch") {
-  for (const char* hook : {"training_step", "on_train_batch_start", "on_train_batch_end", "on_before_backward", "backward", "on_after_backward",
-                           "on_before_optimizer_step", "configure_gradient_clipping", "optimizer_step", "on_before_zero_grad", "optimizer_zero_grad"}) {
+  for (const char* hook : {"training_step", "on_train_batch_start", "on_train_batch_end", "on_before_backward",
+                           "backward", "on_after_backward", "on_before_optimizer_step", "configure_gradient_clipping",
+                           "optimizer_step", "on_before_zero_grad", "optimizer_zero_grad"}) {
     CAPTURE(hook);
-    CHECK(outcome(hook) == "x 4");                                         // 2 epochs of 2 steps
-    CHECK(outcome(hook, {.on_step = false, .on_epoch = true}) == "x 2");   // one per epoch
-    CHECK(outcome(hook, {.on_epoch = true}) == "x_epoch, x_step 6");       // forked
+    CHECK(outcome(hook) == "x 4");                                        // 2 epochs of 2 steps
+    CHECK(outcome(hook, {.on_step = false, .on_epoch = true}) == "x 2");  // one per epoch
+    CHECK(outcome(hook, {.on_epoch = true}) == "x_epoch, x_step 6");      // forked
   }
   for (const char* hook : {"validation_step", "on_validation_batch_start", "on_validation_batch_end"}) {
     CAPTURE(hook);
@@ -182,7 +191,8 @@ TEST_CASE("log: in training it is per step, in evaluation per epoch") {
 }
 
 TEST_CASE("log: in hooks of an epoch it is per epoch, and only so") {
-  for (const char* hook : {"on_train_epoch_start", "on_train_epoch_end", "on_validation_start", "on_validation_epoch_start", "on_validation_epoch_end"}) {
+  for (const char* hook : {"on_train_epoch_start", "on_train_epoch_end", "on_validation_start",
+                           "on_validation_epoch_start", "on_validation_epoch_end"}) {
     CAPTURE(hook);
     CHECK(outcome(hook) == "x 2");
     CHECK_THAT(outcome(hook, {.on_step = true}), ContainsSubstring("on_step is impossible"));
@@ -195,11 +205,30 @@ TEST_CASE("log: in hooks of an epoch it is per epoch, and only so") {
 }
 
 TEST_CASE("log: elsewhere it is an error") {
-  for (const char* hook :
-       {"setup", "configure_model", "configure_optimizers", "configure_callbacks", "prepare_data", "on_fit_start", "on_fit_end", "on_train_end",
-        "on_validation_end", "on_test_end", "on_before_batch_transfer", "on_after_batch_transfer", "lr_scheduler_step", "on_save_checkpoint",
-        "on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad", "on_predict_start", "on_predict_end",
-        "on_predict_epoch_start", "on_predict_epoch_end", "on_predict_batch_start", "on_predict_batch_end", "predict_step"}) {
+  for (const char* hook : {"setup",
+                           "configure_model",
+                           "configure_optimizers",
+                           "configure_callbacks",
+                           "prepare_data",
+                           "on_fit_start",
+                           "on_fit_end",
+                           "on_train_end",
+                           "on_validation_end",
+                           "on_test_end",
+                           "on_before_batch_transfer",
+                           "on_after_batch_transfer",
+                           "lr_scheduler_step",
+                           "on_save_checkpoint",
+                           "on_validation_model_eval",
+                           "on_validation_model_train",
+                           "on_validation_model_zero_grad",
+                           "on_predict_start",
+                           "on_predict_end",
+                           "on_predict_epoch_start",
+                           "on_predict_epoch_end",
+                           "on_predict_batch_start",
+                           "on_predict_batch_end",
+                           "predict_step"}) {
     CAPTURE(hook);
     CHECK(outcome(hook) == "refused");
   }
@@ -226,11 +255,13 @@ TEST_CASE("log from callbacks follows the same table; the same name with other a
   Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
   CHECK(logger->values("from_callback") == std::vector<std::pair<int64_t, double>>{{1, 2.0}, {2, 2.0}});
   callback->twice = true;
-  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)), ContainsSubstring("other options"));
+  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
+                    ContainsSubstring("other options"));
   callback->twice = false;
   callback->forbidden = true;
   options.num_sanity_val_steps = 1;
-  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)), ContainsSubstring("cannot be logged from this hook"));
+  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
+                    ContainsSubstring("cannot be logged from this hook"));
 }
 
 TEST_CASE("log: what is not a scalar is refused, also with its shape") {
@@ -242,7 +273,8 @@ TEST_CASE("log: what is not a scalar is refused, also with its shape") {
     }
   };
   TemporaryFolder folder;
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Wrong>(), regression_data(8, 0)), ContainsSubstring("must be a scalar"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Wrong>(), regression_data(8, 0)),
+                    ContainsSubstring("must be a scalar"));
 }
 
 TEST_CASE("log: a metric named step is the row's step") {

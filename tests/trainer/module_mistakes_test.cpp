@@ -111,15 +111,22 @@ TEST_CASE("an error of shapes or devices names the layers that it is about, as f
     return "no error";
   };
   CHECK_THAT(layers([&] { net.first->forward(at::ones({2, 5})); }), ContainsSubstring(": first.weight [8, 4]"));
-  CHECK_THAT(layers([&] { net.conv->forward(at::ones({2, 1, 8, 8})); }), ContainsSubstring("conv.weight [16, 3, 3, 3]"));
+  CHECK_THAT(layers([&] {
+               net.conv->forward(at::ones({2, 1, 8, 8}));
+             }),
+             ContainsSubstring("conv.weight [16, 3, 3, 3]"));
   CHECK_THAT(layers([&] { net.norm->forward(at::ones({2, 5})); }), ContainsSubstring("norm.running_mean [6]"));
-  CHECK_THAT(layers([&] { at::layer_norm(at::ones({2, 5}), {8}, net.first->bias); }), ContainsSubstring("first.bias [8]"));
+  CHECK_THAT(layers([&] {
+               at::layer_norm(at::ones({2, 5}), {8}, net.first->bias);
+             }),
+             ContainsSubstring("first.bias [8]"));
   CHECK(layers([&] { at::ones({2, 5}).add(at::ones({3})); }) == "nothing");
   const char* const devices = "Expected all tensors to be on the same device, but found at least two devices";
-  CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::kCPU), ContainsSubstring("all parameters and buffers") &&
-                                                                ContainsSubstring("none of them"));
-  CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::Device(at::kCUDA, 0)),
-             ContainsSubstring("not on cuda:0: ") && ContainsSubstring("first.weight on cpu") && ContainsSubstring("…"));
+  CHECK_THAT(*fulgur::detail::failed_layers(devices, net, at::kCPU),
+             ContainsSubstring("all parameters and buffers") && ContainsSubstring("none of them"));
+  CHECK_THAT(
+      *fulgur::detail::failed_layers(devices, net, at::Device(at::kCUDA, 0)),
+      ContainsSubstring("not on cuda:0: ") && ContainsSubstring("first.weight on cpu") && ContainsSubstring("…"));
 }
 
 }  // namespace module_mistakes_test

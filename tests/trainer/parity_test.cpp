@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kSamples = 402;  // 101 batches of 4, the last one short
 constexpr int64_t kBatch = 4;
-constexpr int64_t kEpochs = 2;     // 202 batches
+constexpr int64_t kEpochs = 2;  // 202 batches
 
 // AdamW by ATen's fused kernel, without any part of this project.
 void hand_loop(BoringModule& model, int64_t accumulate, std::optional<double> clip) {
@@ -51,7 +51,8 @@ void hand_loop(BoringModule& model, int64_t accumulate, std::optional<double> cl
       std::vector<Tensor> grads;
       for (const Tensor& p : params) grads.push_back(p.grad());
       for (Tensor& s : steps) s.add_(1);
-      at::_fused_adamw_(params, grads, averages, squares, {}, steps, 0.01, 0.9, 0.999, 0.01, 1e-8, false, false, std::nullopt, std::nullopt);
+      at::_fused_adamw_(params, grads, averages, squares, {}, steps, 0.01, 0.9, 0.999, 0.01, 1e-8, false, false,
+                        std::nullopt, std::nullopt);
       for (Tensor& p : params) p.mutable_grad().reset();
     }
   }
@@ -109,7 +110,8 @@ TEST_CASE("the Trainer with SGD follows torch::optim::SGD over shuffled epochs")
   for (int64_t epoch = 0; epoch < 13; ++epoch) {
     const auto order = RandomSampler(64).order({.seed = 11, .epoch = epoch, .rank = 0, .world_size = 1});
     for (size_t start = 0; start < 64; start += 4) {
-      const Tensor index = at::tensor(std::vector<int64_t>(order.begin() + static_cast<long>(start), order.begin() + static_cast<long>(start) + 4));
+      const Tensor index = at::tensor(
+          std::vector<int64_t>(order.begin() + static_cast<long>(start), order.begin() + static_cast<long>(start) + 4));
       optimizer.zero_grad();
       at::mse_loss(by_hand.forward(data[0].index_select(0, index)), data[1].index_select(0, index)).backward();
       optimizer.step();
@@ -120,16 +122,20 @@ TEST_CASE("the Trainer with SGD follows torch::optim::SGD over shuffled epochs")
   options.max_epochs = 13;
   Parts parts;
   parts.seed = 11;
-  auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(data), DataLoaderOptions{.batch_size = 4, .shuffle = true});
+  auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(data),
+                                             DataLoaderOptions{.batch_size = 4, .shuffle = true});
   Trainer(options, parts).fit(by_trainer, DataSource(loader));
   const auto a = weights(by_hand), b = weights(*by_trainer);
   for (const auto& [name, value] : a) CHECK((value - b.at(name)).abs().max().item<double>() < 1e-6);
 }
 
-TEST_CASE("LBFGS through its closure equals torch::optim::LBFGS; hooks repeat, logs count once, global_step counts steps") {
+TEST_CASE(
+    "LBFGS through its closure equals torch::optim::LBFGS; hooks repeat, logs count once, global_step counts steps") {
   struct Closed : BoringModule {
     int64_t steps = 0, backwards = 0, evaluations = 0;
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.5, .max_iter = 4}); }
+    OptimizerPlan configure_optimizers() override {
+      return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.5, .max_iter = 4});
+    }
     StepOutput training_step(const Batch& b, int64_t i) override {
       ++evaluations;
       return BoringModule::training_step(b, i);

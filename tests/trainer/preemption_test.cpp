@@ -17,8 +17,25 @@ namespace {
 
 // Where the signal comes. One number a place; -1: nowhere.
 enum Place {
-  nowhere, sanity_check, train_start, epoch_start, first_batch, in_window, window_end, before_backward, after_backward, before_step, validation_start, validation_batch,
-  validation_end, epoch_end, last_batch, save, second_epoch_start, in_second_epoch, place_count
+  nowhere,
+  sanity_check,
+  train_start,
+  epoch_start,
+  first_batch,
+  in_window,
+  window_end,
+  before_backward,
+  after_backward,
+  before_step,
+  validation_start,
+  validation_batch,
+  validation_end,
+  epoch_end,
+  last_batch,
+  save,
+  second_epoch_start,
+  in_second_epoch,
+  place_count
 };
 
 struct Terminating : Callback {
@@ -46,7 +63,9 @@ struct Terminating : Callback {
   void on_after_backward(RunContext& run) override { at(after_backward, run.batch_idx() == 4); }
   void on_before_optimizer_step(RunContext& run, Optimizer&) override { at(before_step, run.batch_idx() == 5); }
   void on_validation_start(RunContext& run) override { at(validation_start, !run.sanity_checking()); }
-  void on_validation_batch_start(RunContext& run, const Batch&, int64_t i, int64_t) override { at(validation_batch, !run.sanity_checking() && i == 1); }
+  void on_validation_batch_start(RunContext& run, const Batch&, int64_t i, int64_t) override {
+    at(validation_batch, !run.sanity_checking() && i == 1);
+  }
   void on_validation_end(RunContext& run) override { at(validation_end, !run.sanity_checking()); }
   void on_train_epoch_end(RunContext&) override { at(epoch_end); }
   void on_checkpoint_published(RunContext&, const CheckpointInfo&) override { at(save); }
@@ -98,7 +117,8 @@ Result fit(const TemporaryFolder& folder, int place, const CheckpointChoice& fro
 
 }  // namespace
 
-TEST_CASE("F32 SIGTERM at any place: exit code 75, or 143 where nothing was learned, and the run goes on to the same bits") {
+TEST_CASE(
+    "F32 SIGTERM at any place: exit code 75, or 143 where nothing was learned, and the run goes on to the same bits") {
   TemporaryFolder whole_folder;
   const Result whole = fit(whole_folder, nowhere, {});
   REQUIRE(whole.report.exit_code == ExitCode::ok);

@@ -23,7 +23,9 @@ struct Recorder : Callback {
   void teardown(RunContext&, Verb) override { note("teardown"); }
   void on_exception(RunContext&, const std::exception&) override { note("on_exception"); }
   void on_train_batch_start(RunContext&, const Batch&, int64_t i) override { note("on_train_batch_start", i); }
-  void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t i) override { note("on_train_batch_end", i); }
+  void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t i) override {
+    note("on_train_batch_end", i);
+  }
   void on_before_zero_grad(RunContext&, Optimizer&) override { note("on_before_zero_grad"); }
   void on_before_backward(RunContext&, const Tensor&) override { note("on_before_backward"); }
   void on_after_backward(RunContext&) override { note("on_after_backward"); }
@@ -40,13 +42,17 @@ struct Recorder : Callback {
   FULGUR_RECORD(on_train_end)
   FULGUR_RECORD(on_train_epoch_start)
   FULGUR_RECORD(on_train_epoch_end)
-#define FULGUR_RECORD_EVALUATION(kind)                                                                                         \
-  FULGUR_RECORD(on_##kind##_start)                                                                                             \
-  FULGUR_RECORD(on_##kind##_end)                                                                                               \
-  FULGUR_RECORD(on_##kind##_epoch_start)                                                                                       \
-  FULGUR_RECORD(on_##kind##_epoch_end)                                                                                         \
-  void on_##kind##_batch_start(RunContext&, const Batch&, int64_t i, int64_t) override { note("on_" #kind "_batch_start", i); } \
-  void on_##kind##_batch_end(RunContext&, const Outputs&, const Batch&, int64_t i, int64_t) override { note("on_" #kind "_batch_end", i); }
+#define FULGUR_RECORD_EVALUATION(kind)                                                                 \
+  FULGUR_RECORD(on_##kind##_start)                                                                     \
+  FULGUR_RECORD(on_##kind##_end)                                                                       \
+  FULGUR_RECORD(on_##kind##_epoch_start)                                                               \
+  FULGUR_RECORD(on_##kind##_epoch_end)                                                                 \
+  void on_##kind##_batch_start(RunContext&, const Batch&, int64_t i, int64_t) override {               \
+    note("on_" #kind "_batch_start", i);                                                               \
+  }                                                                                                    \
+  void on_##kind##_batch_end(RunContext&, const Outputs&, const Batch&, int64_t i, int64_t) override { \
+    note("on_" #kind "_batch_end", i);                                                                 \
+  }
   FULGUR_RECORD_EVALUATION(validation)
   FULGUR_RECORD_EVALUATION(test)
   FULGUR_RECORD_EVALUATION(predict)
@@ -67,8 +73,9 @@ struct RecordingModule : SelfPlanned {
   OptimizerPlan configure_optimizers() override {
     note("configure_optimizers");
     if (!schedule) return SelfPlanned::configure_optimizers();
-    return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}),
-            SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{}), .interval = *schedule}};
+    return {
+        std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}),
+        SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{}), .interval = *schedule}};
   }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
     note("configure_callbacks");
@@ -107,7 +114,9 @@ struct RecordingModule : SelfPlanned {
   }
   void on_after_backward() override { note("on_after_backward"); }
   void on_before_optimizer_step(Optimizer&) override { note("on_before_optimizer_step"); }
-  void configure_gradient_clipping(Optimizer&, std::optional<double>, ClipAlgorithm) override { note("configure_gradient_clipping"); }
+  void configure_gradient_clipping(Optimizer&, std::optional<double>, ClipAlgorithm) override {
+    note("configure_gradient_clipping");
+  }
   void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure) override {
     note("optimizer_step");
     SelfPlanned::optimizer_step(epoch, batch_idx, optimizer, closure);
@@ -141,21 +150,23 @@ struct RecordingModule : SelfPlanned {
   FULGUR_RECORD(on_train_epoch_start)
   FULGUR_RECORD(on_train_epoch_end)
   FULGUR_RECORD(on_validation_model_zero_grad)
-#define FULGUR_RECORD_EVALUATION(kind)                                                                          \
-  void on_##kind##_model_eval() override {                                                                      \
-    note("on_" #kind "_model_eval");                                                                            \
-    SelfPlanned::on_##kind##_model_eval();                                                                      \
-  }                                                                                                             \
-  void on_##kind##_model_train() override {                                                                     \
-    note("on_" #kind "_model_train");                                                                           \
-    SelfPlanned::on_##kind##_model_train();                                                                     \
-  }                                                                                                             \
-  FULGUR_RECORD(on_##kind##_start)                                                                              \
-  FULGUR_RECORD(on_##kind##_end)                                                                                \
-  FULGUR_RECORD(on_##kind##_epoch_start)                                                                        \
-  FULGUR_RECORD(on_##kind##_epoch_end)                                                                          \
+#define FULGUR_RECORD_EVALUATION(kind)                                                                             \
+  void on_##kind##_model_eval() override {                                                                         \
+    note("on_" #kind "_model_eval");                                                                               \
+    SelfPlanned::on_##kind##_model_eval();                                                                         \
+  }                                                                                                                \
+  void on_##kind##_model_train() override {                                                                        \
+    note("on_" #kind "_model_train");                                                                              \
+    SelfPlanned::on_##kind##_model_train();                                                                        \
+  }                                                                                                                \
+  FULGUR_RECORD(on_##kind##_start)                                                                                 \
+  FULGUR_RECORD(on_##kind##_end)                                                                                   \
+  FULGUR_RECORD(on_##kind##_epoch_start)                                                                           \
+  FULGUR_RECORD(on_##kind##_epoch_end)                                                                             \
   void on_##kind##_batch_start(const Batch&, int64_t i, int64_t) override { note("on_" #kind "_batch_start", i); } \
-  void on_##kind##_batch_end(const Outputs&, const Batch&, int64_t i, int64_t) override { note("on_" #kind "_batch_end", i); }
+  void on_##kind##_batch_end(const Outputs&, const Batch&, int64_t i, int64_t) override {                          \
+    note("on_" #kind "_batch_end", i);                                                                             \
+  }
   FULGUR_RECORD_EVALUATION(validation)
   FULGUR_RECORD_EVALUATION(test)
   FULGUR_RECORD_EVALUATION(predict)

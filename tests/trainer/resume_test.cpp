@@ -21,7 +21,8 @@ struct Resumable : BoringModule {
     StepLR::Options steps;
     steps.step_size = 3;
     steps.gamma = 0.9;
-    return {std::make_shared<AdamW>(options), SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
+    return {std::make_shared<AdamW>(options),
+            SchedulerConfig{.scheduler = std::make_shared<StepLR>(steps), .interval = ScheduleInterval::step}};
   }
 };
 
@@ -31,7 +32,8 @@ struct Outcome {
   FitReport report;
 };
 
-Outcome train(const TemporaryFolder& folder, int64_t accumulate, int64_t max_batches_as_steps, const CheckpointChoice& from = {}) {
+Outcome train(const TemporaryFolder& folder, int64_t accumulate, int64_t max_batches_as_steps,
+              const CheckpointChoice& from = {}) {
   at::manual_seed(21);
   auto module = std::make_shared<Resumable>();
   TrainerOptions options = quiet(folder);
@@ -51,7 +53,8 @@ Outcome train(const TemporaryFolder& folder, int64_t accumulate, int64_t max_bat
   return outcome;
 }
 
-std::vector<std::pair<int64_t, double>> values(const std::vector<MemoryLogger::Row>& rows, std::string_view name, int64_t after) {
+std::vector<std::pair<int64_t, double>> values(const std::vector<MemoryLogger::Row>& rows, std::string_view name,
+                                               int64_t after) {
   std::vector<std::pair<int64_t, double>> out;
   for (const auto& row : rows)
     for (const auto& [key, value] : row.metrics)
@@ -87,7 +90,13 @@ TEST_CASE("a checkpoint inside an accumulation window holds its gradients") {
     std::filesystem::path path;
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t i) override {
       if (run.progress().epoch == 0 && i == 4)
-        run.request_checkpoint({.name = "middle", .reason = "test", .best = false, .keep = true, .weights_only = false, .owner = "Asking", .score = {}});
+        run.request_checkpoint({.name = "middle",
+                                .reason = "test",
+                                .best = false,
+                                .keep = true,
+                                .weights_only = false,
+                                .owner = "Asking",
+                                .score = {}});
     }
     void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override {
       if (info.request.owner == "Asking") path = info.path;
@@ -124,8 +133,10 @@ TEST_CASE("a resume with another model is refused with every difference, and wei
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(other, regression_data(), first.report.last_checkpoint->string()),
                     ContainsSubstring("missing: extra.weight") && ContainsSubstring("missing: extra.bias"));
   CHECK(same_weights(before, weights(*other)));
-  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string()),
-                    ContainsSubstring("AdamW") && ContainsSubstring("SGD"));
+  CHECK_THROWS_WITH(
+      Trainer(quiet(folder))
+          .fit(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string()),
+      ContainsSubstring("AdamW") && ContainsSubstring("SGD"));
 }
 
 }  // namespace resume_test

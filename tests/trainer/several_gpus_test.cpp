@@ -29,7 +29,11 @@ TEST_CASE("on a GPU, a module placed on it trains as on one device, with micro-b
   const TemporaryFolder folder;
   const auto data = [] { return regression_data(13 * 24 + 3, 20, 13); };
   const auto one = train<Pair>(on_gpus(quiet(folder), 1), {}, data());
-  const auto many = train<Pair>(on_gpus(placed(folder, "model_parallel", 1, "{placement: {encoder: cuda:0, decoder: cuda:0}, micro_batches: " + std::to_string(micro_batches) + "}"), 1), {}, data());
+  const auto many = train<Pair>(on_gpus(placed(folder, "model_parallel", 1,
+                                               "{placement: {encoder: cuda:0, decoder: cuda:0}, micro_batches: " +
+                                                   std::to_string(micro_batches) + "}"),
+                                        1),
+                                {}, data());
   CHECK(many.report.global_step == 100);
   CHECK(largest_difference(one.weights, many.weights) < 1e-6);
 }
@@ -41,10 +45,19 @@ TEST_CASE("on GPUs, dp, model_parallel and hybrid on several equal one", "[gpu]"
   const auto one = train<Pair>(on_gpus(quiet(folder), 1), {}, data());
   TrainerOptions dp = on_gpus(quiet(folder), count);
   dp.strategy = Spec<Strategy>("dp");
-  const std::string last = std::to_string(count - 1), half = std::to_string(count / 2), before = std::to_string(count / 2 - 1);
-  const TrainerOptions several[] = {dp, on_gpus(placed(folder, "model_parallel", count, "{placement: {encoder: 0, decoder: " + last + "}, micro_batches: 4}"), count),
-                                    on_gpus(placed(folder, "hybrid", count, "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last + "]}, micro_batches: 2}"), count)};
-  for (const TrainerOptions& options : several) CHECK(largest_difference(one.weights, train<Pair>(options, {}, data()).weights) < 1e-5);
+  const std::string last = std::to_string(count - 1), half = std::to_string(count / 2),
+                    before = std::to_string(count / 2 - 1);
+  const TrainerOptions several[] = {
+      dp,
+      on_gpus(
+          placed(folder, "model_parallel", count, "{placement: {encoder: 0, decoder: " + last + "}, micro_batches: 4}"),
+          count),
+      on_gpus(placed(folder, "hybrid", count,
+                     "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last +
+                         "]}, micro_batches: 2}"),
+              count)};
+  for (const TrainerOptions& options : several)
+    CHECK(largest_difference(one.weights, train<Pair>(options, {}, data()).weights) < 1e-5);
 }
 
 TEST_CASE("on two GPUs, a device without an index is cuda:1 in a run on cuda:1", "[gpu]") {

@@ -50,7 +50,8 @@ struct Counting : SelfPlanned {
   }
 };
 
-std::shared_ptr<Counting> fit(const TrainerOptions& options, std::shared_ptr<DataModule> data = regression_data(), FitReport* report = nullptr, Parts parts = {},
+std::shared_ptr<Counting> fit(const TrainerOptions& options, std::shared_ptr<DataModule> data = regression_data(),
+                              FitReport* report = nullptr, Parts parts = {},
                               std::function<void(Counting&)> at_batch_end = {}, int pause_ms = 0) {
   auto module = std::make_shared<Counting>();
   module->at_batch_end = std::move(at_batch_end);
@@ -221,7 +222,10 @@ TEST_CASE("validate_first runs a whole validation that counts, in place of the s
 TEST_CASE("reload_dataloaders_every_n_epochs asks for the loaders anew") {
   struct Asked : SelfPlanned {
     int64_t train_asked = 0, val_asked = 0;
-    Loaders loader() { return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)), DataLoaderOptions{.batch_size = 4})}; }
+    Loaders loader() {
+      return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8)),
+                                           DataLoaderOptions{.batch_size = 4})};
+    }
     Loaders train_dataloader() override { return ++train_asked, loader(); }
     Loaders val_dataloader() override { return ++val_asked, loader(); }
   };
@@ -284,7 +288,8 @@ TEST_CASE("detect_anomaly names the operation whose backward gives NaN") {
   TrainerOptions options = quiet(folder);
   CHECK_NOTHROW(Trainer(options).fit(std::make_shared<Nan>(), regression_data(4, 0)));
   options.detect_anomaly = true;
-  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<Nan>(), regression_data(4, 0)), ContainsSubstring("MulBackward"));
+  CHECK_THROWS_WITH(Trainer(options).fit(std::make_shared<Nan>(), regression_data(4, 0)),
+                    ContainsSubstring("MulBackward"));
 }
 
 TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing is checked") {
@@ -307,7 +312,9 @@ TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing 
     void on_before_optimizer_step(Optimizer&) override {
       if (kind == 6) first->bias.mutable_grad().fill_(std::numeric_limits<float>::max());
     }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = kind == 6 ? 1e6 : 0.05}); }
+    OptimizerPlan configure_optimizers() override {
+      return std::make_shared<Sgd>(Sgd::Options{.lr = kind == 6 ? 1e6 : 0.05});
+    }
   };
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
@@ -327,7 +334,8 @@ TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing 
   CHECK_THROWS_WITH(run(6), ContainsSubstring("first.bias after the optimizer's step"));
   std::string warned;
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; }, &warned);
+  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                &warned);
   run(2);
   log::set_sink({}, nullptr);
   CHECK_THAT(warned, ContainsSubstring("got no gradient: second.weight, second.bias"));
@@ -401,7 +409,11 @@ TEST_CASE("devices: numbers, lists and texts; an index that is not there is an e
 
 TEST_CASE("precision takes Lightning's names") {
   TemporaryFolder folder;
-  for (const auto& [name, type] : std::vector<std::pair<std::string, at::ScalarType>>{{"32", at::kFloat}, {"'32'", at::kFloat}, {"32-true", at::kFloat}, {"64", at::kDouble}, {"'64-true'", at::kDouble}}) {
+  for (const auto& [name, type] : std::vector<std::pair<std::string, at::ScalarType>>{{"32", at::kFloat},
+                                                                                      {"'32'", at::kFloat},
+                                                                                      {"32-true", at::kFloat},
+                                                                                      {"64", at::kDouble},
+                                                                                      {"'64-true'", at::kDouble}}) {
     CAPTURE(name);
     TrainerOptions options = from_yaml(cat("{precision: ", name, "}"));
     const TrainerOptions base = quiet(folder);
@@ -418,7 +430,9 @@ TEST_CASE("enable_model_summary prints the layers, false does not") {
   TemporaryFolder folder;
   const auto printed = [&](bool on) {
     std::string text;
-    log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &text);
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &text);
     TrainerOptions options = quiet(folder);
     options.enable_model_summary = on;
     fit(options, regression_data(8, 0));
@@ -429,7 +443,9 @@ TEST_CASE("enable_model_summary prints the layers, false does not") {
   CHECK_THAT(printed(false), !ContainsSubstring("Trainable params"));
 }
 
-TEST_CASE("an interval of length 0 is refused") { CHECK_THROWS_WITH(IntervalTrigger(Interval{}), ContainsSubstring("longer than 0")); }
+TEST_CASE("an interval of length 0 is refused") {
+  CHECK_THROWS_WITH(IntervalTrigger(Interval{}), ContainsSubstring("longer than 0"));
+}
 
 TEST_CASE("a layer that the user keeps in eval mode stays in it, and is named once") {
   struct Frozen : SelfPlanned {
@@ -441,7 +457,8 @@ TEST_CASE("a layer that the user keeps in eval mode stays in it, and is named on
   module->drop->eval();
   std::string warned;
   log::reset_warnings();
-  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; }, &warned);
+  log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
+                &warned);
   Trainer(quiet(folder)).fit(module, regression_data(8, 4));
   log::set_sink({}, nullptr);
   CHECK_FALSE(module->training);

@@ -1,5 +1,5 @@
-// The ways of the Trainer that a device takes and the CPU does not: batches sent ahead, metrics and norms that stay on the device,
-// skips that it decides, its generator. On a virtual device, so that they run everywhere.
+// The ways of the Trainer that a device takes and the CPU does not: batches sent ahead, metrics and norms that stay on
+// the device, skips that it decides, its generator. On a virtual device, so that they run everywhere.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
@@ -150,14 +150,21 @@ TEST_CASE("the following batch is read when the step of the last one was launche
       order.push_back("step " + std::to_string(index));
       return SelfPlanned::training_step(batch, index);
     }
-    void on_train_batch_end(const StepOutput&, const Batch&, int64_t index) override { order.push_back("end " + std::to_string(index)); }
+    void on_train_batch_end(const StepOutput&, const Batch&, int64_t index) override {
+      order.push_back("end " + std::to_string(index));
+    }
     Outputs validation_step(const Batch&, int64_t index, int64_t) override {
       order.push_back("validation " + std::to_string(index));
       return {};
     }
-    void on_validation_batch_end(const Outputs&, const Batch&, int64_t index, int64_t) override { order.push_back("end " + std::to_string(index)); }
+    void on_validation_batch_end(const Outputs&, const Batch&, int64_t index, int64_t) override {
+      order.push_back("end " + std::to_string(index));
+    }
   };
-  const auto loader = [] { return std::shared_ptr<Loader>(std::make_shared<DataLoader>(std::make_shared<Reading>(), DataLoaderOptions{.batch_size = 2})); };
+  const auto loader = [] {
+    return std::shared_ptr<Loader>(
+        std::make_shared<DataLoader>(std::make_shared<Reading>(), DataLoaderOptions{.batch_size = 2}));
+  };
   const TemporaryFolder folder;
   const std::shared_ptr<Loader> training = loader(), validation = loader();
   Trainer(on_one(folder)).fit(std::make_shared<Noting>(), DataSource(training, {validation}));

@@ -1,3 +1,5 @@
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
@@ -5,8 +7,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/ATen.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -41,8 +41,10 @@ void check_like_the_cpu(M here, M there, const Tensor& input) {
   for (size_t i = 0; i < mine.size(); ++i) theirs[i].detach().copy_(mine[i].detach());
   there->to(d1);
   const auto out_of = [](const auto& result) {
-    if constexpr (requires { std::get<0>(result); }) return std::get<0>(result);
-    else return result;
+    if constexpr (requires { std::get<0>(result); })
+      return std::get<0>(result);
+    else
+      return result;
   };
   const Tensor x = input.is_floating_point() ? input.clone().requires_grad_() : input;
   const Tensor y = input.is_floating_point() ? input.to(d1).requires_grad_() : input.to(d1);
@@ -75,7 +77,8 @@ TEST_CASE("a virtual device is a device of LibTorch, with its own name and place
 }
 
 TEST_CASE("an operation on two devices is an error that names both") {
-  const Tensor a = at::ones({2}, at::TensorOptions().device(d0)), b = at::ones({2}, at::TensorOptions().device(d1)), c = at::ones({2});
+  const Tensor a = at::ones({2}, at::TensorOptions().device(d0)), b = at::ones({2}, at::TensorOptions().device(d1)),
+               c = at::ones({2});
   CHECK_THROWS_WITH(a + b, ContainsSubstring("virtual:0") && ContainsSubstring("virtual:1"));
   CHECK_THROWS_WITH(a + c, ContainsSubstring("virtual:0") && ContainsSubstring("cpu"));
   CHECK_THROWS_WITH(c * a, ContainsSubstring("virtual:0") && ContainsSubstring("cpu"));
@@ -89,7 +92,8 @@ TEST_CASE("what goes from one virtual device to another is counted") {
   b.to(d1);
   CHECK((a * 2).sum().item<float>() == 200);
   std::vector<std::string> seen;
-  for (const DeviceCopies& c : device_copies()) seen.push_back(c.from.str() + ">" + c.to.str() + " " + std::to_string(c.copies) + " " + std::to_string(c.bytes));
+  for (const DeviceCopies& c : device_copies())
+    seen.push_back(c.from.str() + ">" + c.to.str() + " " + std::to_string(c.copies) + " " + std::to_string(c.bytes));
   CHECK(seen == std::vector<std::string>{"virtual:0>virtual:1 1 400", "virtual:0>cpu 1 4", "cpu>virtual:0 1 400"});
   CHECK(bytes_between_virtual_devices() == 400);
 }
@@ -98,16 +102,30 @@ TEST_CASE("layers give the CPU's values and gradients on a virtual device") {
   namespace tn = torch::nn;
   at::manual_seed(1);
   SECTION("linear") { check_like_the_cpu(tn::Linear(5, 3), tn::Linear(5, 3), at::randn({4, 5})); }
-  SECTION("convolution") { check_like_the_cpu(tn::Conv2d(tn::Conv2dOptions(2, 4, 3).padding(1)), tn::Conv2d(tn::Conv2dOptions(2, 4, 3).padding(1)), at::randn({3, 2, 8, 8})); }
+  SECTION("convolution") {
+    check_like_the_cpu(tn::Conv2d(tn::Conv2dOptions(2, 4, 3).padding(1)),
+                       tn::Conv2d(tn::Conv2dOptions(2, 4, 3).padding(1)), at::randn({3, 2, 8, 8}));
+  }
   SECTION("convolution without bias, strided") {
     const auto how = tn::Conv2dOptions(2, 4, 3).stride(2).bias(false);
     check_like_the_cpu(tn::Conv2d(how), tn::Conv2d(how), at::randn({3, 2, 8, 8}));
   }
   SECTION("batch norm") { check_like_the_cpu(tn::BatchNorm2d(3), tn::BatchNorm2d(3), at::randn({4, 3, 5, 5})); }
-  SECTION("layer norm") { check_like_the_cpu(tn::LayerNorm(tn::LayerNormOptions({6})), tn::LayerNorm(tn::LayerNormOptions({6})), at::randn({4, 6})); }
-  SECTION("embedding") { check_like_the_cpu(tn::Embedding(7, 4), tn::Embedding(7, 4), at::randint(7, {3, 5}, at::kLong)); }
-  SECTION("GRU") { check_like_the_cpu(tn::GRU(tn::GRUOptions(4, 5).num_layers(2).batch_first(true)), tn::GRU(tn::GRUOptions(4, 5).num_layers(2).batch_first(true)), at::randn({3, 6, 4})); }
-  SECTION("LSTM") { check_like_the_cpu(tn::LSTM(tn::LSTMOptions(4, 5).num_layers(2).batch_first(true)), tn::LSTM(tn::LSTMOptions(4, 5).num_layers(2).batch_first(true)), at::randn({3, 6, 4})); }
+  SECTION("layer norm") {
+    check_like_the_cpu(tn::LayerNorm(tn::LayerNormOptions({6})), tn::LayerNorm(tn::LayerNormOptions({6})),
+                       at::randn({4, 6}));
+  }
+  SECTION("embedding") {
+    check_like_the_cpu(tn::Embedding(7, 4), tn::Embedding(7, 4), at::randint(7, {3, 5}, at::kLong));
+  }
+  SECTION("GRU") {
+    check_like_the_cpu(tn::GRU(tn::GRUOptions(4, 5).num_layers(2).batch_first(true)),
+                       tn::GRU(tn::GRUOptions(4, 5).num_layers(2).batch_first(true)), at::randn({3, 6, 4}));
+  }
+  SECTION("LSTM") {
+    check_like_the_cpu(tn::LSTM(tn::LSTMOptions(4, 5).num_layers(2).batch_first(true)),
+                       tn::LSTM(tn::LSTMOptions(4, 5).num_layers(2).batch_first(true)), at::randn({3, 6, 4}));
+  }
 }
 
 TEST_CASE("losses, pooling and attention compute on a virtual device") {
@@ -117,7 +135,8 @@ TEST_CASE("losses, pooling and attention compute on a virtual device") {
   const Tensor images = at::randn({2, 3, 8, 8});
   CHECK(close(at::max_pool2d(images, 2), at::max_pool2d(images.to(d0), 2)));
   const Tensor q = at::randn({2, 2, 5, 4});
-  CHECK(close(at::scaled_dot_product_attention(q, q, q, {}, 0.0, true), at::scaled_dot_product_attention(q.to(d0), q.to(d0), q.to(d0), {}, 0.0, true)));
+  CHECK(close(at::scaled_dot_product_attention(q, q, q, {}, 0.0, true),
+              at::scaled_dot_product_attention(q.to(d0), q.to(d0), q.to(d0), {}, 0.0, true)));
   CHECK(close(std::get<0>(at::topk(logits, 2)), std::get<0>(at::topk(logits.to(d0), 2))));
   CHECK((at::argmax(logits, 1).equal(at::argmax(logits.to(d0), 1).cpu())));
   CHECK((at::arange(5, at::TensorOptions().device(d1)).cpu().equal(at::arange(5))));
@@ -126,7 +145,8 @@ TEST_CASE("losses, pooling and attention compute on a virtual device") {
 }
 
 TEST_CASE("a graph over two devices goes backward on both") {
-  Tensor a = at::full({3}, 2.0, at::TensorOptions().device(d0)).requires_grad_(), b = at::full({3}, 3.0, at::TensorOptions().device(d1)).requires_grad_();
+  Tensor a = at::full({3}, 2.0, at::TensorOptions().device(d0)).requires_grad_(),
+         b = at::full({3}, 3.0, at::TensorOptions().device(d1)).requires_grad_();
   const Tensor loss = ((a * a).to(d1) * b).sum();
   CHECK(loss.device() == d1);
   loss.backward();

@@ -47,7 +47,8 @@ TEST_CASE("dp on 2, 4 and 8 devices equals one device after 100 steps") {
   CHECK(b.report.global_step == 100);
   CHECK(b.module->first->weight.device() == virtual_device(0));
   CHECK(largest_difference(a.weights, b.weights) < 1e-6);
-  for (const char* name : {"train_loss_epoch", "samples", "val_loss"}) CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
+  for (const char* name : {"train_loss_epoch", "samples", "val_loss"})
+    CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
   CHECK(metric_of(b.report.metrics, "samples") == 13 * 24 + 3);
 }
 
@@ -68,9 +69,12 @@ TEST_CASE("dp in other precisions equals one device in them") {
   one.max_epochs = many.max_epochs = 3;
   const auto a = train(one), b = train(many);
   // Adam makes whole steps of gradients that half formats round to another sign.
-  if (precision == "64-true") CHECK(largest_difference(a.weights, b.weights) < 1e-12);
-  else CHECK(largest_difference(a.weights, b.weights) < 0.1);
-  CHECK_THAT(metric_of(b.report.metrics, "val_loss"), WithinAbs(metric_of(a.report.metrics, "val_loss"), precision == "64-true" ? 1e-12 : 0.02));
+  if (precision == "64-true")
+    CHECK(largest_difference(a.weights, b.weights) < 1e-12);
+  else
+    CHECK(largest_difference(a.weights, b.weights) < 0.1);
+  CHECK_THAT(metric_of(b.report.metrics, "val_loss"),
+             WithinAbs(metric_of(a.report.metrics, "val_loss"), precision == "64-true" ? 1e-12 : 0.02));
 }
 
 TEST_CASE("a batch smaller than the devices takes fewer of them, one sample takes one") {
@@ -84,10 +88,13 @@ TEST_CASE("a batch smaller than the devices takes fewer of them, one sample take
     CHECK(largest_difference(a.weights, b.weights) < 1e-6);
     int64_t beyond = 0;
     for (const DeviceCopies& copies : device_copies())
-      if (copies.to.is_privateuseone() && copies.to.index() >= batch && copies.from.is_privateuseone()) beyond += copies.bytes;
+      if (copies.to.is_privateuseone() && copies.to.index() >= batch && copies.from.is_privateuseone())
+        beyond += copies.bytes;
     // Weights go to all copies in a step that is split; batches to as many devices as there are samples.
-    if (batch == 1) CHECK(bytes_between_virtual_devices() == 0);
-    else CHECK(beyond == 5 * 2 * bytes_of(*b.module));
+    if (batch == 1)
+      CHECK(bytes_between_virtual_devices() == 0);
+    else
+      CHECK(beyond == 5 * 2 * bytes_of(*b.module));
   }
 }
 
@@ -215,7 +222,9 @@ TEST_CASE("each device of dp draws numbers of its own, and a resumed run goes on
   // The masks of two devices for the same rows differ.
   seed_everything(7);
   seed_devices(7, {virtual_device(0), virtual_device(1)});
-  const auto mask = [](int64_t device) { return at::dropout(at::ones({64}, at::TensorOptions().device(virtual_device(device))), 0.5, true).cpu(); };
+  const auto mask = [](int64_t device) {
+    return at::dropout(at::ones({64}, at::TensorOptions().device(virtual_device(device))), 0.5, true).cpu();
+  };
   CHECK_FALSE((mask(0).equal(mask(1))));
 }
 
@@ -299,12 +308,14 @@ TEST_CASE("dp says what it cannot do, and what to do") {
     return message_of<ConfigError>([&] { Trainer(options).fit(module, regression_data()); });
   };
   const auto made = [] { return make_component<LightningModule, Parted>(Parted::Options{}); };
-  CHECK_THAT(message(on_virtual(folder, "dp", 2), std::make_shared<SelfPlanned>()), ContainsSubstring("given as an object") && ContainsSubstring("fit<MyModule>(options"));
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), std::make_shared<SelfPlanned>()),
+             ContainsSubstring("given as an object") && ContainsSubstring("fit<MyModule>(options"));
   TrainerOptions cpu = quiet(folder);
   cpu.strategy = Spec<Strategy>("dp");
   CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one") && ContainsSubstring("ddp"));
   cpu.devices = 2;
-  CHECK_THAT(message(cpu, made()), ContainsSubstring("2 devices were asked for") && ContainsSubstring("accelerator: virtual"));
+  CHECK_THAT(message(cpu, made()),
+             ContainsSubstring("2 devices were asked for") && ContainsSubstring("accelerator: virtual"));
   TrainerOptions synced = on_virtual(folder, "dp", 2);
   synced.sync_batchnorm = true;
   CHECK_THAT(message(synced, made()), ContainsSubstring("sync_batchnorm"));
@@ -315,14 +326,16 @@ TEST_CASE("dp says what it cannot do, and what to do") {
     using Parted::Parted;
     bool automatic_optimization() const override { return false; }
   };
-  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Manual>(Parted::Options{})), ContainsSubstring("optimizes by itself"));
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Manual>(Parted::Options{})),
+             ContainsSubstring("optimizes by itself"));
   struct Random : Parted {
     explicit Random(const Options& options) : Parted(options) {
       static int made = 0;
       register_module("extra", torch::nn::Linear(1, ++made));
     }
   };
-  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Random>(Parted::Options{})), ContainsSubstring("extra.weight") && ContainsSubstring("options alone"));
+  CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Random>(Parted::Options{})),
+             ContainsSubstring("extra.weight") && ContainsSubstring("options alone"));
 }
 
 TEST_CASE("fit takes a module's options, and dp makes as many as it wants") {
@@ -350,7 +363,11 @@ TEST_CASE("monitors tell of each device, and measure against all of them") {
     Problems problems;
     how.callbacks.emplace_back("DeviceStatsMonitor");
     Spec<Callback>& throughput = how.callbacks.emplace_back("ThroughputMonitor");
-    throughput.read(parse_yaml("{class_path: ThroughputMonitor, init_args: {window_size: 2, flops_per_sample: 1e6, peak_flops: 1e6}}", "test", problems), problems, "callbacks");
+    throughput.read(
+        parse_yaml(
+            "{class_path: ThroughputMonitor, init_args: {window_size: 2, flops_per_sample: 1e6, peak_flops: 1e6}}",
+            "test", problems),
+        problems, "callbacks");
     problems.throw_if_any();
     Parts parts;
     auto memory = std::make_shared<MemoryLogger>();
@@ -360,10 +377,12 @@ TEST_CASE("monitors tell of each device, and measure against all of them") {
   const auto [several, logger] = logged(options);
   CHECK(metric_of(several, "DeviceStatsMonitor.on_train_batch_end/virtual:0/peak_allocated_bytes") > 0);
   CHECK(metric_of(several, "DeviceStatsMonitor.on_train_batch_end/virtual:1/peak_allocated_bytes") > 0);
-  CHECK_THAT(metric_of(several, "device/mfu"), WithinAbs(metric_of(several, "device/flops_per_sec") / 2e6, 1e-9 * metric_of(several, "device/flops_per_sec")));
+  CHECK_THAT(metric_of(several, "device/mfu"), WithinAbs(metric_of(several, "device/flops_per_sec") / 2e6,
+                                                         1e-9 * metric_of(several, "device/flops_per_sec")));
   const auto [alone, other] = logged(one);
   CHECK(metric_of(alone, "DeviceStatsMonitor.on_train_batch_end/peak_allocated_bytes") > 0);
-  CHECK_THAT(metric_of(alone, "device/mfu"), WithinAbs(metric_of(alone, "device/flops_per_sec") / 1e6, 1e-9 * metric_of(alone, "device/flops_per_sec")));
+  CHECK_THAT(metric_of(alone, "device/mfu"), WithinAbs(metric_of(alone, "device/flops_per_sec") / 1e6,
+                                                       1e-9 * metric_of(alone, "device/flops_per_sec")));
 }
 
 }  // namespace dp_test

@@ -69,10 +69,12 @@ struct Pair : LightningModule {
 };
 
 /// A strategy with its options, on virtual devices.
-inline TrainerOptions placed(const TemporaryFolder& folder, const std::string& strategy, int devices, const std::string& init_args) {
+inline TrainerOptions placed(const TemporaryFolder& folder, const std::string& strategy, int devices,
+                             const std::string& init_args) {
   TrainerOptions options = on_virtual(folder, strategy, devices);
   Problems problems;
-  options.strategy.read(parse_yaml("{class_path: " + strategy + ", init_args: " + init_args + "}", "test", problems), problems, "trainer.strategy");
+  options.strategy.read(parse_yaml("{class_path: " + strategy + ", init_args: " + init_args + "}", "test", problems),
+                        problems, "trainer.strategy");
   problems.throw_if_any();
   return options;
 }

@@ -58,13 +58,15 @@ std::map<std::string, Tensor> weights_on_cpu(const M& module) {
 }
 
 template <class M = Parted>
-Trained<M> train(TrainerOptions options, const typename M::Options& model = {}, std::shared_ptr<DataModule> data = regression_data(), const CheckpointChoice& checkpoint = {},
+Trained<M> train(TrainerOptions options, const typename M::Options& model = {},
+                 std::shared_ptr<DataModule> data = regression_data(), const CheckpointChoice& checkpoint = {},
                  Parts parts = {}) {
   seed_everything(7);
   auto module = make_component<LightningModule, M>(model);
   if (!parts.seed) parts.seed = 7;
   Trained<M> trained{.module = module, .report = {}, .weights = {}};
-  trained.report = Trainer(std::move(options), std::move(parts)).fit(std::shared_ptr<LightningModule>(module), std::move(data), checkpoint);
+  trained.report = Trainer(std::move(options), std::move(parts))
+                       .fit(std::shared_ptr<LightningModule>(module), std::move(data), checkpoint);
   trained.weights = weights_on_cpu(*module);
   return trained;
 }
@@ -72,7 +74,8 @@ Trained<M> train(TrainerOptions options, const typename M::Options& model = {}, 
 inline double largest_difference(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b) {
   double most = 0;
   if (a.size() != b.size()) return 1e9;
-  for (const auto& [name, value] : a) most = std::max(most, (value.to(at::kDouble) - b.at(name).to(at::kDouble)).abs().max().template item<double>());
+  for (const auto& [name, value] : a)
+    most = std::max(most, (value.to(at::kDouble) - b.at(name).to(at::kDouble)).abs().max().template item<double>());
   return most;
 }
 

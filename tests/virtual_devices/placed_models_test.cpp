@@ -21,9 +21,11 @@ namespace {
 
 using Devices = std::vector<at::Device>;
 
-/// `model` with its encoder and its decoder on these devices: losses, gradients and `of(model, batch)` are those of `one`, on the CPU.
+/// `model` with its encoder and its decoder on these devices: losses, gradients and `of(model, batch)` are those of
+/// `one`, on the CPU.
 template <class Model, class Of>
-void check_placed(Model& one, Model& model, const Batch& batch, const Devices& encoder, const Devices& decoder, const Of& of) {
+void check_placed(Model& one, Model& model, const Batch& batch, const Devices& encoder, const Devices& decoder,
+                  const Of& of) {
   {
     const at::NoGradGuard no_grad;
     for (const auto& item : one.named_parameters()) model.named_parameters()[item.key()].copy_(item.value());
@@ -32,7 +34,8 @@ void check_placed(Model& one, Model& model, const Batch& batch, const Devices& e
   for (size_t i = 0; i < 2; ++i) {
     PlacedModule& placed = *model.placed_modules()[i];
     placed.place(i == 0 ? encoder : decoder);
-    groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end())).copy_values();
+    groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end()))
+        .copy_values();
   }
   const Batch there = batch.to(encoder[0]);
   const Tensor expected = one.training_step(batch, 0).loss, loss = model.training_step(there, 0).loss;
@@ -66,7 +69,9 @@ Devices virtual_devices(int64_t first, int64_t last) {
 TEST_CASE("an autoencoder in two places gives what it gives in one") {
   const Autoencoder::Options options{.in_features = 12, .hidden = {16}, .code_size = 6};
   const Batch batch({at::randn({7, 3, 4})});
-  const auto reconstruction = [](Autoencoder& model, const Batch& given) { return model.predict_step(given, 0, 0)["reconstruction"]; };
+  const auto reconstruction = [](Autoencoder& model, const Batch& given) {
+    return model.predict_step(given, 0, 0)["reconstruction"];
+  };
   Autoencoder one(options), parallel(options), hybrid(options);
   check_placed(one, parallel, batch, virtual_devices(0, 0), virtual_devices(1, 1), reconstruction);
   check_placed(one, hybrid, batch, virtual_devices(0, 1), virtual_devices(2, 3), reconstruction);

@@ -20,10 +20,13 @@ namespace {
 
 // A layout of the strategies, by the number of devices.
 TrainerOptions layout(const TemporaryFolder& folder, const std::string& strategy, int devices, int64_t micro_batches) {
-  const std::string half = std::to_string(devices / 2), last = std::to_string(devices - 1), before = std::to_string(devices / 2 - 1);
+  const std::string half = std::to_string(devices / 2), last = std::to_string(devices - 1),
+                    before = std::to_string(devices / 2 - 1);
   const std::string micro = ", micro_batches: " + std::to_string(micro_batches) + "}";
-  if (strategy == "model_parallel") return placed(folder, strategy, devices, "{placement: {encoder: 0, decoder: " + last + "}" + micro);
-  return placed(folder, strategy, devices, "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last + "]}" + micro);
+  if (strategy == "model_parallel")
+    return placed(folder, strategy, devices, "{placement: {encoder: 0, decoder: " + last + "}" + micro);
+  return placed(folder, strategy, devices,
+                "{placement: {encoder: [0.." + before + "], decoder: [" + half + ".." + last + "]}" + micro);
 }
 
 int64_t bytes_of(const torch::nn::Module& module) {
@@ -53,7 +56,8 @@ TEST_CASE("model_parallel and hybrid on 2, 4 and 8 devices equal one device afte
   CHECK(b.module->decoder->in->weight.device() == virtual_device(strategy == "hybrid" ? devices / 2 : devices - 1));
   CHECK(b.module->scale.device() == virtual_device(0));
   CHECK(largest_difference(a.weights, b.weights) < 1e-6);
-  for (const char* name : {"train_loss_epoch", "val_loss"}) CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
+  for (const char* name : {"train_loss_epoch", "val_loss"})
+    CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
 }
 
 TEST_CASE("accumulation, precisions and skipped steps work over several devices") {
@@ -71,8 +75,10 @@ TEST_CASE("accumulation, precisions and skipped steps work over several devices"
   }
   const auto a = train<Pair>(one), b = train<Pair>(many);
   CHECK(a.report.global_step == b.report.global_step);
-  if (precision == "32-true") CHECK(largest_difference(a.weights, b.weights) < 1e-6);
-  else if (precision == "64-true") CHECK(largest_difference(a.weights, b.weights) < 1e-12);
+  if (precision == "32-true")
+    CHECK(largest_difference(a.weights, b.weights) < 1e-6);
+  else if (precision == "64-true")
+    CHECK(largest_difference(a.weights, b.weights) < 1e-12);
   CHECK_THAT(metric_of(b.report.metrics, "val_loss"), WithinAbs(metric_of(a.report.metrics, "val_loss"), 0.03));
 }
 
@@ -82,37 +88,44 @@ TEST_CASE("uneven and tiny batches take fewer parts and fewer devices") {
   for (const int64_t batch : {1, 2, 5}) {
     CAPTURE(strategy, batch);
     TrainerOptions one = quiet(folder), many = layout(folder, strategy, 8, 4);
-    const auto a = train<Pair>(one, {}, regression_data(11, 0, batch)), b = train<Pair>(many, {}, regression_data(11, 0, batch));
+    const auto a = train<Pair>(one, {}, regression_data(11, 0, batch)),
+               b = train<Pair>(many, {}, regression_data(11, 0, batch));
     CHECK(largest_difference(a.weights, b.weights) < 1e-6);
   }
 }
 
-TEST_CASE("model_parallel copies the code forward and its gradient back, hybrid chunks, weights and gradients of its groups too") {
+TEST_CASE(
+    "model_parallel copies the code forward and its gradient back, hybrid chunks, weights and gradients of its groups "
+    "too") {
   struct Plain : Pair {
     using Pair::Pair;
     Tensor forward(const Tensor& x) override { return decoder(encoder(x)); }
     StepOutput training_step(const Batch& batch, int64_t) override { return loss_of(batch); }
   };
   const TemporaryFolder folder;
-  constexpr int64_t kBatch = 8, kSteps = 5, kCode = 6 * 4 * kBatch, kIn = 4 * 4 * kBatch, kOut = 2 * 4 * kBatch, kScalar = 4;
+  constexpr int64_t kBatch = 8, kSteps = 5, kCode = 6 * 4 * kBatch, kIn = 4 * 4 * kBatch, kOut = 2 * 4 * kBatch,
+                    kScalar = 4;
   const auto bytes = [&](TrainerOptions options) {
     options.limit_val_batches = BatchLimit(int64_t{0});
     options.on_nonfinite = "off";  // its checks bring norms together
     reset_device_copies();
     const auto trained = train<Plain>(std::move(options), {}, regression_data(kBatch * kSteps, 0, kBatch));
     REQUIRE(trained.report.global_step == kSteps);
-    for (const auto& c : device_copies()) UNSCOPED_INFO(c.from.str() << " > " << c.to.str() << " " << c.copies << " copies " << c.bytes);
-    return std::pair(bytes_between_virtual_devices(), bytes_of(*trained.module->encoder) + bytes_of(*trained.module->decoder));
+    for (const auto& c : device_copies())
+      UNSCOPED_INFO(c.from.str() << " > " << c.to.str() << " " << c.copies << " copies " << c.bytes);
+    return std::pair(bytes_between_virtual_devices(),
+                     bytes_of(*trained.module->encoder) + bytes_of(*trained.module->decoder));
   };
   // Code, its gradient, the target, the loss and its gradient.
   CHECK(bytes(layout(folder, "model_parallel", 2, 1)).first == kSteps * (2 * kCode + kOut + 2 * kScalar));
   CHECK(bytes(layout(folder, "model_parallel", 2, 4)).first == kSteps * (2 * kCode + kOut + 4 * 2 * kScalar));
-  // Four devices: half of the samples, the code and the output goes to the second of a group or comes from there; so do, in each
-  // step, its weights and their gradients. From group to group each chunk goes straight to its device.
+  // Four devices: half of the samples, the code and the output goes to the second of a group or comes from there; so
+  // do, in each step, its weights and their gradients. From group to group each chunk goes straight to its device.
   const auto [hybrid, weights] = bytes(layout(folder, "hybrid", 4, 1));
-  const int64_t flow = kIn / 2 + kCode / 2 * 2               // encoder: samples there, code back, its gradient there
-                       + kCode * 2                           // code to the decoder's devices, its gradient back
-                       + kOut / 2 * 2 + kOut + 2 * kScalar;  // output back, its gradient there; target, loss and its gradient
+  const int64_t flow = kIn / 2 + kCode / 2 * 2  // encoder: samples there, code back, its gradient there
+                       + kCode * 2              // code to the decoder's devices, its gradient back
+                       + kOut / 2 * 2 + kOut +
+                       2 * kScalar;  // output back, its gradient there; target, loss and its gradient
   CHECK(hybrid == kSteps * (flow + 2 * weights));
 }
 
@@ -122,7 +135,8 @@ TEST_CASE("optimizer state lies beside its parameter") {
     std::map<std::string, at::Device> at;
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
       const StateTree whole = run.optimizers()[0]->state();
-      for (const auto& [name, state] : whole.at("state").as_map()) at.emplace(name, state.at("exp_avg").tensor().device());
+      for (const auto& [name, state] : whole.at("state").as_map())
+        at.emplace(name, state.at("exp_avg").tensor().device());
     }
   };
   auto looks = std::make_shared<Looks>();
@@ -160,7 +174,9 @@ TEST_CASE("a run over several devices goes on to the bit, and on one device") {
 
 TEST_CASE("two runs with micro-batches are equal to the bit") {
   const TemporaryFolder folder;
-  const auto run = [&] { return train<Pair>(layout(folder, "model_parallel", 2, 4), {}, regression_data(160, 0, 16)).weights; };
+  const auto run = [&] {
+    return train<Pair>(layout(folder, "model_parallel", 2, 4), {}, regression_data(160, 0, 16)).weights;
+  };
   const auto first = run();
   for (int i = 0; i < 3; ++i) CHECK(same_weights(first, run()));
 }
@@ -208,7 +224,9 @@ struct ByHand : LightningModule {
     const Tensor y = decoder->forward(code);
     return at::mse_loss(y, batch[1].to(y.device()));
   }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9}); }
+  OptimizerPlan configure_optimizers() override {
+    return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+  }
 };
 
 }  // namespace
@@ -226,9 +244,11 @@ TEST_CASE("what lies on a wrong device is an error that names module, parameter 
   const TemporaryFolder folder;
   const TrainerOptions by_hand = placed(folder, "model_parallel", 2, "{}");
   const std::string forgotten = message_of<ConfigError>([&] { train<ByHand>(by_hand, {.forgets = true}); });
-  CHECK_THAT(forgotten, ContainsSubstring("'decoder.weight' of 'decoder' is on cpu") && ContainsSubstring("virtual:0, virtual:1") && ContainsSubstring("configure_model()"));
+  CHECK_THAT(forgotten, ContainsSubstring("'decoder.weight' of 'decoder' is on cpu") &&
+                            ContainsSubstring("virtual:0, virtual:1") && ContainsSubstring("configure_model()"));
   const std::string met = message_of<Error>([&] { train<ByHand>(by_hand, {.moves = false}); });
-  CHECK_THAT(met, ContainsSubstring("virtual:0 has 'encoder' with 'encoder.weight'") && ContainsSubstring("virtual:1 has 'decoder' with 'decoder.weight'"));
+  CHECK_THAT(met, ContainsSubstring("virtual:0 has 'encoder' with 'encoder.weight'") &&
+                      ContainsSubstring("virtual:1 has 'decoder' with 'decoder.weight'"));
 
   struct PlacedByHand : Pair {
     using Pair::Pair;
@@ -239,7 +259,8 @@ TEST_CASE("what lies on a wrong device is an error that names module, parameter 
     }
   };
   const std::string input = message_of<Error>([&] { train<PlacedByHand>(by_hand); });
-  CHECK_THAT(input, ContainsSubstring("'decoder'") && ContainsSubstring("decoder.in.weight") && ContainsSubstring("virtual:0") && ContainsSubstring("virtual:1"));
+  CHECK_THAT(input, ContainsSubstring("'decoder'") && ContainsSubstring("decoder.in.weight") &&
+                        ContainsSubstring("virtual:0") && ContainsSubstring("virtual:1"));
 }
 
 TEST_CASE("placements are refused with what there is") {
@@ -247,37 +268,45 @@ TEST_CASE("placements are refused with what there is") {
   const auto message = [&](const std::string& strategy, int devices, const std::string& init_args) {
     return message_of<ConfigError>([&] { train<Pair>(placed(folder, strategy, devices, init_args)); });
   };
-  CHECK_THAT(message("model_parallel", 2, "{placement: {encodr: 0}}"), ContainsSubstring("'encodr'") && ContainsSubstring("encoder, decoder"));
-  CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: 5}}"), ContainsSubstring("5 is not among the devices of the run: virtual:0, virtual:1"));
+  CHECK_THAT(message("model_parallel", 2, "{placement: {encodr: 0}}"),
+             ContainsSubstring("'encodr'") && ContainsSubstring("encoder, decoder"));
+  CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: 5}}"),
+             ContainsSubstring("5 is not among the devices of the run: virtual:0, virtual:1"));
   CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: cuda:1}}"), ContainsSubstring("cuda:1 is not among"));
-  CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: [0, 1]}}"), ContainsSubstring("must be on one device") && ContainsSubstring("hybrid"));
+  CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: [0, 1]}}"),
+             ContainsSubstring("must be on one device") && ContainsSubstring("hybrid"));
   CHECK_THAT(message("hybrid", 2, "{placement: {encoder: [0, 0]}}"), ContainsSubstring("stands there twice"));
   CHECK_THAT(message("hybrid", 2, "{placement: {encoder: 1-3}}"), ContainsSubstring("encoder"));
   CHECK_THAT(message("hybrid", 2, "{}"), ContainsSubstring("placement"));
-  CHECK_THAT(message_of<ConfigError>([&] { train(placed(folder, "model_parallel", 2, "{placement: {first: 0}}")); }), ContainsSubstring("nn::Placed"));
+  CHECK_THAT(message_of<ConfigError>([&] { train(placed(folder, "model_parallel", 2, "{placement: {first: 0}}")); }),
+             ContainsSubstring("nn::Placed"));
   struct Manual : Pair {
     using Pair::Pair;
     bool automatic_optimization() const override { return false; }
   };
-  CHECK_THAT(message_of<ConfigError>([&] { train<Manual>(layout(folder, "model_parallel", 2, 2)); }), ContainsSubstring("micro_batches: 1"));
+  CHECK_THAT(message_of<ConfigError>([&] { train<Manual>(layout(folder, "model_parallel", 2, 2)); }),
+             ContainsSubstring("micro_batches: 1"));
 }
 
 TEST_CASE("a tensor that two submodules share cannot be in two places") {
   struct Tied : Pair {
-    explicit Tied(const Pair::Options& given) : Pair([&] {
-      Pair::Options square = given;
-      square.code = 4;
-      return square;
-    }()) {
+    explicit Tied(const Pair::Options& given)
+        : Pair([&] {
+            Pair::Options square = given;
+            square.code = 4;
+            return square;
+          }()) {
       decoder->in->weight = encoder->in->weight;
       tie_parameters(*this, "encoder.in.weight", "decoder.in.weight");
     }
   };
   const TemporaryFolder folder;
   const std::string message = message_of<ConfigError>([&] { train<Tied>(layout(folder, "model_parallel", 2, 1)); });
-  CHECK_THAT(message, ContainsSubstring("'encoder.in.weight' and 'decoder.in.weight' are one tensor") && ContainsSubstring("virtual:0 and on virtual:1"));
+  CHECK_THAT(message, ContainsSubstring("'encoder.in.weight' and 'decoder.in.weight' are one tensor") &&
+                          ContainsSubstring("virtual:0 and on virtual:1"));
   const auto one = train<Tied>(quiet(folder));
-  const auto together = train<Tied>(placed(folder, "model_parallel", 2, "{placement: {encoder: 1, decoder: 1}, micro_batches: 2}"));
+  const auto together =
+      train<Tied>(placed(folder, "model_parallel", 2, "{placement: {encoder: 1, decoder: 1}, micro_batches: 2}"));
   CHECK(largest_difference(one.weights, together.weights) < 1e-6);
 }
 
@@ -296,7 +325,8 @@ TEST_CASE("a module that optimizes by itself works over several devices without 
   };
   const std::string strategy = GENERATE("model_parallel", "hybrid");
   const TemporaryFolder folder;
-  CHECK(largest_difference(train<Manual>(quiet(folder)).weights, train<Manual>(layout(folder, strategy, 4, 1)).weights) < 1e-6);
+  CHECK(largest_difference(train<Manual>(quiet(folder)).weights,
+                           train<Manual>(layout(folder, strategy, 4, 1)).weights) < 1e-6);
 }
 
 TEST_CASE("placements are written as they can be read, and devices are ranges, lists and names") {
@@ -322,7 +352,8 @@ TEST_CASE("placements are written as they can be read, and devices are ranges, l
     CHECK(again.indices == group.indices);
     CHECK(again.type == group.type);
   }
-  for (const char* bad : {"3..1", "-1", "[]", "a", "[cuda:0, virtual:1]", "{a: 1}", "99999999"}) CHECK_THROWS_AS(read(bad), ConfigError);
+  for (const char* bad : {"3..1", "-1", "[]", "a", "[cuda:0, virtual:1]", "{a: 1}", "99999999"})
+    CHECK_THROWS_AS(read(bad), ConfigError);
 }
 
 TEST_CASE("devices of a pipeline work at the same time, and say how much") {
@@ -339,14 +370,17 @@ TEST_CASE("devices of a pipeline work at the same time, and say how much") {
   };
   const auto work = [](int64_t micro_batches) {
     const TemporaryFolder folder;
-    const auto strategy = std::make_shared<ModelParallelStrategy>(ModelParallelStrategy::Options{.placement = {{"encoder", 0}, {"decoder", 1}}, .micro_batches = micro_batches});
+    const auto strategy = std::make_shared<ModelParallelStrategy>(
+        ModelParallelStrategy::Options{.placement = {{"encoder", 0}, {"decoder", 1}}, .micro_batches = micro_batches});
     auto reads = std::make_shared<Reads>();
     reads->strategy = strategy.get();
     Parts parts;
     parts.add(reads);
     parts.strategy = strategy;
-    train<Pair>(on_virtual(folder, "model_parallel", 2), {.hidden = 1024, .code = 1024}, regression_data(1024 * 10, 0, 1024), {}, parts);
-    CHECK_THAT(reads->report, ContainsSubstring("busy: virtual:0 ") && ContainsSubstring(" % · virtual:1 ") && ContainsSubstring(" s"));
+    train<Pair>(on_virtual(folder, "model_parallel", 2), {.hidden = 1024, .code = 1024},
+                regression_data(1024 * 10, 0, 1024), {}, parts);
+    CHECK_THAT(reads->report, ContainsSubstring("busy: virtual:0 ") && ContainsSubstring(" % · virtual:1 ") &&
+                                  ContainsSubstring(" s"));
     return reads->busy / reads->seconds;
   };
   const double whole = work(1), cut = work(4);

@@ -14,7 +14,9 @@ enum Slot : size_t { kStop, kSignal, kSave, kSaveDone, kClock, kInterval, kSlots
 constexpr double kEvery_s = 1.0;
 constexpr int64_t kMostSteps = 10000;
 
-double seconds_since(std::chrono::steady_clock::time_point then) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count(); }
+double seconds_since(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
 
 }  // namespace
 
@@ -40,7 +42,8 @@ void Agreement::begin() {
     const int64_t done = steps_ - read_at_step_;
     const double each_s = done > 0 ? seconds_since(read_at_) / static_cast<double>(done) : kEvery_s;
     const auto& every = run_.options.agree_every.value;
-    wishes[kInterval] = every ? *every : std::clamp<int64_t>(static_cast<int64_t>(kEvery_s / std::max(each_s, 1e-9)), 1, kMostSteps);
+    wishes[kInterval] =
+        every ? *every : std::clamp<int64_t>(static_cast<int64_t>(kEvery_s / std::max(each_s, 1e-9)), 1, kMostSteps);
   }
   pending_ = run_.collectives().start_max(std::move(wishes));
 }

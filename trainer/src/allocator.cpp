@@ -27,14 +27,17 @@ bool environment_decides() {
 }
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
-  throw ConfigError(cat("[trainer.allocator.cuda] the settings have the syntax of PYTORCH_CUDA_ALLOC_CONF (expandable_segments:True,max_split_size_mb:128); got '",
-                        escape_controls(text), "'", why.empty() ? "" : cat(": ", why), ". See PyTorch's notes on CUDA for the keys."));
+  throw ConfigError(cat(
+      "[trainer.allocator.cuda] the settings have the syntax of PYTORCH_CUDA_ALLOC_CONF "
+      "(expandable_segments:True,max_split_size_mb:128); got '",
+      escape_controls(text), "'", why.empty() ? "" : cat(": ", why), ". See PyTorch's notes on CUDA for the keys."));
 }
 
 }  // namespace
 
 void check_allocator(const AllocatorOptions& options) {
-  static const std::regex pairs(R"(\s*\w+\s*:\s*(\[[^\[\]]+\]|[^\s,:\[\]]+)\s*(,\s*\w+\s*:\s*(\[[^\[\]]+\]|[^\s,:\[\]]+)\s*)*)");
+  static const std::regex pairs(
+      R"(\s*\w+\s*:\s*(\[[^\[\]]+\]|[^\s,:\[\]]+)\s*(,\s*\w+\s*:\s*(\[[^\[\]]+\]|[^\s,:\[\]]+)\s*)*)");
   if (!options.cuda.empty() && !std::regex_match(options.cuda, pairs)) refuse(options.cuda, "");
 }
 
@@ -44,7 +47,9 @@ void set_allocator(const AllocatorOptions& options, const std::string& accelerat
     ::mallopt(M_TRIM_THRESHOLD, kKeptBytes);
   }
   if (options.cuda.empty()) return;
-  if (accelerator != "cuda") return log::warn("trainer.allocator_cuda", cat("trainer.allocator.cuda does nothing here: the run computes on ", accelerator));
+  if (accelerator != "cuda")
+    return log::warn("trainer.allocator_cuda",
+                     cat("trainer.allocator.cuda does nothing here: the run computes on ", accelerator));
   try {
     c10::CachingAllocator::setAllocatorSettings(options.cuda);
   } catch (const c10::Error& error) {

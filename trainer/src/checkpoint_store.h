@@ -92,7 +92,7 @@ class CheckpointStore {
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
-  int64_t saved_batches_ = -1;  // of the run, when that was made
+  int64_t saved_batches_ = -1;                   // of the run, when that was made
   std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
   std::optional<CheckpointError> begin_error_;  // rank 0 could not begin it, and the others are to be told

@@ -146,8 +146,7 @@ class NoGradients {
 // end. They may have different numbers of batches, so one that has none left takes part in the rounds of the others.
 class Rounds {
  public:
-  Rounds(Run& run, std::optional<int64_t> batches)
-      : run_(run), together_(run.world_size() > 1) {
+  Rounds(Run& run, std::optional<int64_t> batches) : run_(run), together_(run.world_size() > 1) {
     if (!together_) return;
     const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
     if (most[0] == 0) count_ = most[1];

@@ -8,8 +8,8 @@ namespace fulgur::detail {
 /// `batch_limit` caps the batches of each loader further (sanity check).
 EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit = std::nullopt);
 
-/// A validation inside a fit. Where the module turns out to have no validation_step, validation is switched off with one
-/// warning.
+/// A validation inside a fit. Where the module turns out to have no validation_step, validation is switched off with
+/// one warning.
 void validate_in_fit(Run& run, std::optional<int64_t> batch_limit = std::nullopt);
 
 void warn_no_validation_step();

@@ -25,7 +25,8 @@ std::optional<Wanted> wanted_by(const std::string& error) {
   // A linear layer's weight is the transposed second matrix.
   static const std::regex kProduct(R"(shapes cannot be multiplied \(\d+x\d+ and (\d+)x(\d+)\))");
   if (std::regex_search(error, found, kProduct))
-    return Wanted{{cat("[", found.str(2), ", ", found.str(1), "]"), cat("[", found.str(1), ", ", found.str(2), "]")}, ""};
+    return Wanted{{cat("[", found.str(2), ", ", found.str(1), "]"), cat("[", found.str(1), ", ", found.str(2), "]")},
+                  ""};
   static const std::regex kWeight(R"((?:weight of size|normalized_shape=) ?(\[[\d, ]+\]))");
   if (std::regex_search(error, found, kWeight)) return Wanted{{found.str(1)}, ""};
   static const std::regex kStatistics(R"((running_mean|running_var) should contain \d+ elements not (\d+))");

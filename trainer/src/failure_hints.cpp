@@ -43,10 +43,11 @@ constexpr std::array kHints{
     Hint{"more than 1 value per channel when training",
          "batch norm needs two samples at least to train: set drop_last: true, or a batch size that does not leave one "
          "sample over"},
-    Hint{"Trying to backward through the graph a second time",
-         "backward() runs twice over one graph. With automatic optimization the Trainer calls it: training_step returns "
-         "the loss, and calls no backward(). Or a tensor of an earlier step is still in the graph: keep it with "
-         "detach()"},
+    Hint{
+        "Trying to backward through the graph a second time",
+        "backward() runs twice over one graph. With automatic optimization the Trainer calls it: training_step returns "
+        "the loss, and calls no backward(). Or a tensor of an earlier step is still in the graph: keep it with "
+        "detach()"},
 };
 
 }  // namespace

@@ -271,7 +271,8 @@ class FitLoop {
   bool read_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
     run.reading_ = batch_idx;
-    const auto asked = run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    const auto asked =
+        run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
     const bool there = loader.next(run.batch_);
     if (run.counts_data_wait)
       run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();

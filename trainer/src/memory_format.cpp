@@ -7,7 +7,9 @@
 namespace fulgur::detail {
 namespace {
 
-bool is_image(const Tensor& tensor) { return tensor.defined() && tensor.dim() == 4 && tensor.is_floating_point() && tensor.layout() == at::kStrided; }
+bool is_image(const Tensor& tensor) {
+  return tensor.defined() && tensor.dim() == 4 && tensor.is_floating_point() && tensor.layout() == at::kStrided;
+}
 
 void convert(Tensor& tensor) {
   if (!is_image(tensor)) return;
@@ -31,7 +33,8 @@ void to_channels_last(LightningModule& module) {
 
 void to_channels_last(Batch& batch) {
   for (auto& [name, value] : batch) {
-    if (auto* tensor = std::get_if<Tensor>(&value)) convert(*tensor);
+    if (auto* tensor = std::get_if<Tensor>(&value))
+      convert(*tensor);
     else if (auto* list = std::get_if<std::vector<Tensor>>(&value))
       for (Tensor& item : *list) convert(item);
   }

@@ -33,8 +33,8 @@ class NonFiniteGuard {
   bool judges_gradients() const;
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
   bool saw_loss(const Tensor& loss);
-  /// The loss as backward takes it. Where a step is left out by its gradients, those of a loss that is not finite are NaN
-  /// for all leaves that it depends on, of `inputs` if there are some.
+  /// The loss as backward takes it. Where a step is left out by its gradients, those of a loss that is not finite are
+  /// NaN for all leaves that it depends on, of `inputs` if there are some.
   Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
   /// optimizer is not to step.
@@ -95,9 +95,9 @@ class NonFiniteGuard {
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool stopped_ = false;
   std::optional<std::string> rolls_back_for_;  // once the batch of manual optimization is over
-  bool reported_ = false;     // under skip: what this step is left out for
-  bool loss_is_bad_ = false;  // and its gradients, which may be finite, are to show it
-  bool counts_ = false;  // skipped steps are counted
+  bool reported_ = false;                      // under skip: what this step is left out for
+  bool loss_is_bad_ = false;                   // and its gradients, which may be finite, are to show it
+  bool counts_ = false;                        // skipped steps are counted
   // With several ranks: a loss of this one was not finite in the window; which ranks had one in what is reported.
   bool own_loss_is_bad_ = false;
   std::vector<int64_t> bad_ranks_;

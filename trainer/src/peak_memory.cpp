@@ -44,13 +44,18 @@ std::string peak_memory_text(const std::vector<PeakMemory>& peaks) {
   std::vector<PeakMemory> most;
   for (const PeakMemory& peak : peaks) {
     // Of several ranks the most of each kind; of one all that it has.
-    const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) { return several ? kind_of(other) == kind_of(peak) : other.device == peak.device; });
-    if (same == most.end()) most.push_back(peak);
-    else if (peak.bytes > same->bytes) *same = peak;
+    const auto same = std::find_if(most.begin(), most.end(), [&](const PeakMemory& other) {
+      return several ? kind_of(other) == kind_of(peak) : other.device == peak.device;
+    });
+    if (same == most.end())
+      most.push_back(peak);
+    else if (peak.bytes > same->bytes)
+      *same = peak;
   }
   std::vector<std::string> parts;
   for (const PeakMemory& peak : most)
-    parts.push_back(cat(peak.device, " ", size_text(peak.bytes), peak.device == "cpu" ? " resident" : "", several ? cat(" (rank ", peak.rank, ")") : ""));
+    parts.push_back(cat(peak.device, " ", size_text(peak.bytes), peak.device == "cpu" ? " resident" : "",
+                        several ? cat(" (rank ", peak.rank, ")") : ""));
   return cat("peak memory: ", join(parts, " · "));
 }
 

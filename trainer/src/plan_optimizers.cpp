@@ -89,8 +89,10 @@ double plan_optimizers(Run& run) {
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
     if (!planned.optimizer->attached() && run.plan.optimizers.size() > 1)
-      throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ", static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
-                            planned.optimizer->name(), " has no parameters, and it is not known which of the module's are its own. Attach each: "
+      throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
+                            static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
+                            planned.optimizer->name(),
+                            " has no parameters, and it is not known which of the module's are its own. Attach each: "
                             "optimizer->attach(fulgur::trainable_groups(*part))."));
     if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
     planned.optimizer->scale_lr(factor);

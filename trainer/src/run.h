@@ -264,7 +264,7 @@ class Run final : public RunContext {
   /// The part of a batch's work that runs, such as `training_step`; still set after an exception.
   const char* doing_ = nullptr;
   std::optional<int64_t> reading_;  ///< the batch that a loader is asked for; still set after an exception
-  std::string failed_in_;  ///< the place of an exception that has left an evaluation
+  std::string failed_in_;           ///< the place of an exception that has left an evaluation
   Stage stage_ = Stage::train;
   bool sanity_checking_ = false;
   int64_t logged_step_ = 0;                 ///< global step of the last step row

@@ -22,9 +22,12 @@ Facts facts_of(const Run& run) {
   facts["version of Fulgur"] = fulgur_version();
   if (run.parts.config) add_leaves(*run.parts.config, "", facts);
   for (const auto& [name, value] : unique_parameters(*run.model))
-    facts[cat("parameter ", name)] = cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes()), value.requires_grad() ? "" : ", frozen");
+    facts[cat("parameter ", name)] = cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes()),
+                                         value.requires_grad() ? "" : ", frozen");
   for (const auto& item : run.model->named_buffers())
-    if (item.value().defined()) facts[cat("buffer ", item.key())] = cat(c10::toString(item.value().scalar_type()), " ", shape_text(item.value().sizes()));
+    if (item.value().defined())
+      facts[cat("buffer ", item.key())] =
+          cat(c10::toString(item.value().scalar_type()), " ", shape_text(item.value().sizes()));
   return facts;
 }
 
@@ -50,18 +53,21 @@ void check_same_on_all_ranks(Collectives& collectives, const Facts& facts) {
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all.front()) continue;
     const StateTree other = unpack_state(all[rank]);
-    const auto value = [](const StateTree& tree, const std::string& name) { return tree.contains(name) ? cat("'", tree.at(name).as_string(), "'") : std::string("nothing"); };
+    const auto value = [](const StateTree& tree, const std::string& name) {
+      return tree.contains(name) ? cat("'", tree.at(name).as_string(), "'") : std::string("nothing");
+    };
     std::map<std::string, bool> names;
     for (const StateTree* tree : {&first, &other})
       for (const auto& [name, unused] : tree->as_map()) names[name] = true;
     for (const auto& [name, unused] : names)
       if (value(first, name) != value(other, name))
-        differences.push_back(cat(name, ": ", value(first, name), " on rank 0, ", value(other, name), " on rank ", static_cast<int64_t>(rank)));
+        differences.push_back(cat(name, ": ", value(first, name), " on rank 0, ", value(other, name), " on rank ",
+                                  static_cast<int64_t>(rank)));
   }
   if (differences.empty()) return;
   if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
-  throw DistributedError(cat("[trainer.ddp] all ranks must run the same version, config and module. They differ in\n  ", join(differences, "\n  "),
-                             "\nStart them with the same program, files and options."));
+  throw DistributedError(cat("[trainer.ddp] all ranks must run the same version, config and module. They differ in\n  ",
+                             join(differences, "\n  "), "\nStart them with the same program, files and options."));
 }
 
 }  // namespace fulgur::detail

@@ -402,7 +402,8 @@ void Session::set_up_data() {
       if (run.stages[Stage::train].loaders.empty())
         throw ConfigError(
             "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
-      if (!o.limit_val_batches.is_zero()) set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      if (!o.limit_val_batches.is_zero())
+        set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
       run.validation_runs = !run.stages[Stage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
         warn_no_validation_step();
@@ -639,7 +640,8 @@ void Session::load_callbacks(const CheckpointContent& content) {
       const std::string text =
           cat("the state of callback ", key, " in ", checkpoint_->string(), " does not fit: ", error.what());
       if (verb_ == Verb::fit)
-        throw CheckpointError(cat("[trainer.fit] ", text, "\nResume with the callback as it was when the checkpoint was "
+        throw CheckpointError(cat("[trainer.fit] ", text,
+                                  "\nResume with the callback as it was when the checkpoint was "
                                   "made, or begin a new run with its weights: --load.weights_only true."));
       log::warn("trainer.callback_state", text + ". It is left out");
     }

@@ -21,26 +21,28 @@ void set_threads(int64_t count);
 struct ChosenDevices {
   Accelerator* accelerator = nullptr;
   std::vector<at::Device> devices;
-  bool is_auto = false;  ///< nobody said how many
+  bool is_auto = false;   ///< nobody said how many
   std::string note = {};  ///< said beside the devices
   /// `1 × cuda (NVIDIA H200)`.
   std::string text() const;
 };
 
-/// Decides accelerator and devices of this node. Where each device has a process the CPU counts as often as it is asked for;
-/// unless one device is wanted, `auto` is all of an accelerator. Throws a ConfigError that says what this machine has.
+/// Decides accelerator and devices of this node. Where each device has a process the CPU counts as often as it is asked
+/// for; unless one device is wanted, `auto` is all of an accelerator. Throws a ConfigError that says what this machine
+/// has.
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
-/// `accelerator: auto` on a machine without a usable GPU: what to say beside the CPU, usually nothing. Where the driver has a
-/// GPU that this program cannot use (`remedy`), a build for the CPU warns; another one throws.
+/// `accelerator: auto` on a machine without a usable GPU: what to say beside the CPU, usually nothing. Where the driver
+/// has a GPU that this program cannot use (`remedy`), a build for the CPU warns; another one throws.
 std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu);
 /// As the strategy of the options wants them.
 ChosenDevices choose_devices(const TrainerOptions& options);
 
 /// `config` with what was `auto` written as it was decided.
-ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads, std::optional<uint64_t> seed);
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
+                          std::optional<uint64_t> seed);
 
-/// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: settings of the process, as they were again at
-/// the end of its life.
+/// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: settings of
+/// the process, as they were again at the end of its life.
 class ProcessSettings {
  public:
   explicit ProcessSettings(const TrainerOptions& options);
@@ -49,7 +51,8 @@ class ProcessSettings {
   ProcessSettings& operator=(const ProcessSettings&) = delete;
 
  private:
-  /// What products of float32 matrices are made with: PyTorch's word, where it has one, and its meaning for each library.
+  /// What products of float32 matrices are made with: PyTorch's word, where it has one, and its meaning for each
+  /// library.
   struct MatmulPrecision {
     std::optional<at::Float32MatmulPrecision> word;
     at::Float32Precision cuda, cpu;

@@ -20,10 +20,10 @@ namespace fulgur::detail {
 namespace {
 
 [[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
-  throw ConfigError(cat("[trainer.lr_scheduler] ",
-                        monitor_not_logged(config.monitor.value_or(""), run),
-                        " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less "
-                        "often than the schedule steps? lr_scheduler_frequency is every how many epochs or steps it does."));
+  throw ConfigError(
+      cat("[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
+          " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less "
+          "often than the schedule steps? lr_scheduler_frequency is every how many epochs or steps it does."));
 }
 
 }  // namespace

@@ -48,8 +48,8 @@ class TrainingStep {
   bool counts_tokens_;
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
-  bool makes_step_ = true;          // false: the optimizer is left out of this step
-  bool left_out_ = false;           // the loss was not finite: no backward
+  bool makes_step_ = true;  // false: the optimizer is left out of this step
+  bool left_out_ = false;   // the loss was not finite: no backward
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
   DevicePrefetcher* prefetcher_ = nullptr;

@@ -28,7 +28,8 @@ class Call {
     }
     if (value.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) list.push_back(tensor ? std::optional(stand_in(*tensor)) : std::nullopt);
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
+        list.push_back(tensor ? std::optional(stand_in(*tensor)) : std::nullopt);
       return list;
     }
     if (value.isDevice() && value.toDevice().is_privateuseone()) {
@@ -51,7 +52,9 @@ class Call {
   // What an `out` variant has made longer, or put into other memory.
   void give_back_resized() {
     for (auto& [given, cpu] : pairs_) {
-      if (cpu.sizes() == given.sizes() && cpu.strides() == given.strides() && cpu.storage().data() == given.storage().data()) continue;
+      if (cpu.sizes() == given.sizes() && cpu.strides() == given.strides() &&
+          cpu.storage().data() == given.storage().data())
+        continue;
       const at::Tensor made = on_device(cpu, *device_);
       given.unsafeGetTensorImpl()->set_storage_keep_dtype(made.storage());
       given.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
@@ -64,7 +67,8 @@ class Call {
   void use(at::Device device) {
     if (!device.has_index()) device = virtual_device(0);
     if (device_ && *device_ != device)
-      C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ", *device_, " and ", device, "! (in ", operation_.schema().name(), ")"));
+      C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ",
+                                      *device_, " and ", device, "! (in ", operation_.schema().name(), ")"));
     device_ = device;
   }
 
@@ -86,7 +90,8 @@ class Call {
   // In whatever order they come.
   void check_other() const {
     if (device_ && other_)
-      C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ", *device_, " and ", *other_, "! (in ", operation_.schema().name(), ")"));
+      C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ",
+                                      *device_, " and ", *other_, "! (in ", operation_.schema().name(), ")"));
   }
 
   at::Tensor original(const at::Tensor& result) const {
@@ -96,7 +101,8 @@ class Call {
     // A view of an argument.
     for (const auto& [given, cpu] : pairs_)
       if (cpu.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
-        at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(given.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), result.dtype());
+        at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+            c10::Storage(given.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), result.dtype());
         view.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
         return view;
       }
@@ -113,16 +119,21 @@ class Call {
 at::Tensor on_cpu(const at::Tensor& on_device) {
   const c10::Storage& mine = on_device.storage();
   // Kept alive by the caller, who has the tensor.
-  c10::Storage shared(c10::Storage::use_byte_size_t(), mine.nbytes(), c10::DataPtr(mine.mutable_data(), at::Device(at::kCPU)), c10::GetAllocator(at::kCPU), /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(shared), c10::DispatchKeySet(c10::DispatchKey::CPU), on_device.dtype());
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(on_device.sizes(), on_device.strides(), on_device.storage_offset());
+  c10::Storage shared(c10::Storage::use_byte_size_t(), mine.nbytes(),
+                      c10::DataPtr(mine.mutable_data(), at::Device(at::kCPU)), c10::GetAllocator(at::kCPU),
+                      /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(shared), c10::DispatchKeySet(c10::DispatchKey::CPU), on_device.dtype());
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(on_device.sizes(), on_device.strides(),
+                                                      on_device.storage_offset());
   if (on_device.is_conj()) tensor._set_conj(true);
   if (on_device.is_neg()) tensor._set_neg(true);
   return tensor;
 }
 
 at::Tensor on_device(const at::Tensor& of_cpu, at::Device device) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(take_storage(of_cpu.storage(), device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), of_cpu.dtype());
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      take_storage(of_cpu.storage(), device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), of_cpu.dtype());
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(of_cpu.sizes(), of_cpu.strides(), of_cpu.storage_offset());
   return tensor;
 }

@@ -35,7 +35,10 @@ class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const c10::DeviceIndex device = current_device();
-    auto* block = new Block{.memory = c10::GetCPUAllocator()->allocate(bytes), .storage = {}, .bytes = static_cast<int64_t>(bytes), .device = device};
+    auto* block = new Block{.memory = c10::GetCPUAllocator()->allocate(bytes),
+                            .storage = {},
+                            .bytes = static_cast<int64_t>(bytes),
+                            .device = device};
     add_bytes(DeviceTable::instance()[device], block->bytes);
     return {block->memory.get(), block, &release, virtual_device(device)};
   }
@@ -68,10 +71,12 @@ c10::DeviceAllocator& allocator() {
 }
 
 c10::Storage take_storage(const c10::Storage& of_cpu, at::Device device) {
-  auto* block = new Block{.memory = {}, .storage = of_cpu, .bytes = static_cast<int64_t>(of_cpu.nbytes()), .device = device.index()};
+  auto* block = new Block{
+      .memory = {}, .storage = of_cpu, .bytes = static_cast<int64_t>(of_cpu.nbytes()), .device = device.index()};
   add_bytes(DeviceTable::instance()[device.index()], block->bytes);
   c10::DataPtr data(of_cpu.mutable_data(), block, &release, device);
-  return c10::Storage(c10::Storage::use_byte_size_t(), of_cpu.nbytes(), std::move(data), &allocator(), /*resizable=*/true);
+  return c10::Storage(c10::Storage::use_byte_size_t(), of_cpu.nbytes(), std::move(data), &allocator(),
+                      /*resizable=*/true);
 }
 
 }  // namespace fulgur::virtual_devices

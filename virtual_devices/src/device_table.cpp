@@ -6,7 +6,9 @@ namespace fulgur {
 namespace virtual_devices {
 namespace {
 
-size_t place_of(at::Device device) { return device.is_privateuseone() ? static_cast<size_t>(device.index()) : static_cast<size_t>(kMostVirtualDevices); }
+size_t place_of(at::Device device) {
+  return device.is_privateuseone() ? static_cast<size_t>(device.index()) : static_cast<size_t>(kMostVirtualDevices);
+}
 
 }  // namespace
 
@@ -28,12 +30,16 @@ void DeviceTable::count_copy(at::Device from, at::Device to, int64_t bytes) {
 }
 
 std::vector<DeviceCopies> DeviceTable::copies() const {
-  const auto device_at = [](size_t place) { return place == static_cast<size_t>(kMostVirtualDevices) ? at::Device(at::kCPU) : virtual_device(static_cast<int64_t>(place)); };
+  const auto device_at = [](size_t place) {
+    return place == static_cast<size_t>(kMostVirtualDevices) ? at::Device(at::kCPU)
+                                                             : virtual_device(static_cast<int64_t>(place));
+  };
   std::vector<DeviceCopies> all;
   for (size_t from = 0; from < kPlaces; ++from)
     for (size_t to = 0; to < kPlaces; ++to)
       if (const int64_t copies = copies_[from][to].copies; copies > 0)
-        all.push_back({.from = device_at(from), .to = device_at(to), .copies = copies, .bytes = copies_[from][to].bytes});
+        all.push_back(
+            {.from = device_at(from), .to = device_at(to), .copies = copies, .bytes = copies_[from][to].bytes});
   return all;
 }
 

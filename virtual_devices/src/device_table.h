@@ -16,9 +16,9 @@ namespace fulgur::virtual_devices {
 
 /// What the simulation keeps of one device.
 struct DeviceEntry {
-  std::recursive_mutex mutex;         ///< held by the operation that the device is at
-  std::atomic<int64_t> busy_ns = 0;   ///< written under `mutex`
-  int depth = 0;                      ///< of operations that call others
+  std::recursive_mutex mutex;        ///< held by the operation that the device is at
+  std::atomic<int64_t> busy_ns = 0;  ///< written under `mutex`
+  int depth = 0;                     ///< of operations that call others
   std::atomic<int64_t> allocated = 0, peak_allocated = 0;
   at::Generator generator;
 };
@@ -50,10 +50,13 @@ class DeviceTable {
 class AtWork {
  public:
   explicit AtWork(at::Device device)
-      : entry_(DeviceTable::instance()[device.index()]), lock_(entry_.mutex), began_(entry_.depth++ == 0 ? Clock::now() : Clock::time_point()) {}
+      : entry_(DeviceTable::instance()[device.index()]),
+        lock_(entry_.mutex),
+        began_(entry_.depth++ == 0 ? Clock::now() : Clock::time_point()) {}
   ~AtWork() {
     if (--entry_.depth == 0)
-      entry_.busy_ns.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count(), std::memory_order_relaxed);
+      entry_.busy_ns.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count(),
+                               std::memory_order_relaxed);
   }
   AtWork(const AtWork&) = delete;
   AtWork& operator=(const AtWork&) = delete;

@@ -4,8 +4,8 @@
 
 #include <mutex>
 
-#include "device_allocator.h"
 #include "autocast.h"
+#include "device_allocator.h"
 #include "device_table.h"
 #include "fulgur/core/accelerator.h"
 #include "fulgur/core/errors.h"
@@ -25,7 +25,9 @@ class VirtualAccelerator final : public Accelerator {
   at::Device device(int64_t index) const override { return virtual_device(index); }
   std::string device_name(int64_t) const override { return "simulated on the CPU"; }
   void synchronize(int64_t) const override {}
-  std::optional<double> busy_s(int64_t index) const override { return 1e-9 * static_cast<double>(virtual_devices::DeviceTable::instance()[index].busy_ns.load()); }
+  std::optional<double> busy_s(int64_t index) const override {
+    return 1e-9 * static_cast<double>(virtual_devices::DeviceTable::instance()[index].busy_ns.load());
+  }
 };
 
 }  // namespace
@@ -35,14 +37,18 @@ void enable_virtual_devices(int64_t count) {
   const std::lock_guard<std::mutex> lock(mutex);
   auto& table = virtual_devices::DeviceTable::instance();
   if (count < 1 || count > kMostVirtualDevices)
-    throw ConfigError(cat("[virtual_devices.enable] there can be 1 to ", kMostVirtualDevices, " virtual devices; got ", count, "."));
+    throw ConfigError(
+        cat("[virtual_devices.enable] there can be 1 to ", kMostVirtualDevices, " virtual devices; got ", count, "."));
   if (table.count() > 0) {
     if (count > table.count())
-      throw ConfigError(cat("[virtual_devices.enable] this process has ", table.count(), " virtual devices and cannot get more later; got ", count, ". Ask for the most first."));
+      throw ConfigError(cat("[virtual_devices.enable] this process has ", table.count(),
+                            " virtual devices and cannot get more later; got ", count, ". Ask for the most first."));
     return;
   }
   if (at::isPrivateUse1HooksRegistered())
-    throw ConfigError("[virtual_devices.enable] another backend has taken the one place that LibTorch has for devices that it does not know. Leave its plug-in out.");
+    throw ConfigError(
+        "[virtual_devices.enable] another backend has taken the one place that LibTorch has for devices that it does "
+        "not know. Leave its plug-in out.");
   c10::register_privateuse1_backend("virtual");
   virtual_devices::register_hooks();
   c10::SetAllocator(at::kPrivateUse1, &virtual_devices::allocator());

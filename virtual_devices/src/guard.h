@@ -13,7 +13,8 @@ namespace fulgur::virtual_devices {
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex index);
 
-/// Tells LibTorch of the devices. Work is done when the call returns, so there is one stream, and events have always happened.
+/// Tells LibTorch of the devices. Work is done when the call returns, so there is one stream, and events have always
+/// happened.
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   at::DeviceType type() const override { return at::kPrivateUse1; }
@@ -25,12 +26,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   at::Device getDevice() const override { return virtual_device(current_device()); }
   void setDevice(at::Device device) const override { set_current_device(device.index()); }
   void uncheckedSetDevice(at::Device device) const noexcept override { set_current_device(device.index()); }
-  c10::Stream getStream(at::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, with_index(device)); }
+  c10::Stream getStream(at::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, with_index(device));
+  }
   c10::Stream getDefaultStream(at::Device device) const override { return getStream(device); }
   c10::Stream getStreamFromGlobalPool(at::Device device, bool) const override { return getStream(device); }
   c10::Stream getNewStream(at::Device device, int) const override { return getStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
-  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(DeviceTable::instance().count()); }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(DeviceTable::instance().count());
+  }
 
   // An event is the moment of its record, in nanoseconds.
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
@@ -51,7 +56,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
-  static at::Device with_index(at::Device device) { return device.has_index() ? device : virtual_device(current_device()); }
+  static at::Device with_index(at::Device device) {
+    return device.has_index() ? device : virtual_device(current_device());
+  }
 };
 
 }  // namespace fulgur::virtual_devices

@@ -22,12 +22,18 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   void init() const override {}
-  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(DeviceTable::instance().count()); }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(DeviceTable::instance().count());
+  }
   void setCurrentDevice(c10::DeviceIndex device) const override { current = device; }
   c10::DeviceIndex getCurrentDevice() const override { return current; }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override { return std::exchange(current, device); }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return device < 0 ? current : exchangeDevice(device); }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return DeviceTable::instance()[device < 0 ? current : device].generator; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return device < 0 ? current : exchangeDevice(device);
+  }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return DeviceTable::instance()[device < 0 ? current : device].generator;
+  }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
   // All memory is the process's.
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }

@@ -16,8 +16,8 @@
 
 #include <tuple>
 
-#include "device_allocator.h"
 #include "cpu_kernels.h"
+#include "device_allocator.h"
 #include "device_table.h"
 #include "guard.h"
 
@@ -27,14 +27,14 @@ namespace {
 using at::Tensor;
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
-             std::optional<at::MemoryFormat> format) {
+Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+             std::optional<at::Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
   const c10::OptionalDeviceGuard guard(device && device->has_index() ? device : std::nullopt);
   return at::detail::empty_generic(size, &allocator(), kKeys, c10::dtype_or_default(dtype), format);
 }
 
-Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
-                     std::optional<bool>) {
+Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>) {
   const c10::OptionalDeviceGuard guard(device && device->has_index() ? device : std::nullopt);
   return at::detail::empty_strided_generic(size, stride, &allocator(), kKeys, c10::dtype_or_default(dtype));
 }
@@ -43,7 +43,8 @@ Tensor view_over(const Tensor& tensor) { return tensor.device().is_privateuseone
 
 // Counted where it crosses from one device to another. The device that receives is at work.
 Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
-  if (from.device() != to.device()) DeviceTable::instance().count_copy(from.device(), to.device(), static_cast<int64_t>(from.nbytes()));
+  if (from.device() != to.device())
+    DeviceTable::instance().count_copy(from.device(), to.device(), static_cast<int64_t>(from.nbytes()));
   const AtWork at_work(to.device().is_privateuseone() ? to.device() : from.device());
   Tensor target = view_over(to);
   at::native::copy_(target, view_over(from), non_blocking);
@@ -71,32 +72,40 @@ Tensor& set_storage_(Tensor& self, c10::Storage source, int64_t offset, at::IntA
 }
 
 // Convolutions choose their kernels by device; what they do not know ends here.
-Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                   bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+                   int64_t groups) {
   const AtWork at_work(input.device());
   const std::optional<Tensor> cpu_bias = bias && bias->defined() ? std::optional(on_cpu(*bias)) : std::nullopt;
-  return on_device(at::convolution(on_cpu(input), on_cpu(weight), cpu_bias, stride, padding, dilation, transposed, output_padding, groups), input.device());
+  return on_device(at::convolution(on_cpu(input), on_cpu(weight), cpu_bias, stride, padding, dilation, transposed,
+                                   output_padding, groups),
+                   input.device());
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
-                                                        at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, const Tensor& input,
+                                                        const Tensor& weight, at::IntArrayRef stride,
+                                                        at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                        bool transposed, at::IntArrayRef output_padding, int64_t groups,
+                                                        std::array<bool, 3> mask) {
   const AtWork at_work(input.device());
   const int64_t bias = transposed ? weight.size(1) * groups : weight.size(0);
-  auto [to_input, to_weight, to_bias] = at::convolution_backward(on_cpu(gradient), on_cpu(input), on_cpu(weight), at::OptionalIntArrayRef({bias}), stride, padding, dilation, transposed,
-                                                                 output_padding, groups, mask);
+  auto [to_input, to_weight, to_bias] =
+      at::convolution_backward(on_cpu(gradient), on_cpu(input), on_cpu(weight), at::OptionalIntArrayRef({bias}), stride,
+                               padding, dilation, transposed, output_padding, groups, mask);
   const auto back = [&](const Tensor& tensor) { return tensor.defined() ? on_device(tensor, input.device()) : tensor; };
   return {back(to_input), back(to_weight), back(to_bias)};
 }
 
 // The CPU's draws from the process's generator; a device has its own.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
-  if (!train.value_or(true)) return {input.clone(), at::empty_like(input, input.options().dtype(at::kBool)).fill_(true)};
+  if (!train.value_or(true))
+    return {input.clone(), at::empty_like(input, input.options().dtype(at::kBool)).fill_(true)};
   Tensor mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
   return {input.mul(mask).mul_(p == 1 ? 0.0 : 1 / (1 - p)), mask};
 }
 
-// LibTorch's list of backends whose tensors a parameter may take over has no place for this one, so that `Module::to` would not
-// bring it here. They are plain tensors, in one memory.
+// LibTorch's list of backends whose tensors a parameter may take over has no place for this one, so that `Module::to`
+// would not bring it here. They are plain tensors, in one memory.
 bool has_compatible_shallow_copy_type(const Tensor&, const Tensor&) { return true; }
 
 torch::CppFunction cpu() { return torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>(); }
@@ -107,7 +116,8 @@ void register_kernels() {
   // For the life of the process: tensors may outlive every static object.
   static auto& all = *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   all.fallback(cpu());
-  static auto& aten = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto& aten =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   aten.impl("empty.memory_format", &empty);
   aten.impl("empty_strided", &empty_strided);
   aten.impl("as_strided", &at::native::as_strided_tensorimpl);
@@ -126,7 +136,8 @@ void register_kernels() {
   aten.impl("native_dropout", &native_dropout);
   // By way of its `out` form the CPU's would warn of an output that it resizes.
   aten.impl("mse_loss", cpu());
-  static auto& autograd = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  static auto& autograd =
+      *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
   autograd.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   aten.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }

@@ -1,6 +1,7 @@
 // Fulgur's side of benchmarks/gpu.sh:
 //     gpu_bench --device cuda|cpu --plan PLAN.json --report REPORT.json --scratch FOLDER
-// runs the cases of the plan one by one and writes the report after each, so that what was measured outlives a run that is ended.
+// runs the cases of the plan one by one and writes the report after each, so that what was measured outlives a run that
+// is ended.
 #include <ATen/Context.h>
 
 #include <cstdio>

@@ -24,7 +24,9 @@ struct Images final : fulgur::LightningModule {
     const Tensor x = batch[0].permute({0, 3, 1, 2}).to(at::kFloat).div_(255);
     return at::cross_entropy_loss(net->forward(x), batch[1]);
   }
-  fulgur::OptimizerPlan configure_optimizers() override { return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.01, .momentum = 0.9}); }
+  fulgur::OptimizerPlan configure_optimizers() override {
+    return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.01, .momentum = 0.9});
+  }
   std::shared_ptr<Net> net;
 };
 
@@ -69,7 +71,8 @@ json fit(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_
   options.accelerator = work.accelerator->name();
   options.default_root_dir = work.scratch;
   options.max_steps = steps;
-  options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = options.logger.enabled = false;
+  options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = options.logger.enabled =
+      false;
   options.memory_format = "channels_last";
   options.benchmark = true;
   options.precision = fulgur::Spec<fulgur::Precision>("bf16-mixed");
@@ -110,13 +113,18 @@ json run_input(const Case& work) {
   at::manual_seed(1);
   const int64_t samples = work.number("pool"), size = work.number("image"), batch = work.number("batch");
   const int64_t steps = work.number("warmup") + work.number("steps") * work.number("stretches");
-  const Batch all{at::randint(256, {samples, size, size, 3}, at::TensorOptions(at::kByte)), at::randint(work.number("classes"), {samples}, at::TensorOptions(at::kLong))};
+  const Batch all{at::randint(256, {samples, size, size, 3}, at::TensorOptions(at::kByte)),
+                  at::randint(work.number("classes"), {samples}, at::TensorOptions(at::kLong))};
   const Batch one = all.narrow(0, batch);
   const double copy = copy_seconds(work, one);
   const double compute = least(fit(work, std::make_shared<Resident>(one.to(work.device()), steps), steps)["samples"]);
   const auto loader = std::make_shared<fulgur::DataLoader>(
       std::make_shared<fulgur::TensorDataset>(all),
-      fulgur::DataLoaderOptions{.batch_size = batch, .shuffle = true, .drop_last = true, .num_workers = work.number("workers"), .pin_memory = work.is("pinned") && work.device().is_cuda()});
+      fulgur::DataLoaderOptions{.batch_size = batch,
+                                .shuffle = true,
+                                .drop_last = true,
+                                .num_workers = work.number("workers"),
+                                .pin_memory = work.is("pinned") && work.device().is_cuda()});
   json result = fit(work, loader, steps);
   for (auto& sample : result["samples"]) {
     sample["copy_s"] = copy;

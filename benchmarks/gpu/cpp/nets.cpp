@@ -22,7 +22,8 @@ class Mlp final : public Net {
  public:
   explicit Mlp(const Case& work) {
     const int64_t width = work.number("width");
-    for (int64_t i = 0; i < work.number("depth"); ++i) layers_.push_back(register_module("layer" + std::to_string(i), nn::Linear(width, width)));
+    for (int64_t i = 0; i < work.number("depth"); ++i)
+      layers_.push_back(register_module("layer" + std::to_string(i), nn::Linear(width, width)));
     last_ = register_module("last", nn::Linear(width, work.number("classes")));
   }
   Tensor forward(Tensor x) override {
@@ -60,7 +61,8 @@ class Airbench final : public Net {
     whiten_->weight.set_requires_grad(false);
     const std::vector<int64_t> widths{24, 64, 256, 256};
     for (size_t i = 1; i < widths.size(); ++i)
-      groups_.push_back(register_module("group" + std::to_string(i), std::make_shared<AirbenchGroup>(widths[i - 1], widths[i])));
+      groups_.push_back(
+          register_module("group" + std::to_string(i), std::make_shared<AirbenchGroup>(widths[i - 1], widths[i])));
     head_ = register_module("head", nn::Linear(nn::LinearOptions(256, work.number("classes")).bias(false)));
   }
   Tensor forward(Tensor x) override {
@@ -111,7 +113,8 @@ class ResNet final : public Net {
     for (size_t stage = 0; stage < depths.size(); ++stage, inner *= 2)
       for (int64_t i = 0; i < depths[stage]; ++i) {
         const auto name = "block" + std::to_string(stage) + "_" + std::to_string(i);
-        blocks_.push_back(register_module(name, std::make_shared<Bottleneck>(in, inner, i == 0 && stage > 0 ? 2 : 1, bias)));
+        blocks_.push_back(
+            register_module(name, std::make_shared<Bottleneck>(in, inner, i == 0 && stage > 0 ? 2 : 1, bias)));
         in = 4 * inner;
       }
     head_ = register_module("head", nn::Linear(in, work.number("classes")));

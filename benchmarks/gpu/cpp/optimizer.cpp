@@ -15,7 +15,8 @@ json run_optimizer(const Case& work) {
   const auto floats = at::TensorOptions(work.device()).dtype(at::kFloat);
   std::vector<at::Tensor> parameters;
   int64_t numbers = 0;
-  for (const auto& [shape, count] : work.values.at("shapes").get<std::vector<std::pair<std::vector<int64_t>, int64_t>>>())
+  for (const auto& [shape, count] :
+       work.values.at("shapes").get<std::vector<std::pair<std::vector<int64_t>, int64_t>>>())
     for (int64_t i = 0; i < count; ++i) {
       parameters.push_back(at::randn(shape, floats).requires_grad_());
       parameters.back().mutable_grad() = at::randn(shape, floats);

@@ -93,7 +93,8 @@ class Few final : public Prepared {
 /// `pool` images on the device with their channels innermost, in another order each epoch, drawn on the device.
 class Pool final : public Prepared {
  public:
-  Pool(const Case& work, int64_t steps) : Prepared(work.number("batch"), steps), per_epoch_(work.number("pool") / work.number("batch")) {
+  Pool(const Case& work, int64_t steps)
+      : Prepared(work.number("batch"), steps), per_epoch_(work.number("pool") / work.number("batch")) {
     at::manual_seed(2);
     const auto floats = at::TensorOptions(work.device()).dtype(at::kFloat);
     const int64_t pool = work.number("pool"), size = work.number("image");
@@ -154,27 +155,38 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   fulgur::Parts parts;
   parts.add(stamping);
   const auto precision = work.text("precision", "32-true");
-  if (precision == "16-true") parts.precision = std::make_shared<fulgur::Float16True>(fulgur::Float16True::Options{.keep_norm_fp32 = true, .scaler = {}});
-  else if (precision == "bf16-true") parts.precision = std::make_shared<fulgur::BFloat16True>(fulgur::BFloat16True::Options{.keep_norm_fp32 = true});
-  else options.precision = fulgur::Spec<fulgur::Precision>(precision);
+  if (precision == "16-true")
+    parts.precision =
+        std::make_shared<fulgur::Float16True>(fulgur::Float16True::Options{.keep_norm_fp32 = true, .scaler = {}});
+  else if (precision == "bf16-true")
+    parts.precision = std::make_shared<fulgur::BFloat16True>(fulgur::BFloat16True::Options{.keep_norm_fp32 = true});
+  else
+    options.precision = fulgur::Spec<fulgur::Precision>(precision);
   std::shared_ptr<fulgur::Loader> loader;
-  if (work.values.contains("pool")) loader = std::make_shared<Pool>(work, stamping->total());
-  else loader = std::make_shared<Few>(work, stamping->total());
+  if (work.values.contains("pool"))
+    loader = std::make_shared<Pool>(work, stamping->total());
+  else
+    loader = std::make_shared<Few>(work, stamping->total());
   const int64_t parameters = count_parameters(*module);
   // A step that cannot be captured is made as it is, with a warning: that is no figure of cuda_graph.
   std::string told;
   fulgur::log::reset_warnings();
-  fulgur::log::set_sink([](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
+  fulgur::log::set_sink(
+      [](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+      &told);
   const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
   const fulgur::FitReport report = fulgur::Trainer(options, parts).fit(module, fulgur::DataSource(loader));
   std::fputs(told.c_str(), stderr);
-  if (const auto at = told.find("steps are not captured"); options.cuda_graph && at != std::string::npos) throw std::runtime_error(told.substr(at, told.find('\n', at) - at));
-  json result = {{"samples", stretches.samples(work.number("steps"))}, {"parameters", parameters}, {"losses", stamping->losses}};
+  if (const auto at = told.find("steps are not captured"); options.cuda_graph && at != std::string::npos)
+    throw std::runtime_error(told.substr(at, told.find('\n', at) - at));
+  json result = {
+      {"samples", stretches.samples(work.number("steps"))}, {"parameters", parameters}, {"losses", stamping->losses}};
   for (const auto& peak : report.peak_memory)
     if (peak.device.starts_with("cuda"))
       for (auto& sample : result["samples"]) sample["peak_gib"] = static_cast<double>(peak.bytes) / (1 << 30);
   if (const auto memory = fulgur::device_memory(work.device()))
-    for (auto& sample : result["samples"]) sample["peak_reserved_gib"] = static_cast<double>(memory->peak_reserved) / (1 << 30);
+    for (auto& sample : result["samples"])
+      sample["peak_reserved_gib"] = static_cast<double>(memory->peak_reserved) / (1 << 30);
   return result;
 }
 

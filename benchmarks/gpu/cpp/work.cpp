@@ -13,7 +13,9 @@
 
 namespace gpu_bench {
 
-double wall_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 int64_t host_waits() {
   static auto* const counter = reinterpret_cast<int64_t (*)()>(dlsym(RTLD_DEFAULT, "fulgur_host_waits"));
@@ -33,7 +35,9 @@ json Stretches::samples(int64_t steps) const {
   json list = json::array();
   for (size_t i = 1; i < marks_.size(); ++i) {
     json sample = {{"step_s", (marks_[i].at - marks_[i - 1].at) / static_cast<double>(steps)}};
-    if (host_waits() >= 0) sample["waits"] = static_cast<double>(marks_[i].waits_before - marks_[i - 1].waits_after) / static_cast<double>(steps);
+    if (host_waits() >= 0)
+      sample["waits"] =
+          static_cast<double>(marks_[i].waits_before - marks_[i - 1].waits_after) / static_cast<double>(steps);
     list.push_back(sample);
   }
   return list;
@@ -45,7 +49,8 @@ void fill_weights(const torch::nn::Module& module, double gain) {
   for (auto& [name, value] : fulgur::unique_parameters(module)) {
     if (value.dim() >= 2) {
       const double inputs = static_cast<double>(value.numel() / value.size(0));
-      value.copy_(at::randn(value.sizes(), value.options().requires_grad(false)) * (gain > 0 ? gain / std::sqrt(inputs) : 0.02));
+      value.copy_(at::randn(value.sizes(), value.options().requires_grad(false)) *
+                  (gain > 0 ? gain / std::sqrt(inputs) : 0.02));
     } else if (name.ends_with("bias")) {
       value.zero_();
     }
@@ -60,13 +65,15 @@ int64_t count_parameters(const torch::nn::Module& module) {
 
 std::vector<fulgur::Batch> make_batches(const Case& work) {
   at::manual_seed(2);
-  const auto floats = at::TensorOptions(work.device()).dtype(at::kFloat), integers = at::TensorOptions(work.device()).dtype(at::kLong);
+  const auto floats = at::TensorOptions(work.device()).dtype(at::kFloat),
+             integers = at::TensorOptions(work.device()).dtype(at::kLong);
   const int64_t batch = work.number("batch");
   std::vector<fulgur::Batch> batches;
   for (int64_t i = 0; i < work.number_or("batches", 4); ++i) {
     if (work.values.contains("image")) {
       at::Tensor images = at::randn({batch, 3, work.number("image"), work.number("image")}, floats);
-      if (work.text("memory_format", "contiguous") == "channels_last") images = images.contiguous(at::MemoryFormat::ChannelsLast);
+      if (work.text("memory_format", "contiguous") == "channels_last")
+        images = images.contiguous(at::MemoryFormat::ChannelsLast);
       batches.push_back({images, at::randint(work.number("classes"), {batch}, integers)});
     } else if (work.values.contains("vocab")) {
       const std::vector<int64_t> sizes{batch, work.number("length")};

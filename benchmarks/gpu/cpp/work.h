@@ -38,7 +38,8 @@ double wall_seconds();
 /// Times that the host has waited for the device, where libhost_waits.so is preloaded; else -1.
 int64_t host_waits();
 
-/// Stamps a run: work up to the first stamp is warm-up; each following one ends a stretch. Waits for the device at stamps only.
+/// Stamps a run: work up to the first stamp is warm-up; each following one ends a stretch. Waits for the device at
+/// stamps only.
 class Stretches {
  public:
   explicit Stretches(const Case& work) : work_(work) {}
@@ -55,7 +56,8 @@ class Stretches {
   std::vector<Mark> marks_;
 };
 
-/// The weights that peers have: matrices normal with `gain` / sqrt(inputs) (or 0.02 where gain is 0), biases of 0, the rest as it is.
+/// The weights that peers have: matrices normal with `gain` / sqrt(inputs) (or 0.02 where gain is 0), biases of 0, the
+/// rest as it is.
 void fill_weights(const torch::nn::Module& module, double gain);
 int64_t count_parameters(const torch::nn::Module& module);
 

@@ -12,7 +12,9 @@
 namespace simulated_cuda {
 namespace {
 
-at::Tensor widened(const at::Tensor& value) { return value.scalar_type() == at::kDouble ? value : value.to(at::kFloat); }
+at::Tensor widened(const at::Tensor& value) {
+  return value.scalar_type() == at::kDouble ? value : value.to(at::kFloat);
+}
 
 std::vector<int64_t> all_but_channels(const at::Tensor& value) {
   std::vector<int64_t> dims;
@@ -124,17 +126,19 @@ void native_backward(const TwinCall& call) {
   const auto wanted = call.arguments[9].toBoolList();
   for (size_t i = 0; i < mask.size(); ++i) mask[i] = wanted[i];
   const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
-  auto [dx, dw, db] = at::native_batch_norm_backward(
-      widened(call.tensor(0)), widened(x), widened(call.optional(2)), widened(call.optional(3)), widened(call.optional(4)),
-      widened(call.optional(5)), widened(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
+  auto [dx, dw, db] =
+      at::native_batch_norm_backward(widened(call.tensor(0)), widened(x), widened(call.optional(2)),
+                                     widened(call.optional(3)), widened(call.optional(4)), widened(call.optional(5)),
+                                     widened(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
   call.arguments = {in_dtype_of(dx, x), in_dtype_of(dw, scale), in_dtype_of(db, scale)};
 }
 
 // (input, grad, weight, running_mean?, running_var?, mean?, invstd?, eps, reserve) → (grads of input, weight, bias)
 void cudnn_batch_norm_backward(const TwinCall& call) {
-  auto [dx, dw, db] = at::native_batch_norm_backward(
-      widened(call.tensor(1)), widened(call.tensor(0)), widened(call.tensor(2)), widened(call.optional(3)), widened(call.optional(4)),
-      widened(call.optional(5)), widened(call.optional(6)), true, call.number(7), {true, true, true});
+  auto [dx, dw, db] =
+      at::native_batch_norm_backward(widened(call.tensor(1)), widened(call.tensor(0)), widened(call.tensor(2)),
+                                     widened(call.optional(3)), widened(call.optional(4)), widened(call.optional(5)),
+                                     widened(call.optional(6)), true, call.number(7), {true, true, true});
   call.arguments = {in_dtype_of(dx, call.tensor(0)), in_dtype_of(dw, call.tensor(2)), in_dtype_of(db, call.tensor(2))};
 }
 

@@ -43,11 +43,14 @@ void Config::fields(Fields& f) {
   f(optimizer, "optimizer", "Optimizer of modules that configure none themselves.");
   f(lr_scheduler, "lr_scheduler", "Learning-rate schedule of that optimizer.");
   f(lr_scheduler_interval, "lr_scheduler_interval", "How often that schedule steps.").one_of({"epoch", "step"});
-  f(lr_scheduler_frequency, "lr_scheduler_frequency", "Steps the schedule every that many epochs or steps, counted over the run.").at_least(1);
+  f(lr_scheduler_frequency, "lr_scheduler_frequency",
+    "Steps the schedule every that many epochs or steps, counted over the run.")
+      .at_least(1);
   f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that wants one.");
   f(lr_scheduler_strict, "lr_scheduler_strict", "A missing monitored metric is an error; false: a warning.");
   f(lr_scheduler_name, "lr_scheduler_name", "Name of the rate in the logs, for LearningRateMonitor.");
-  f(ckpt_path, "ckpt_path", "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
+  f(ckpt_path, "ckpt_path",
+    "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
   f(load, "load", "What of that checkpoint is loaded.");
   f(link, "link", "Target option to fact of the data module: {model.init_args.num_classes: data.num_classes}.");
   f(silence, "silence", "Ids of warnings that are not shown.");
@@ -114,8 +117,10 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
   config::Overrider overrider(*schema, problems);
   for (const auto& [name, value] : sorted_variables(sources)) {
     const Location where{"environment variable " + name, 0, 0};
-    if (!is_utf8(value)) problems.add(where, "", "is no valid UTF-8");
-    else overrider.apply(root, *config::key_of_variable(name), value, where);
+    if (!is_utf8(value))
+      problems.add(where, "", "is no valid UTF-8");
+    else
+      overrider.apply(root, *config::key_of_variable(name), value, where);
   }
   for (const auto& [key, value] : sources.overrides) overrider.apply(root, key, value, {"command line", 0, 0});
   return root;

@@ -19,8 +19,8 @@ void merge_into(ConfigNode& base, ConfigNode over);
 /// is a scalar as it stands (so that `#`, `: ` and `*` need no quotes).
 ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems);
 
-/// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which decides what a
-/// short form means (`model.lr` is `model.init_args.lr`).
+/// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which decides what
+/// a short form means (`model.lr` is `model.init_args.lr`).
 class Overrider {
  public:
   Overrider(const Fields& schema, Problems& problems) : schema_(schema), problems_(problems) {}

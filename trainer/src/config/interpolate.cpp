@@ -47,7 +47,8 @@ class Interpolator {
     if (done_.contains(&node)) return;
     if (node.is_scalar() && node.text().find("${") == std::string::npos) return;
     open_.push_back({&node, path});
-    if (node.is_scalar()) fill(node, path);
+    if (node.is_scalar())
+      fill(node, path);
     else {
       for (size_t i = 0; i < node.items().size(); ++i) visit(node.items()[i], join_path(path, std::to_string(i)));
       for (auto& [key, value] : node.entries()) visit(value, join_path(path, key));

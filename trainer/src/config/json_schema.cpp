@@ -18,8 +18,10 @@ using Kind = TypeInfo::Kind;
 /// A default as JSON: text where it is not clearly a number, boolean or null.
 Json to_json(const ConfigNode& node) {
   switch (node.kind()) {
-    case ConfigNode::Kind::null: return nullptr;
-    case ConfigNode::Kind::scalar: break;
+    case ConfigNode::Kind::null:
+      return nullptr;
+    case ConfigNode::Kind::scalar:
+      break;
     case ConfigNode::Kind::list: {
       Json out = Json::array();
       for (const ConfigNode& item : node.items()) out.push_back(to_json(item));
@@ -44,8 +46,10 @@ class Schema {
     for (const Field& field : fields.all()) {
       Json property = of_type(field.type);
       property["description"] = field.doc;
-      if (field.required) required.push_back(field.name);
-      else if (const ConfigNode value = field.write(); !value.is_map()) property["default"] = to_json(value);
+      if (field.required)
+        required.push_back(field.name);
+      else if (const ConfigNode value = field.write(); !value.is_map())
+        property["default"] = to_json(value);
       out["properties"][field.name] = std::move(property);
     }
     if (!required.empty()) out["required"] = std::move(required);
@@ -123,15 +127,20 @@ class Schema {
 
   Json of_bare_type(const TypeInfo& type) {
     switch (type.kind) {
-      case Kind::boolean: return {{"type", "boolean"}};
-      case Kind::integer: return {{"type", "integer"}};
-      case Kind::number: return {{"type", "number"}};
+      case Kind::boolean:
+        return {{"type", "boolean"}};
+      case Kind::integer:
+        return {{"type", "integer"}};
+      case Kind::number:
+        return {{"type", "number"}};
       // A plain number or boolean is a text where a text is wanted.
       case Kind::string:
       case Kind::path:
         return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
-      case Kind::list: return {{"type", "array"}, {"items", of_type(type.parts.at(0))}};
-      case Kind::map: return {{"type", "object"}, {"additionalProperties", of_type(type.parts.at(0))}};
+      case Kind::list:
+        return {{"type", "array"}, {"items", of_type(type.parts.at(0))}};
+      case Kind::map:
+        return {{"type", "object"}, {"additionalProperties", of_type(type.parts.at(0))}};
       case Kind::object: {
         const std::unique_ptr<Fields> fields = type.object();
         Json out = of_fields(*fields);

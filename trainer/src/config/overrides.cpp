@@ -47,7 +47,8 @@ void set_places(ConfigNode& node, const Location& where) {
 ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems) {
   ConfigNode value;
   const char first = text.empty() ? '\0' : text.front();
-  if (first == '[' || first == '{' || first == '"' || first == '\'') value = parse_yaml(text, where.source, problems);
+  if (first == '[' || first == '{' || first == '"' || first == '\'')
+    value = parse_yaml(text, where.source, problems);
   else if (!text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL")
     value = ConfigNode::scalar(text);
   set_places(value, where);
@@ -120,9 +121,12 @@ void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
     case Kind::object:
       if (const Fields* fields = fields_of(*type)) return set_in_fields(node, *fields, at);
       return set(child(node, path_[at]), nullptr, at + 1);
-    case Kind::component: return set_in_component(node, *type, at);
-    case Kind::list: return set_in_list(node, *type, at);
-    case Kind::map: return set_in_map(node, *type, at);
+    case Kind::component:
+      return set_in_component(node, *type, at);
+    case Kind::list:
+      return set_in_list(node, *type, at);
+    case Kind::map:
+      return set_in_map(node, *type, at);
     default:
       return problem(
           cat("'", path_[at - 1], "' is one value (", type_text(*type), "); it has no '", path_[at], "' below it"));
@@ -218,8 +222,10 @@ void Overrider::append(ConfigNode& node, const TypeInfo* type) {
     list.key_where = node.key_where;
     node = std::move(list);
   }
-  if (value_.is_list()) node.items().insert(node.items().end(), value_.items().begin(), value_.items().end());
-  else node.items().push_back(value_);
+  if (value_.is_list())
+    node.items().insert(node.items().end(), value_.items().begin(), value_.items().end());
+  else
+    node.items().push_back(value_);
 }
 
 std::optional<std::string> key_of_variable(std::string_view name) {

@@ -220,8 +220,10 @@ class Builder final : public YAML::EventHandler {
 Location place_of(std::string_view text, size_t offset, const std::string& source) {
   Location where{source, 1, 1};
   for (size_t i = 0; i < offset; ++i) {
-    if (text[i] == '\n') ++where.line, where.column = 1;
-    else ++where.column;
+    if (text[i] == '\n')
+      ++where.line, where.column = 1;
+    else
+      ++where.column;
   }
   return where;
 }

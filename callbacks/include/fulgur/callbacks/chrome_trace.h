@@ -7,9 +7,10 @@
 
 namespace fulgur {
 
-/// Records what happens in a few training steps (each operation, kernels of a GPU, exchanges of gradients between ranks) and writes it
-/// as a Chrome trace, `trace_rank<N>.json` in the run folder: open it in https://ui.perfetto.dev or chrome://tracing. Every rank
-/// writes its own. Recording slows the recorded steps down; the others are as without it.
+/// Records what happens in a few training steps (each operation, kernels of a GPU, exchanges of gradients between
+/// ranks) and writes it as a Chrome trace, `trace_rank<N>.json` in the run folder: open it in https://ui.perfetto.dev
+/// or chrome://tracing. Every rank writes its own. Recording slows the recorded steps down; the others are as without
+/// it.
 class FULGUR_API ChromeTrace : public Callback {
  public:
   struct FULGUR_API Options {

@@ -9,16 +9,17 @@
 
 namespace fulgur {
 
-/// Logs memory and load behind the training batches whose metrics are written, and reads nothing in the others. Keys begin with
-/// `DeviceStatsMonitor.on_train_batch_end/`:
+/// Logs memory and load behind the training batches whose metrics are written, and reads nothing in the others. Keys
+/// begin with `DeviceStatsMonitor.on_train_batch_end/`:
 ///
 /// - of a CUDA device, from the counters of its caching allocator, without waiting for it: `allocated_bytes`,
 ///   `peak_allocated_bytes`, `reserved_bytes`, `peak_reserved_bytes`, `alloc_retries`, `ooms`;
-/// - of the CPU: `cpu_percent` (of one core, all threads of the process, since the row before), `resident_bytes` of the process,
+/// - of the CPU: `cpu_percent` (of one core, all threads of the process, since the row before), `resident_bytes` of the
+/// process,
 ///   `memory_percent` (the machine's memory that nobody could get any more).
 ///
-/// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; keys of the CPU
-/// are of the process, not of the machine; counters have names of their own.
+/// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; keys of
+/// the CPU are of the process, not of the machine; counters have names of their own.
 class FULGUR_API DeviceStatsMonitor final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -8,7 +8,13 @@
 namespace fulgur {
 
 /// Why an `EarlyStopping` stopped the fit.
-enum class EarlyStoppingReason { not_stopped, stopping_threshold, divergence_threshold, patience_exhausted, non_finite_metric };
+enum class EarlyStoppingReason {
+  not_stopped,
+  stopping_threshold,
+  divergence_threshold,
+  patience_exhausted,
+  non_finite_metric
+};
 
 /// Stops a fit whose monitored metric gets no better. Checks once per training epoch or validation, reading the metric
 /// there, which may wait for the device; does nothing in the sanity check, with fast_dev_run and outside of fit. A stop

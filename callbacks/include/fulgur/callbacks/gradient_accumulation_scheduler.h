@@ -8,9 +8,9 @@
 
 namespace fulgur {
 
-/// Changes how many batches make one optimizer step, by the position in the run: `{"0": 1, "4": 2}` counts epochs from 0;
-/// keys may be intervals, all in one unit (`500st`, `0.5dur`). Before the first key it is 1. A window that has begun keeps
-/// its length. The factor follows from the position alone, so a resumed fit goes on with the right one.
+/// Changes how many batches make one optimizer step, by the position in the run: `{"0": 1, "4": 2}` counts epochs from
+/// 0; keys may be intervals, all in one unit (`500st`, `0.5dur`). Before the first key it is 1. A window that has begun
+/// keeps its length. The factor follows from the position alone, so a resumed fit goes on with the right one.
 class FULGUR_API GradientAccumulationScheduler final : public Callback {
  public:
   struct FULGUR_API Options {

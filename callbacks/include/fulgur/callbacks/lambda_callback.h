@@ -6,41 +6,43 @@
 #include "fulgur/core/callback.h"
 
 // Hooks of Callback: name, parameters, arguments.
-#define FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, kind)                                                                       \
-  HOOK(on_##kind##_start, (RunContext & run), (run))                                                                        \
-  HOOK(on_##kind##_end, (RunContext & run), (run))                                                                          \
-  HOOK(on_##kind##_epoch_start, (RunContext & run), (run))                                                                  \
-  HOOK(on_##kind##_epoch_end, (RunContext & run), (run))                                                                    \
-  HOOK(on_##kind##_batch_start, (RunContext & run, const Batch& batch, int64_t batch_idx, int64_t loader_idx),              \
-       (run, batch, batch_idx, loader_idx))                                                                                 \
-  HOOK(on_##kind##_batch_end, (RunContext & run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx), \
+#define FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, kind)                                                          \
+  HOOK(on_##kind##_start, (RunContext & run), (run))                                                           \
+  HOOK(on_##kind##_end, (RunContext & run), (run))                                                             \
+  HOOK(on_##kind##_epoch_start, (RunContext & run), (run))                                                     \
+  HOOK(on_##kind##_epoch_end, (RunContext & run), (run))                                                       \
+  HOOK(on_##kind##_batch_start, (RunContext & run, const Batch& batch, int64_t batch_idx, int64_t loader_idx), \
+       (run, batch, batch_idx, loader_idx))                                                                    \
+  HOOK(on_##kind##_batch_end,                                                                                  \
+       (RunContext & run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx),  \
        (run, outputs, batch, batch_idx, loader_idx))
-#define FULGUR_LAMBDA_HOOKS(HOOK)                                                                                           \
-  HOOK(setup, (RunContext & run, Verb verb), (run, verb))                                                                   \
-  HOOK(teardown, (RunContext & run, Verb verb), (run, verb))                                                                \
-  HOOK(on_exception, (RunContext & run, const std::exception& error), (run, error))                                         \
-  HOOK(on_fit_start, (RunContext & run), (run))                                                                             \
-  HOOK(on_fit_end, (RunContext & run), (run))                                                                               \
-  HOOK(on_sanity_check_start, (RunContext & run), (run))                                                                    \
-  HOOK(on_sanity_check_end, (RunContext & run), (run))                                                                      \
-  HOOK(on_train_start, (RunContext & run), (run))                                                                           \
-  HOOK(on_train_end, (RunContext & run), (run))                                                                             \
-  HOOK(on_train_epoch_start, (RunContext & run), (run))                                                                     \
-  HOOK(on_train_epoch_end, (RunContext & run), (run))                                                                       \
-  HOOK(on_train_batch_start, (RunContext & run, const Batch& batch, int64_t batch_idx), (run, batch, batch_idx))            \
-  HOOK(on_train_batch_end, (RunContext & run, const StepOutput& output, const Batch& batch, int64_t batch_idx),             \
-       (run, output, batch, batch_idx))                                                                                     \
-  HOOK(on_before_zero_grad, (RunContext & run, Optimizer & optimizer), (run, optimizer))                                    \
-  HOOK(on_before_backward, (RunContext & run, const Tensor& loss), (run, loss))                                             \
-  HOOK(on_after_backward, (RunContext & run), (run))                                                                        \
-  HOOK(on_before_optimizer_step, (RunContext & run, Optimizer & optimizer), (run, optimizer))                               \
-  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, validation)                                                                       \
-  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, test)                                                                             \
-  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, predict)                                                                          \
-  HOOK(on_save_checkpoint, (RunContext & run, StateTree & checkpoint), (run, checkpoint))                                   \
-  HOOK(on_load_checkpoint, (RunContext & run, const StateTree& checkpoint), (run, checkpoint))                              \
-  HOOK(on_checkpoint_published, (RunContext & run, const CheckpointInfo& info), (run, info))                                \
-  HOOK(on_checkpoint_failed, (RunContext & run, const CheckpointInfo& info, const std::exception& error), (run, info, error))
+#define FULGUR_LAMBDA_HOOKS(HOOK)                                                                                \
+  HOOK(setup, (RunContext & run, Verb verb), (run, verb))                                                        \
+  HOOK(teardown, (RunContext & run, Verb verb), (run, verb))                                                     \
+  HOOK(on_exception, (RunContext & run, const std::exception& error), (run, error))                              \
+  HOOK(on_fit_start, (RunContext & run), (run))                                                                  \
+  HOOK(on_fit_end, (RunContext & run), (run))                                                                    \
+  HOOK(on_sanity_check_start, (RunContext & run), (run))                                                         \
+  HOOK(on_sanity_check_end, (RunContext & run), (run))                                                           \
+  HOOK(on_train_start, (RunContext & run), (run))                                                                \
+  HOOK(on_train_end, (RunContext & run), (run))                                                                  \
+  HOOK(on_train_epoch_start, (RunContext & run), (run))                                                          \
+  HOOK(on_train_epoch_end, (RunContext & run), (run))                                                            \
+  HOOK(on_train_batch_start, (RunContext & run, const Batch& batch, int64_t batch_idx), (run, batch, batch_idx)) \
+  HOOK(on_train_batch_end, (RunContext & run, const StepOutput& output, const Batch& batch, int64_t batch_idx),  \
+       (run, output, batch, batch_idx))                                                                          \
+  HOOK(on_before_zero_grad, (RunContext & run, Optimizer & optimizer), (run, optimizer))                         \
+  HOOK(on_before_backward, (RunContext & run, const Tensor& loss), (run, loss))                                  \
+  HOOK(on_after_backward, (RunContext & run), (run))                                                             \
+  HOOK(on_before_optimizer_step, (RunContext & run, Optimizer & optimizer), (run, optimizer))                    \
+  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, validation)                                                            \
+  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, test)                                                                  \
+  FULGUR_LAMBDA_HOOKS_OF_EVALUATION(HOOK, predict)                                                               \
+  HOOK(on_save_checkpoint, (RunContext & run, StateTree & checkpoint), (run, checkpoint))                        \
+  HOOK(on_load_checkpoint, (RunContext & run, const StateTree& checkpoint), (run, checkpoint))                   \
+  HOOK(on_checkpoint_published, (RunContext & run, const CheckpointInfo& info), (run, info))                     \
+  HOOK(on_checkpoint_failed, (RunContext & run, const CheckpointInfo& info, const std::exception& error),        \
+       (run, info, error))
 
 namespace fulgur {
 
@@ -65,7 +67,7 @@ class FULGUR_API LambdaCallback final : public Callback {
   Phase phase() const override { return hooks_.phase; }
 #define FULGUR_LAMBDA_OVERRIDE(name, parameters, arguments) \
   void name parameters override {                           \
-    if (hooks_.name) hooks_.name arguments;         \
+    if (hooks_.name) hooks_.name arguments;                 \
   }
   FULGUR_LAMBDA_HOOKS(FULGUR_LAMBDA_OVERRIDE)
 #undef FULGUR_LAMBDA_OVERRIDE

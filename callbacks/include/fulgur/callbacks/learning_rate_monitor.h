@@ -12,8 +12,8 @@ namespace fulgur {
 /// there are several groups, `lr-AdamW-1` for a second optimizer of one class, and the schedule's name in place of
 /// `lr-AdamW` where it has one; with `log_momentum` and `log_weight_decay` also `lr-AdamW-momentum` and
 /// `lr-AdamW-weight_decay`. A row holds the values of its last step, or
-/// those with which its epoch began. Deviations from Lightning: rates can be monitored without a logger, so a run without
-/// one is no error; an optimizer without momentum or weight decay has no such key, where Lightning logs 0.
+/// those with which its epoch began. Deviations from Lightning: rates can be monitored without a logger, so a run
+/// without one is no error; an optimizer without momentum or weight decay has no such key, where Lightning logs 0.
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {

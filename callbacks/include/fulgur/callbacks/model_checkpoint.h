@@ -75,14 +75,14 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::filesystem::path name_for(RunContext& run);
 
   Options options_;
-  std::vector<Kept> kept_;                       // best first
+  std::vector<Kept> kept_;                             // best first
   std::map<uint64_t, std::optional<double>> pending_;  // ticket → score
   std::optional<double> best_score_;
   std::filesystem::path folder_;
   int64_t saved_step_ = -1;
   int64_t seen_step_ = 0;
-  int64_t batches_at_start_ = -1;                // over the run; -1 before training begins
-  std::optional<IntervalTrigger> trigger_;       // of `every` or `train_time_interval`
+  int64_t batches_at_start_ = -1;           // over the run; -1 before training begins
+  std::optional<IntervalTrigger> trigger_;  // of `every` or `train_time_interval`
   bool waits_for_validation_ = false;
   bool said_that_it_waits_ = false;
   bool warned_ = false;

@@ -11,9 +11,9 @@
 namespace fulgur {
 
 /// Shows where a run is, on stderr. On a terminal: one bar that is redrawn, with rate, time left and the metrics logged
-/// with prog_bar; log lines are printed above it. The time left is that of the epoch, with its validations as long as the
-/// last one took. Elsewhere, and where TERM is `dumb`: a plain line every few seconds. NO_COLOR turns colour off. Metrics
-/// are read only when something is drawn.
+/// with prog_bar; log lines are printed above it. The time left is that of the epoch, with its validations as long as
+/// the last one took. Elsewhere, and where TERM is `dumb`: a plain line every few seconds. NO_COLOR turns colour off.
+/// Metrics are read only when something is drawn.
 class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
  public:
   struct FULGUR_API Options {
@@ -33,13 +33,16 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_start(RunContext& run) override;
-  void on_validation_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  void on_validation_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx,
+                               int64_t loader_idx) override;
   void on_validation_end(RunContext& run) override;
   void on_test_start(RunContext& run) override;
-  void on_test_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  void on_test_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx,
+                         int64_t loader_idx) override;
   void on_test_end(RunContext& run) override;
   void on_predict_start(RunContext& run) override;
-  void on_predict_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
+  void on_predict_batch_end(RunContext& run, const Outputs& outputs, const Batch& batch, int64_t batch_idx,
+                            int64_t loader_idx) override;
   void on_predict_end(RunContext& run) override;
 
  private:
@@ -50,7 +53,7 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
     int64_t done = 0;
     int64_t done_before = 0;  // where a resumed epoch began
     Clock::time_point began = {};
-    double paused_s = 0;      // validation inside it
+    double paused_s = 0;  // validation inside it
   };
   void begin(std::string title, std::optional<int64_t> total, int64_t done_before = 0);
   void begin_epoch(RunContext& run, int64_t done_before);
@@ -72,7 +75,7 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   std::string shown_;
   Clock::time_point drawn_;
   Bar bar_;
-  Bar train_;                 // the training bar, put aside while validation runs
+  Bar train_;  // the training bar, put aside while validation runs
   bool train_active_ = false;
 
   // Evaluation.

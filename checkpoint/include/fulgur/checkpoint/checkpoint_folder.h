@@ -25,24 +25,28 @@ struct FULGUR_API CheckpointContent {
 };
 
 /// Writes `content` as the folder `folder` (`….ckpt`): into a temporary sibling first, synced, then renamed. Afterwards
-/// there is the whole checkpoint or nothing of it. Returns the path that was used: a name that is taken gets `-v1`, `-v2`, ….
-/// Throws a CheckpointError; nothing stays behind then.
-FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
+/// there is the whole checkpoint or nothing of it. Returns the path that was used: a name that is taken gets `-v1`,
+/// `-v2`, …. Throws a CheckpointError; nothing stays behind then.
+FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
+                                                  const CheckpointContent& content);
 
-/// write_checkpoint, then reads back what was written and compares it with its manifest. What differs is removed, and is a
-/// CheckpointError. For where an older checkpoint is given up for this one.
-FULGUR_API std::filesystem::path write_verified_checkpoint(const std::filesystem::path& folder, const CheckpointContent& content);
+/// write_checkpoint, then reads back what was written and compares it with its manifest. What differs is removed, and
+/// is a CheckpointError. For where an older checkpoint is given up for this one.
+FULGUR_API std::filesystem::path write_verified_checkpoint(const std::filesystem::path& folder,
+                                                           const CheckpointContent& content);
 
 /// Which parts to read.
 enum class CheckpointParts { all, weights_and_state };
 
-/// How much of a folder is compared with its manifest: every file, or only those that are read (`weights_and_state` where
-/// nothing is read).
+/// How much of a folder is compared with its manifest: every file, or only those that are read (`weights_and_state`
+/// where nothing is read).
 enum class Verify { whole, needed };
 
-/// Reads a checkpoint folder (or a link to one), after every byte was compared with the manifest. Throws a CheckpointError that names
-/// each file, tensor or field that is wrong; nothing is returned of a checkpoint with any damage.
-FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder, CheckpointParts parts = CheckpointParts::all,
+/// Reads a checkpoint folder (or a link to one), after every byte was compared with the manifest. Throws a
+/// CheckpointError that names each file, tensor or field that is wrong; nothing is returned of a checkpoint with any
+/// damage.
+FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder,
+                                             CheckpointParts parts = CheckpointParts::all,
                                              Verify verify = Verify::whole);
 
 /// The state of a checkpoint alone: reads, and compares with the manifest, neither weights nor optimizers. Throws a
@@ -66,8 +70,8 @@ struct FULGUR_API VerifyReport {
   std::string text() const;
 };
 
-/// Compares a checkpoint folder with its manifest, without keeping its tensors in memory. What is wrong is in the report;
-/// nothing is thrown for it.
+/// Compares a checkpoint folder with its manifest, without keeping its tensors in memory. What is wrong is in the
+/// report; nothing is thrown for it.
 FULGUR_API VerifyReport verify_checkpoint(const std::filesystem::path& folder, Verify verify = Verify::whole);
 
 /// Points the link `link` (`…/last.ckpt`) to `target`, atomically; relative where both lie in one folder.
@@ -85,15 +89,16 @@ struct FULGUR_API CheckpointSummary {
   int64_t epoch = 0, global_step = 0;
   bool weights_only = false;
   CheckpointOrigin origin;
-  std::optional<std::string> problem;  ///< why it cannot be used, as far as its manifest and the sizes of its files tell
+  std::optional<std::string>
+      problem;  ///< why it cannot be used, as far as its manifest and the sizes of its files tell
 };
 
 /// Reads the manifest of a checkpoint; throws a CheckpointError where it is damaged or a file has another size.
 FULGUR_API CheckpointSummary summarize_checkpoint(const std::filesystem::path& folder);
 
-/// The checkpoints in `folder`, newest first: by global step, then by save counter, then by `-vN` of the name; never by time
-/// stamps. Links and temporary folders are left out. Tensors are not read, so verify before use; one whose manifest is
-/// damaged is listed with its `problem`, by the step that its name tells. An absent folder has none.
+/// The checkpoints in `folder`, newest first: by global step, then by save counter, then by `-vN` of the name; never by
+/// time stamps. Links and temporary folders are left out. Tensors are not read, so verify before use; one whose
+/// manifest is damaged is listed with its `problem`, by the step that its name tells. An absent folder has none.
 FULGUR_API std::vector<CheckpointSummary> list_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace fulgur

@@ -19,8 +19,8 @@ FULGUR_API std::map<std::string, std::string> parameter_aliases(const torch::nn:
 struct FULGUR_API LoadOptions {
   /// Every tensor of the one must be in the other, with shape and dtype. Off: what fits is loaded, the rest is listed.
   bool strict = true;
-  /// Prefix of names in the checkpoint → what stands in its place in the module, such as `{"encoder.", "backbone."}`; the
-  /// longest that fits a name counts. One that fits no name is an error.
+  /// Prefix of names in the checkpoint → what stands in its place in the module, such as `{"encoder.", "backbone."}`;
+  /// the longest that fits a name counts. One that fits no name is an error.
   std::map<std::string, std::string> key_prefixes;
   /// Floating tensors of another floating format are converted, instead of being a difference.
   bool convert_formats = false;
@@ -41,6 +41,7 @@ struct FULGUR_API LoadReport {
 /// Copies `tensors` into the module. Every name, shape and dtype is compared first: with `strict` any difference throws
 /// a CheckpointError that lists them (the first 100), and the module is as it was. A tied parameter may stand under any
 /// of its names, or under several with equal values.
-FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors, const LoadOptions& options = {});
+FULGUR_API LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tensors,
+                                        const LoadOptions& options = {});
 
 }  // namespace fulgur

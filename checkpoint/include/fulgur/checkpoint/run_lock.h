@@ -8,8 +8,8 @@ namespace fulgur {
 
 /// Keeps a run folder for one process: `run.lock` in it, with pid and host, locked by flock for as long as this lives.
 ///
-/// A lock whose holder died is taken over, with a warning. flock sees it at once; where a child of the dead process still
-/// holds it, or the file system knows no flock, the pid decides if the host is this one.
+/// A lock whose holder died is taken over, with a warning. flock sees it at once; where a child of the dead process
+/// still holds it, or the file system knows no flock, the pid decides if the host is this one.
 class FULGUR_API RunLock {
  public:
   /// Throws a ConfigError that names pid and host where another process (or another RunLock) holds the folder, and a

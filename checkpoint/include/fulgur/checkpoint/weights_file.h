@@ -19,8 +19,9 @@ enum class WeightsFormat {
 struct FULGUR_API WeightsFile {
   WeightsFormat format = WeightsFormat::safetensors;
   NamedTensors tensors;
-  std::map<std::string, std::string> aliases;  ///< tied parameter → name it is stored under; a `.pt` has both names in `tensors`
-  std::vector<std::string> left_out;           ///< what else stood in the file
+  std::map<std::string, std::string>
+      aliases;  ///< tied parameter → name it is stored under; a `.pt` has both names in `tensors`
+  std::vector<std::string> left_out;  ///< what else stood in the file
 };
 
 /// Reads a file of either format, which its first bytes tell. Throws a CheckpointError.

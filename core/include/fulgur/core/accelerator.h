@@ -38,7 +38,8 @@ class FULGUR_API Accelerator {
 FULGUR_API Accelerator* find_accelerator(const std::string& name);
 /// Why `find_accelerator("cuda")` gave none: no driver, no CUDA part of LibTorch, no device.
 FULGUR_API std::string why_no_cuda();
-/// What to do, where `find_accelerator("cuda")` gave none although the driver has a device: CUDA is broken then, not absent. Else empty.
+/// What to do, where `find_accelerator("cuda")` gave none although the driver has a device: CUDA is broken then, not
+/// absent. Else empty.
 FULGUR_API std::string how_to_get_cuda();
 /// True for a build that was configured with FULGUR_LIBTORCH=cpu: it computes on the CPU where CUDA is broken.
 FULGUR_API bool built_for_cpu();

@@ -7,9 +7,9 @@
 
 namespace fulgur {
 
-/// Automatic mixed precision of this thread while it lives, as Python's `torch.autocast`: operations that gain by it compute in
-/// `dtype`, those that need the range in float32. Guards nest; `enabled = false` switches it off inside another. The copies of
-/// weights that it keeps are dropped when the outermost one ends, and where the format changes.
+/// Automatic mixed precision of this thread while it lives, as Python's `torch.autocast`: operations that gain by it
+/// compute in `dtype`, those that need the range in float32. Guards nest; `enabled = false` switches it off inside
+/// another. The copies of weights that it keeps are dropped when the outermost one ends, and where the format changes.
 class FULGUR_API Autocast {
  public:
   /// `dtype` is kBFloat16 or kHalf; other types are an error of LibTorch at the first operation.

@@ -41,7 +41,9 @@ class FULGUR_API Batch {
 
   /// The tensor at `index` or named `name`; throws an Error that lists the entries where there is none.
   template <std::integral I>
-  const Tensor& operator[](I index) const { return tensor_at(static_cast<size_t>(index)); }
+  const Tensor& operator[](I index) const {
+    return tensor_at(static_cast<size_t>(index));
+  }
   const Tensor& operator[](std::string_view name) const;
   /// The first N entries as tensors: `auto [x, y] = batch.unpack<2>();`
   template <size_t N>

@@ -28,8 +28,8 @@ class FULGUR_API Callback : public Stateful {
   /// Names the state in checkpoints; two stateful callbacks with one key are a ConfigError. Default: the class name.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
-  /// What a checkpoint keeps of this callback: rank 0's, which a resume gives to all ranks. What each rank has of its own
-  /// is gathered in `on_save_checkpoint`, by `run.collectives()`.
+  /// What a checkpoint keeps of this callback: rank 0's, which a resume gives to all ranks. What each rank has of its
+  /// own is gathered in `on_save_checkpoint`, by `run.collectives()`.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
@@ -61,21 +61,24 @@ class FULGUR_API Callback : public Stateful {
   virtual void on_validation_epoch_start(RunContext&) {}
   virtual void on_validation_epoch_end(RunContext&) {}
   virtual void on_validation_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
-  virtual void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                       int64_t /*loader_idx*/) {}
 
   virtual void on_test_start(RunContext&) {}
   virtual void on_test_end(RunContext&) {}
   virtual void on_test_epoch_start(RunContext&) {}
   virtual void on_test_epoch_end(RunContext&) {}
   virtual void on_test_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
-  virtual void on_test_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_test_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                 int64_t /*loader_idx*/) {}
 
   virtual void on_predict_start(RunContext&) {}
   virtual void on_predict_end(RunContext&) {}
   virtual void on_predict_epoch_start(RunContext&) {}
   virtual void on_predict_epoch_end(RunContext&) {}
   virtual void on_predict_batch_start(RunContext&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
-  virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
+  virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
+                                    int64_t /*loader_idx*/) {}
 
   /// May add to or change what the checkpoint will hold; runs after every callback has decided.
   virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}

@@ -64,8 +64,8 @@ class FULGUR_API ConfigNode {
   void set(std::string_view key, ConfigNode value) { get_or_add(key) = std::move(value); }
   void erase(std::string_view key);
 
-  Location where;      ///< of the value
-  Location key_where;  ///< of the key, for the entries of a map
+  Location where;       ///< of the value
+  Location key_where;   ///< of the key, for the entries of a map
   std::string comment;  ///< written above the entry when it is printed with comments
 
   /// Same kinds, texts and entries, in the same order; places and comments do not count, and quotes only where they

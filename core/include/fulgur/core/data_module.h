@@ -27,7 +27,8 @@ class FULGUR_API DataModule : public Stateful {
   virtual Loaders loaders(Stage stage) = 0;
   /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
   virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
-  virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device, int64_t loader_idx);
+  virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,
+                                         int64_t loader_idx);
   virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
   virtual void teardown(Verb verb);
   /// After an exception in the run, before teardown.

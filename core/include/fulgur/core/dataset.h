@@ -16,14 +16,14 @@ struct FULGUR_API SampleContext {
   uint64_t seed = 0;
   int64_t epoch = 0;
 
-  /// The random numbers of sample `index` in this epoch: the same whatever thread reads it, and in whatever batch. LibTorch's
-  /// default generator is neither: do not draw from it in a dataset.
+  /// The random numbers of sample `index` in this epoch: the same whatever thread reads it, and in whatever batch.
+  /// LibTorch's default generator is neither: do not draw from it in a dataset.
   SplitMix64 random(int64_t index) const;
 };
 
-/// Samples that can be read by index. Shared by all worker threads: every const function must be thread-safe, and a sample
-/// must not depend on those that are read with it.
-/// Most users derive from `BatchDataset` or `SampleDataset` instead.
+/// Samples that can be read by index. Shared by all worker threads: every const function must be thread-safe, and a
+/// sample must not depend on those that are read with it. Most users derive from `BatchDataset` or `SampleDataset`
+/// instead.
 class FULGUR_API Dataset {
  public:
   virtual ~Dataset();
@@ -32,10 +32,12 @@ class FULGUR_API Dataset {
   /// One batch of one sample with the names, dtypes and shapes of the rest; the loader allocates batches from it.
   virtual Batch prototype() const = 0;
   /// Writes the samples `indices` to rows [first_row, first_row + indices.size()) of `out`, whose tensors have the
-  /// prototype's dtypes and sample shapes. Where `out` has a list of tensors instead (a loader with a collate function), a
-  /// row is a tensor of its own, without the batch dimension and of any shape. Lists have a place for each row already; other
-  /// threads write other rows at the same time. Throws a DataError that names index and file for a bad sample.
-  virtual void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const = 0;
+  /// prototype's dtypes and sample shapes. Where `out` has a list of tensors instead (a loader with a collate
+  /// function), a row is a tensor of its own, without the batch dimension and of any shape. Lists have a place for each
+  /// row already; other threads write other rows at the same time. Throws a DataError that names index and file for a
+  /// bad sample.
+  virtual void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out,
+                    const SampleContext& context) const = 0;
   /// Samples [start, start + length) without a copy, where the data lies so; else nothing.
   virtual std::optional<Batch> view(int64_t start, int64_t length) const;
 };
@@ -49,12 +51,12 @@ class FULGUR_API BatchDataset : public Dataset {
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
 };
 
-/// A stream without length or index. Its state is the position of the next sample. Used by one thread at a time, which need
-/// not be that of the run.
+/// A stream without length or index. Its state is the position of the next sample. Used by one thread at a time, which
+/// need not be that of the run.
 class FULGUR_API IterableDataset : public Stateful {
  public:
-  /// Which of `world_size` disjoint parts of the stream this process reads; called before the first epoch. The default knows
-  /// one part only and throws a DistributedError for more.
+  /// Which of `world_size` disjoint parts of the stream this process reads; called before the first epoch. The default
+  /// knows one part only and throws a DistributedError for more.
   virtual void set_share(int64_t rank, int64_t world_size);
   /// Starts epoch `context.epoch` from its first sample.
   virtual void reset(const SampleContext& context) = 0;

@@ -61,7 +61,8 @@ class FULGUR_API DistributedError : public Error {
   ~DistributedError() override;
 };
 
-/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit` and its kin return instead of throwing it.
+/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit` and its kin return instead of throwing
+/// it.
 class FULGUR_API Interrupted : public Error {
  public:
   explicit Interrupted(int signal);

@@ -52,10 +52,10 @@ class HookMask {
 
 /// True where T (derived from Base) overrides `hook`: then `&T::hook` has another class in its type. A hook that T made
 /// inaccessible counts as overridden.
-#define FULGUR_OVERRIDES(T, Base, hook)                                                   \
-  ([]<class T_>() {                                                                       \
-    if constexpr (requires { &T_::hook; })                                                \
-      return !std::is_same_v<decltype(&T_::hook), decltype(&Base::hook)>;                 \
-    else                                                                                  \
-      return true;                                                                        \
+#define FULGUR_OVERRIDES(T, Base, hook)                                   \
+  ([]<class T_>() {                                                       \
+    if constexpr (requires { &T_::hook; })                                \
+      return !std::is_same_v<decltype(&T_::hook), decltype(&Base::hook)>; \
+    else                                                                  \
+      return true;                                                        \
   }.template operator()<T>())

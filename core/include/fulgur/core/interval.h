@@ -26,7 +26,14 @@ struct FULGUR_API BatchLimit {
 
 /// A length of training or time, written `<number><unit>`: `10ep`, `500st`, `30min`. The one type for every interval.
 struct FULGUR_API Interval {
-  enum class Unit { epochs, steps, samples, tokens, seconds, run };  ///< ep, st, sa, tok, s|min|h, dur (part of the run)
+  enum class Unit {
+    epochs,
+    steps,
+    samples,
+    tokens,
+    seconds,
+    run
+  };  ///< ep, st, sa, tok, s|min|h, dur (part of the run)
   double value = 0;
   Unit unit = Unit::steps;
   std::string text() const;

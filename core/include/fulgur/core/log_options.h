@@ -12,13 +12,13 @@ enum class Reduce { mean, sum, min, max, last };
 
 /// How a value is logged. An aggregate: `log("loss", loss, {.prog_bar = true})`.
 struct LogOptions {
-  bool prog_bar = false;              ///< show in the progress bar
-  bool logger = true;                 ///< send to the loggers
-  std::optional<bool> on_step = {};   ///< default by hook: true in training, false in evaluation
-  std::optional<bool> on_epoch = {};  ///< default by hook: false in training, true in evaluation
-  Reduce reduce_fx = Reduce::mean;    ///< over the window (step values) and the epoch
-  bool sync_dist = false;             ///< reduce over ranks when the value is read
-  bool add_dataloader_idx = true;     ///< `/dataloader_idx_i` where there are several evaluation loaders
+  bool prog_bar = false;                   ///< show in the progress bar
+  bool logger = true;                      ///< send to the loggers
+  std::optional<bool> on_step = {};        ///< default by hook: true in training, false in evaluation
+  std::optional<bool> on_epoch = {};       ///< default by hook: false in training, true in evaluation
+  Reduce reduce_fx = Reduce::mean;         ///< over the window (step values) and the epoch
+  bool sync_dist = false;                  ///< reduce over ranks when the value is read
+  bool add_dataloader_idx = true;          ///< `/dataloader_idx_i` where there are several evaluation loaders
   std::optional<int64_t> batch_size = {};  ///< weight of a mean; default: samples of the batch
 };
 

@@ -16,9 +16,18 @@ namespace fulgur {
 
 enum class RunStatus { success, failed, interrupted };
 
-struct ImageRecord { std::string name; Tensor pixels; /* (C, H, W) uint8 */ };
-struct HistogramRecord { std::string name; Tensor values; };
-struct TextRecord { std::string name; std::string text; };
+struct ImageRecord {
+  std::string name;
+  Tensor pixels; /* (C, H, W) uint8 */
+};
+struct HistogramRecord {
+  std::string name;
+  Tensor values;
+};
+struct TextRecord {
+  std::string name;
+  std::string text;
+};
 using MediaRecord = std::variant<ImageRecord, HistogramRecord, TextRecord>;
 
 /// Where metrics go. Lives on rank 0 only; called on the thread of the run.

@@ -238,7 +238,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
  private:
   friend struct GradientNorm;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_before_evaluation_;
-  Tensor root_gradient_;  // 1, of the loss's kind: where backward begins
+  Tensor root_gradient_;                                            // 1, of the loss's kind: where backward begins
   std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // before clip_gradients, of gradients as they are
   bool notes_norms_ = false;                                        // also where values are clipped
   void enter_evaluation();

@@ -16,14 +16,14 @@ namespace fulgur {
 
 /// Parameters that share hyper-parameters.
 struct ParamGroup {
-  std::string name;                 ///< shown by LearningRateMonitor; may be empty
-  std::vector<Tensor> params;       ///< what the optimizer steps
-  std::vector<std::string> names;   ///< dotted names in the module, one per parameter
+  std::string name;                        ///< shown by LearningRateMonitor; may be empty
+  std::vector<Tensor> params;              ///< what the optimizer steps
+  std::vector<std::string> names;          ///< dotted names in the module, one per parameter
   std::vector<Tensor> module_params = {};  ///< the module's own where `params` are copies of them; else empty
   /// Parameters of the module, which backward gives gradients.
   const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }
-  double lr = 0;                    ///< learning rate now
-  double initial_lr = 0;            ///< before any schedule
+  double lr = 0;                            ///< learning rate now
+  double initial_lr = 0;                    ///< before any schedule
   std::optional<double> weight_decay = {};  ///< overrides the optimizer's
 };
 
@@ -39,8 +39,8 @@ class FULGUR_API Optimizer : public Stateful {
   /// Takes the parameters. Throws a ConfigError where there is none, or where one stands twice.
   void attach(std::vector<ParamGroup> groups);
   bool attached() const { return !groups_.empty(); }
-  /// Steps `copy_of(name, parameter)` from now on in the place of each parameter; whoever gives the copies brings gradients
-  /// to them and values back. Behind `attach`, before any step.
+  /// Steps `copy_of(name, parameter)` from now on in the place of each parameter; whoever gives the copies brings
+  /// gradients to them and values back. Behind `attach`, before any step.
   void step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of);
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
@@ -59,8 +59,8 @@ class FULGUR_API Optimizer : public Stateful {
   /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
   /// any device), a value other than 0 leaves everything as it is, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
-  /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so that a recorded
-  /// step can be launched again with other rates. False where the optimizer cannot.
+  /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so
+  /// that a recorded step can be launched again with other rates. False where the optimizer cannot.
   virtual bool keep_rates_on_device() { return false; }
   /// Before a recorded step is launched; does not wait for the device.
   virtual void upload_rates() {}
@@ -68,7 +68,8 @@ class FULGUR_API Optimizer : public Stateful {
   void scale_lr(double factor);
   /// Sets the gradients of these parameters, and of the module's that they are copies of, to none.
   void zero_grad();
-  /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
+  /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of
+  /// `step`.
   virtual bool needs_closure() const { return false; }
   /// One step that calls `closure`; only for optimizers that need one. Returns the loss of the first evaluation.
   virtual Tensor step_closure(const Closure& closure);
@@ -79,7 +80,8 @@ class FULGUR_API Optimizer : public Stateful {
 
   /// Attached parameters as `state[name]`, hyper-parameters as `groups`.
   StateTree state() const override;
-  /// Throws a CheckpointError that lists every parameter that is missing, unexpected, of another shape or in another group.
+  /// Throws a CheckpointError that lists every parameter that is missing, unexpected, of another shape or in another
+  /// group.
   void load_state(const StateTree& state) override;
 
  protected:
@@ -87,7 +89,8 @@ class FULGUR_API Optimizer : public Stateful {
   virtual StateTree parameter_state(const Tensor& parameter) const = 0;
   virtual void load_parameter_state(const Tensor& parameter, const StateTree& state) = 0;
   /// Throws a CheckpointError where `state` is not of this kind of optimizer or does not fit the parameter.
-  virtual void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const = 0;
+  virtual void check_parameter_state(const std::string& name, const Tensor& parameter,
+                                     const StateTree& state) const = 0;
   /// What `attach` takes of the groups that it is given; an optimizer whose options name parameters splits them here.
   virtual std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) { return groups; }
   /// Called at the end of `attach`.
@@ -101,8 +104,8 @@ enum class ScheduleInterval { epoch, step };
 
 /// How long a run is, as far as it is known before its first step; with it a schedule resolves lengths of its options.
 struct FULGUR_API RunLength {
-  std::optional<int64_t> epochs;           ///< of the whole run
-  std::optional<int64_t> steps;            ///< optimizer steps of the whole run
+  std::optional<int64_t> epochs;  ///< of the whole run
+  std::optional<int64_t> steps;   ///< optimizer steps of the whole run
   std::optional<double> steps_per_epoch;
   std::optional<double> samples_per_step;  ///< of this rank, times the world size
 };
@@ -145,8 +148,8 @@ class FULGUR_API LrScheduler : public Stateful {
   void adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const;
   /// Steps of this schedule in the whole run, or in its part of another; nothing where that is not known.
   std::optional<int64_t> known_steps() const;
-  /// A length of the options in steps of this schedule: a count as it is, an interval by the length of the run. Throws a
-  /// ConfigError that names `option` (`StepLR.step_size`) where the run's length is not known.
+  /// A length of the options in steps of this schedule: a count as it is, an interval by the length of the run. Throws
+  /// a ConfigError that names `option` (`StepLR.step_size`) where the run's length is not known.
   int64_t steps_of(const Length& length, std::string_view option) const;
   /// `known_steps()`; throws likewise.
   int64_t total_steps(std::string_view option) const;
@@ -167,10 +170,10 @@ class FULGUR_API LrScheduler : public Stateful {
 struct SchedulerConfig {
   std::shared_ptr<LrScheduler> scheduler;
   ScheduleInterval interval = ScheduleInterval::epoch;
-  int64_t frequency = 1;              ///< every n epochs or steps, counted over the run
+  int64_t frequency = 1;                    ///< every n epochs or steps, counted over the run
   std::optional<std::string> monitor = {};  ///< metric given to a scheduler that wants one
-  bool strict = true;                 ///< a missing metric is an error, else a warning
-  std::string name = {};              ///< label in logs; empty: `lr-<optimizer>`
+  bool strict = true;                       ///< a missing metric is an error, else a warning
+  std::string name = {};                    ///< label in logs; empty: `lr-<optimizer>`
 };
 
 struct PlannedOptimizer {

@@ -12,8 +12,8 @@ namespace fulgur {
 
 /// How a backward runs.
 struct BackwardOptions {
-  bool retain_graph = false;  ///< the graph is used again
-  bool create_graph = false;  ///< gradients of gradients
+  bool retain_graph = false;        ///< the graph is used again
+  bool create_graph = false;        ///< gradients of gradients
   std::vector<Tensor> inputs = {};  ///< only these leaves get gradients; empty: all
 };
 

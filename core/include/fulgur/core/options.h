@@ -40,15 +40,15 @@ struct TypeInfo {
   enum class Kind { boolean, integer, number, string, path, list, map, object, component, any_of };
   Kind kind = Kind::string;
   bool nullable = false;
-  std::string name = {};                           ///< `int`, `float`, `list of int`, `callback`, …
-  std::string pattern = {};                        ///< regular expression of a string, or empty
-  std::vector<std::string> choices = {};           ///< allowed texts, or empty
+  std::string name = {};                             ///< `int`, `float`, `list of int`, `callback`, …
+  std::string pattern = {};                          ///< regular expression of a string, or empty
+  std::vector<std::string> choices = {};             ///< allowed texts, or empty
   std::optional<double> minimum = {}, maximum = {};  ///< inclusive
   std::optional<double> above = {}, below = {};      ///< exclusive
   std::optional<int64_t> min_items = {};
-  std::vector<std::string> units = {};             ///< of an interval: those that it may have
-  std::string registry_kind = {};                  ///< of a component
-  std::vector<TypeInfo> parts = {};                ///< item of a list or map; alternatives of any_of
+  std::vector<std::string> units = {};                   ///< of an interval: those that it may have
+  std::string registry_kind = {};                        ///< of a component
+  std::vector<TypeInfo> parts = {};                      ///< item of a list or map; alternatives of any_of
   std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, made on demand
 };
 
@@ -76,16 +76,40 @@ struct Field {
 class FULGUR_API FieldRef {
  public:
   explicit FieldRef(Field& field) : field_(&field) {}
-  FieldRef& required() { field_->required = true; return *this; }
+  FieldRef& required() {
+    field_->required = true;
+    return *this;
+  }
   /// `null` is a value of the field too.
-  FieldRef& nullable() { field_->type.nullable = true; return *this; }
-  FieldRef& at_least(double minimum) { type().minimum = minimum; return *this; }
-  FieldRef& at_most(double maximum) { type().maximum = maximum; return *this; }
+  FieldRef& nullable() {
+    field_->type.nullable = true;
+    return *this;
+  }
+  FieldRef& at_least(double minimum) {
+    type().minimum = minimum;
+    return *this;
+  }
+  FieldRef& at_most(double maximum) {
+    type().maximum = maximum;
+    return *this;
+  }
   FieldRef& range(double minimum, double maximum) { return at_least(minimum).at_most(maximum); }
-  FieldRef& greater_than(double bound) { type().above = bound; return *this; }
-  FieldRef& less_than(double bound) { type().below = bound; return *this; }
-  FieldRef& one_of(std::vector<std::string> choices) { type().choices = std::move(choices); return *this; }
-  FieldRef& min_items(int64_t count) { field_->type.min_items = count; return *this; }
+  FieldRef& greater_than(double bound) {
+    type().above = bound;
+    return *this;
+  }
+  FieldRef& less_than(double bound) {
+    type().below = bound;
+    return *this;
+  }
+  FieldRef& one_of(std::vector<std::string> choices) {
+    type().choices = std::move(choices);
+    return *this;
+  }
+  FieldRef& min_items(int64_t count) {
+    field_->type.min_items = count;
+    return *this;
+  }
   /// Units that an interval may have here (`{"s", "min", "h"}`); another one is a config error.
   FieldRef& units(const std::vector<std::string>& names);
 
@@ -129,7 +153,8 @@ class FULGUR_API Fields {
 
 /// Checks a value (of a list or map: each item) against the conditions of `type`: null, range, choices, length, and the
 /// alternatives of an any_of. Adds what is wrong to `problems`; other wrong types are left to the field's reader.
-FULGUR_API bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems, const std::string& path);
+FULGUR_API bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems,
+                                 const std::string& path);
 
 /// Options of any component, with the type erased.
 class FULGUR_API AnyOptions {
@@ -181,13 +206,14 @@ FULGUR_API TypeInfo interval_type(std::vector<std::string> units);
 template <>
 struct FieldTraits<bool> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::boolean, .name = "bool"}; }
-  static bool read(const ConfigNode& n, bool& v, Problems& p, const std::string& path) { return detail::read_bool(n, v, p, path); }
+  static bool read(const ConfigNode& n, bool& v, Problems& p, const std::string& path) {
+    return detail::read_bool(n, v, p, path);
+  }
   static ConfigNode write(bool v) { return ConfigNode::boolean(v); }
 };
 
 template <class I>
-  requires(std::integral<I> && !std::same_as<I, bool>)
-struct FieldTraits<I> {
+requires(std::integral<I> && !std::same_as<I, bool>) struct FieldTraits<I> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::integer, .name = "int"}; }
   static bool read(const ConfigNode& n, I& v, Problems& p, const std::string& path) {
     int64_t wide = 0;
@@ -205,14 +231,18 @@ struct FieldTraits<I> {
 template <>
 struct FieldTraits<double> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::number, .name = "float"}; }
-  static bool read(const ConfigNode& n, double& v, Problems& p, const std::string& path) { return detail::read_double(n, v, p, path); }
+  static bool read(const ConfigNode& n, double& v, Problems& p, const std::string& path) {
+    return detail::read_double(n, v, p, path);
+  }
   static ConfigNode write(double v) { return ConfigNode::number(v); }
 };
 
 template <>
 struct FieldTraits<float> {
   static TypeInfo type() { return FieldTraits<double>::type(); }
-  static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) { return detail::read_float(n, v, p, path); }
+  static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) {
+    return detail::read_float(n, v, p, path);
+  }
   /// The shortest number that is read as the same value.
   static ConfigNode write(float v) { return detail::write_float(v); }
 };
@@ -220,7 +250,9 @@ struct FieldTraits<float> {
 template <>
 struct FieldTraits<std::string> {
   static TypeInfo type() { return {.kind = TypeInfo::Kind::string, .name = "string"}; }
-  static bool read(const ConfigNode& n, std::string& v, Problems& p, const std::string& path) { return detail::read_string(n, v, p, path); }
+  static bool read(const ConfigNode& n, std::string& v, Problems& p, const std::string& path) {
+    return detail::read_string(n, v, p, path);
+  }
   static ConfigNode write(const std::string& v) { return ConfigNode::string(v); }
 };
 
@@ -239,28 +271,41 @@ struct FieldTraits<std::filesystem::path> {
 template <>
 struct FieldTraits<BatchLimit> {
   static TypeInfo type() {
-    return {.kind = TypeInfo::Kind::any_of, .name = "int or float", .parts = {
-        {.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0}, {.kind = TypeInfo::Kind::number, .name = "float", .minimum = 0, .maximum = 1}}};
+    return {.kind = TypeInfo::Kind::any_of,
+            .name = "int or float",
+            .parts = {{.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0},
+                      {.kind = TypeInfo::Kind::number, .name = "float", .minimum = 0, .maximum = 1}}};
   }
-  static bool read(const ConfigNode& n, BatchLimit& v, Problems& p, const std::string& path) { return detail::read_batch_limit(n, v, p, path); }
-  static ConfigNode write(const BatchLimit& v) { return v.count ? ConfigNode::integer(*v.count) : ConfigNode::number(v.fraction); }
+  static bool read(const ConfigNode& n, BatchLimit& v, Problems& p, const std::string& path) {
+    return detail::read_batch_limit(n, v, p, path);
+  }
+  static ConfigNode write(const BatchLimit& v) {
+    return v.count ? ConfigNode::integer(*v.count) : ConfigNode::number(v.fraction);
+  }
 };
 
 template <>
 struct FieldTraits<Interval> {
   static TypeInfo type() { return detail::interval_type(Interval::all_units()); }
-  static bool read(const ConfigNode& n, Interval& v, Problems& p, const std::string& path) { return detail::read_interval(n, v, p, path); }
+  static bool read(const ConfigNode& n, Interval& v, Problems& p, const std::string& path) {
+    return detail::read_interval(n, v, p, path);
+  }
   static ConfigNode write(const Interval& v) { return ConfigNode::scalar(v.text()); }
 };
 
 template <>
 struct FieldTraits<Length> {
   static TypeInfo type() {
-    return {.kind = TypeInfo::Kind::any_of, .name = "int or interval", .parts = {
-        {.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0}, FieldTraits<Interval>::type()}};
+    return {.kind = TypeInfo::Kind::any_of,
+            .name = "int or interval",
+            .parts = {{.kind = TypeInfo::Kind::integer, .name = "int", .minimum = 0}, FieldTraits<Interval>::type()}};
   }
-  static bool read(const ConfigNode& n, Length& v, Problems& p, const std::string& path) { return detail::read_length(n, v, p, path); }
-  static ConfigNode write(const Length& v) { return v.interval ? ConfigNode::scalar(v.interval->text()) : ConfigNode::integer(v.count); }
+  static bool read(const ConfigNode& n, Length& v, Problems& p, const std::string& path) {
+    return detail::read_length(n, v, p, path);
+  }
+  static ConfigNode write(const Length& v) {
+    return v.interval ? ConfigNode::scalar(v.interval->text()) : ConfigNode::integer(v.count);
+  }
 };
 
 template <class T>
@@ -287,10 +332,13 @@ template <class T>
 struct FieldTraits<Auto<T>> {
   static TypeInfo type() {
     TypeInfo item = FieldTraits<T>::type();
-    TypeInfo type{.kind = TypeInfo::Kind::any_of, .name = "auto or " + item.name,
+    TypeInfo type{.kind = TypeInfo::Kind::any_of,
+                  .name = "auto or " + item.name,
                   .parts = {{.kind = TypeInfo::Kind::string, .name = "auto", .choices = {"auto"}}}};
-    if (item.kind == TypeInfo::Kind::any_of) type.parts.insert(type.parts.end(), item.parts.begin(), item.parts.end());
-    else type.parts.push_back(std::move(item));
+    if (item.kind == TypeInfo::Kind::any_of)
+      type.parts.insert(type.parts.end(), item.parts.begin(), item.parts.end());
+    else
+      type.parts.push_back(std::move(item));
     return type;
   }
   static bool read(const ConfigNode& n, Auto<T>& v, Problems& p, const std::string& path) {
@@ -303,7 +351,9 @@ struct FieldTraits<Auto<T>> {
     v.value = std::move(value);
     return true;
   }
-  static ConfigNode write(const Auto<T>& v) { return v.value ? FieldTraits<T>::write(*v.value) : ConfigNode::scalar("auto"); }
+  static ConfigNode write(const Auto<T>& v) {
+    return v.value ? FieldTraits<T>::write(*v.value) : ConfigNode::scalar("auto");
+  }
 };
 
 template <class T>
@@ -364,12 +414,14 @@ struct FieldTraits<std::map<std::string, T>> {
 
 /// A struct with `fields()` inside another.
 template <class T>
-  requires requires(T t, Fields& f) { t.fields(f); }
+requires requires(T t, Fields& f) { t.fields(f); }
 struct FieldTraits<T> {
   static TypeInfo type() {
     return {.kind = TypeInfo::Kind::object, .name = "map", .object = [] {
               // The fields refer to members of an object that must live as long as they do.
-              struct Holder : Fields { T value{}; };
+              struct Holder : Fields {
+                T value{};
+              };
               auto holder = std::make_unique<Holder>();
               holder->value.fields(*holder);
               return std::unique_ptr<Fields>(std::move(holder));
@@ -397,9 +449,11 @@ struct FieldTraits<T> {
 
 template <class T>
 FieldRef Fields::operator()(T& member, std::string_view name, std::string_view doc) {
-  static_assert(requires { FieldTraits<T>::type(); },
-                "fulgur::Fields: an option of this type cannot be read from a config; take bool, an integer, float, double, std::string, a "
-                "std::vector, std::optional or map of them, or specialise fulgur::FieldTraits<T>");
+  static_assert(
+      requires { FieldTraits<T>::type(); },
+      "fulgur::Fields: an option of this type cannot be read from a config; take bool, an integer, float, double, "
+      "std::string, a "
+      "std::vector, std::optional or map of them, or specialise fulgur::FieldTraits<T>");
   Field& field = append(name, doc, FieldTraits<T>::type());
   T* target = &member;
   field.read = [target](const ConfigNode& node, Problems& problems, const std::string& path) {

@@ -16,8 +16,8 @@ class Module;
 
 namespace fulgur {
 
-/// A submodule that a strategy may put on a device of its own, or on several with a copy of it on each. `nn::Placed<M>` is
-/// what a user's module holds of it. Used by the thread of the run; its copies also by those that they compute on.
+/// A submodule that a strategy may put on a device of its own, or on several with a copy of it on each. `nn::Placed<M>`
+/// is what a user's module holds of it. Used by the thread of the run; its copies also by those that they compute on.
 class FULGUR_API PlacedModule {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -35,8 +35,8 @@ class FULGUR_API PlacedModule {
   /// The module and its copies, one on each of `devices()`.
   const std::vector<std::shared_ptr<torch::nn::Module>>& replicas() const { return replicas_; }
 
-  /// Moves the module to the first of `devices`, and makes a copy for each of the rest, whose tensors are those of a new module:
-  /// `nn::ReplicaTensors` brings them the values. Empty: it is where it is, and the copies are gone.
+  /// Moves the module to the first of `devices`, and makes a copy for each of the rest, whose tensors are those of a
+  /// new module: `nn::ReplicaTensors` brings them the values. Empty: it is where it is, and the copies are gone.
   void place(std::vector<at::Device> devices);
   /// True: inputs are never moved, and one on another device than the module is an error.
   void check_inputs(bool on) { checks_inputs_ = on; }

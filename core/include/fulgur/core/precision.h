@@ -36,8 +36,8 @@ class FULGUR_API Precision : public Stateful {
   virtual Tensor scale(const Tensor& loss) { return loss; }
   /// The optimizer's gradients become those of the loss as it is; a second call before the next `update` does nothing.
   virtual void unscale(Optimizer& /*optimizer*/) {}
-  /// Whether the optimizer's gradients overflowed: not 0 where one was not finite (float32 scalar on the device); nothing
-  /// where the loss is not scaled. Behind `unscale`.
+  /// Whether the optimizer's gradients overflowed: not 0 where one was not finite (float32 scalar on the device);
+  /// nothing where the loss is not scaled. Behind `unscale`.
   virtual std::optional<Tensor> found_inf(const Optimizer& /*optimizer*/) const { return std::nullopt; }
   /// Steps the optimizer; may skip on the device where `found_inf` is not 0.
   virtual void step(Optimizer& optimizer, const std::optional<Tensor>& found_inf) { optimizer.step(found_inf); }

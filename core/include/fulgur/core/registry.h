@@ -32,7 +32,8 @@ class FULGUR_API ComponentRegistry {
  public:
   explicit ComponentRegistry(std::string kind) : kind_(std::move(kind)) {}
   const std::string& kind() const { return kind_; }
-  /// Never throws, since it runs before main: a name that is taken is kept as a problem that `throw_if_problems` reports.
+  /// Never throws, since it runs before main: a name that is taken is kept as a problem that `throw_if_problems`
+  /// reports.
   void add(ComponentInfo info) noexcept;
   /// Another name of a component, as `16` of `16-mixed`; a config that says it is read as if it said `name`.
   void add_alias(std::string alias, std::string name) noexcept;
@@ -65,10 +66,14 @@ FULGUR_API void throw_if_registration_failed();
 
 namespace detail {
 template <class T>
-struct OptionsTypeOf { using type = NoOptions; };
+struct OptionsTypeOf {
+  using type = NoOptions;
+};
 template <class T>
-  requires requires { typename T::Options; }
-struct OptionsTypeOf<T> { using type = typename T::Options; };
+requires requires { typename T::Options; }
+struct OptionsTypeOf<T> {
+  using type = typename T::Options;
+};
 }  // namespace detail
 
 /// Options of a component class: its `Options` member type, or none.
@@ -79,15 +84,18 @@ using OptionsType = typename detail::OptionsTypeOf<T>::type;
 template <class Base, class T>
 std::shared_ptr<T> make_component(const OptionsType<T>& options) {
   std::shared_ptr<T> made;
-  if constexpr (std::is_same_v<OptionsType<T>, NoOptions>) made = std::make_shared<T>();
-  else made = std::make_shared<T>(options);
+  if constexpr (std::is_same_v<OptionsType<T>, NoOptions>)
+    made = std::make_shared<T>();
+  else
+    made = std::make_shared<T>(options);
   if constexpr (requires { Base::template on_component_made<T>(*made, std::declval<ConfigNode>()); }) {
     OptionsOf<OptionsType<T>> copy(options);
     Fields fields;
     copy.fields(fields);
     Base::template on_component_made<T>(*made, fields.write());
   }
-  if constexpr (requires { made->set_factory({}); }) made->set_factory([options] { return make_component<Base, T>(options); });
+  if constexpr (requires { made->set_factory({}); })
+    made->set_factory([options] { return make_component<Base, T>(options); });
   return made;
 }
 
@@ -100,15 +108,21 @@ concept HasOptions = !std::same_as<OptionsType<T>, NoOptions>;
 template <class Base, class T>
 consteval bool check_component() {
   constexpr bool derives = std::derived_from<T, Base>;
-  static_assert(derives, "FULGUR_REGISTER: the class does not derive (publicly) from the base that it is registered as");
+  static_assert(derives,
+                "FULGUR_REGISTER: the class does not derive (publicly) from the base that it is registered as");
   constexpr bool concrete = !std::is_abstract_v<T>;
   static_assert(!derives || concrete,
-                "FULGUR_REGISTER: the class is abstract: override what its base declares as pure (= 0), with the same arguments and const");
-  constexpr bool described = !HasOptions<T> || requires(OptionsType<T>& options, Fields& fields) { options.fields(fields); };
+                "FULGUR_REGISTER: the class is abstract: override what its base declares as pure (= 0), with the same "
+                "arguments and const");
+  constexpr bool described = !HasOptions<T> || requires(OptionsType<T> & options, Fields & fields) {
+    options.fields(fields);
+  };
   static_assert(described, "FULGUR_REGISTER: the class's Options have no `void fields(fulgur::Fields&)`");
-  constexpr bool made = HasOptions<T> ? std::is_constructible_v<T, const OptionsType<T>&> : std::is_default_constructible_v<T>;
+  constexpr bool made =
+      HasOptions<T> ? std::is_constructible_v<T, const OptionsType<T>&> : std::is_default_constructible_v<T>;
   static_assert(!derives || !concrete || made,
-                "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, where it has no Options)");
+                "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, where it has "
+                "no Options)");
   return derives && concrete && described && made;
 }
 
@@ -122,7 +136,8 @@ class Registry {
 
   /// Registers T (its `Options`, or none) under `name`.
   template <class T>
-  static bool add(std::string name, std::string doc, const char* file = __builtin_FILE(), int line = __builtin_LINE()) noexcept {
+  static bool add(std::string name, std::string doc, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) noexcept {
     if constexpr (detail::check_component<Base, T>()) {
       ComponentInfo info;
       info.name = std::move(name);
@@ -194,7 +209,9 @@ struct FieldTraits<Spec<Base>> {
   static TypeInfo type() {
     return {.kind = TypeInfo::Kind::component, .name = Base::kRegistryKind, .registry_kind = Base::kRegistryKind};
   }
-  static bool read(const ConfigNode& n, Spec<Base>& v, Problems& p, const std::string& path) { return v.read(n, p, path); }
+  static bool read(const ConfigNode& n, Spec<Base>& v, Problems& p, const std::string& path) {
+    return v.read(n, p, path);
+  }
   static ConfigNode write(const Spec<Base>& v) { return v.write(); }
 };
 
@@ -205,5 +222,6 @@ struct FieldTraits<Spec<Base>> {
 
 /// Registers a class of the user's own, in one .cpp file of the program or plug-in:
 /// `FULGUR_REGISTER(fulgur::Callback, MyCallback, "What it does.")`.
-#define FULGUR_REGISTER(Base, Type, doc) \
-  [[maybe_unused]] static const bool FULGUR_CONCAT(fulgur_registered_, __COUNTER__) = ::fulgur::Registry<Base>::add<Type>(#Type, doc)
+#define FULGUR_REGISTER(Base, Type, doc)                                              \
+  [[maybe_unused]] static const bool FULGUR_CONCAT(fulgur_registered_, __COUNTER__) = \
+      ::fulgur::Registry<Base>::add<Type>(#Type, doc)

@@ -28,8 +28,8 @@ class FULGUR_API Sampler {
   virtual bool shuffles() const { return false; }
 };
 
-/// Whole batches of an epoch, for batches that are more than the next few samples of an order (alike lengths, a share of
-/// each class). Pure, as a Sampler is.
+/// Whole batches of an epoch, for batches that are more than the next few samples of an order (alike lengths, a share
+/// of each class). Pure, as a Sampler is.
 class FULGUR_API BatchSampler {
  public:
   virtual ~BatchSampler();

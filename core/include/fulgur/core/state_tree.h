@@ -34,14 +34,18 @@ class FULGUR_API StateTree {
   StateTree(std::string value) : value_(std::move(value)) {}
   StateTree(List value) : value_(std::move(value)) {}
   StateTree(Map value) : value_(std::move(value)) {}
-  static StateTree map(std::initializer_list<std::pair<const std::string, StateTree>> entries) { return StateTree(Map(entries)); }
+  static StateTree map(std::initializer_list<std::pair<const std::string, StateTree>> entries) {
+    return StateTree(Map(entries));
+  }
 
   bool is_null() const { return holds<std::nullptr_t>(); }
   bool is_tensor() const { return holds<Tensor>(); }
   bool is_map() const { return holds<Map>(); }
   bool is_list() const { return holds<List>(); }
   template <class T>
-  bool holds() const { return std::holds_alternative<T>(value_); }
+  bool holds() const {
+    return std::holds_alternative<T>(value_);
+  }
   /// `map`, `list`, `tensor`, `int`, …
   std::string type_name() const;
 

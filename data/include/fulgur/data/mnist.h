@@ -29,24 +29,25 @@ struct FULGUR_API IdxImageOptions {
 
 /// What messages say of a data set in idx files.
 struct IdxImageSource {
-  std::string module;                        ///< class name
-  std::string origin;                        ///< where to get the files
-  std::array<int64_t, 4> compressed_bytes;   ///< train images, train labels, t10k images, t10k labels
+  std::string module;                       ///< class name
+  std::string origin;                       ///< where to get the files
+  std::array<int64_t, 4> compressed_bytes;  ///< train images, train labels, t10k images, t10k labels
 };
 
 /// Grey images of ten classes in the idx files `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and `t10k-…`, plain
 /// or with `.gz` (plain first). Batches: `image` (N, 1, H, W) float32, `label` (N) int64 in [0, 10).
 ///
 /// Kept as uint8 and converted by batch: to pixels / 255, and with `normalize` less the mean and over the standard
-/// deviation of the training part, which `state()` keeps for the evaluation of a checkpoint. `val_size` training samples,
-/// the same in each run with one `split_seed`, are the validation set; test and predict use the `t10k` files.
+/// deviation of the training part, which `state()` keeps for the evaluation of a checkpoint. `val_size` training
+/// samples, the same in each run with one `split_seed`, are the validation set; test and predict use the `t10k` files.
 class FULGUR_API IdxImageDataModule : public DataModule {
  public:
   IdxImageDataModule(const IdxImageOptions& options, IdxImageSource source);
   ~IdxImageDataModule() override;
 
-  /// Reads the files that `verb` needs, once, and checks each label. Throws a DataError for files that are missing (all of
-  /// them, with their sizes and origin), damaged or do not belong together; a ConfigError where `val_size` leaves nothing.
+  /// Reads the files that `verb` needs, once, and checks each label. Throws a DataError for files that are missing (all
+  /// of them, with their sizes and origin), damaged or do not belong together; a ConfigError where `val_size` leaves
+  /// nothing.
   void setup(Verb verb) override;
   std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
   /// `num_classes`, `channels`, `height`, `width`, `num_features`.

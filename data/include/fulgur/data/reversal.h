@@ -4,9 +4,10 @@
 
 namespace fulgur {
 
-/// Sequences of random tokens and their reversal, to train models of sequences on: made, not read. Batches: `source` and `target`,
-/// both (N, length) int64 with tokens in [1, vocabulary); 0 is left for the beginning of a sequence. A sample is a function of seed,
-/// stage and index alone: more samples do not change those that were there. Predict has the test's sources.
+/// Sequences of random tokens and their reversal, to train models of sequences on: made, not read. Batches: `source`
+/// and `target`, both (N, length) int64 with tokens in [1, vocabulary); 0 is left for the beginning of a sequence. A
+/// sample is a function of seed, stage and index alone: more samples do not change those that were there. Predict has
+/// the test's sources.
 class FULGUR_API ReversalDataModule : public TensorDataModule {
  public:
   struct Options {

@@ -14,8 +14,8 @@ namespace fulgur {
 ///       }
 ///     };
 ///
-/// All samples have the entries of the first one. Entries whose shapes differ from sample to sample need a loader with a
-/// collate function (`data/collate.h`).
+/// All samples have the entries of the first one. Entries whose shapes differ from sample to sample need a loader with
+/// a collate function (`data/collate.h`).
 class FULGUR_API SampleDataset : public Dataset {
  public:
   /// Called by all worker threads at once. For random transforms: `SplitMix64 random = context.random(index);`.

@@ -28,15 +28,17 @@ class FULGUR_API SubsetDataset : public Dataset {
 /// Disjoint random parts of 0 … dataset_size - 1 with `sizes` samples, each in ascending order: a pure function of its
 /// arguments. The parts are taken one after the other from one permutation; `sizes` may leave a rest. Throws a
 /// ConfigError where a size is negative or their sum is more than there is.
-FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size, const std::vector<int64_t>& sizes, uint64_t seed);
+FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size, const std::vector<int64_t>& sizes,
+                                                           uint64_t seed);
 
 /// The parts of `split_indices` as datasets.
-FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset, const std::vector<int64_t>& sizes,
-                                                             uint64_t seed);
+FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset,
+                                                             const std::vector<int64_t>& sizes, uint64_t seed);
 
-/// Parts by shares of the whole, as `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and what is left over
-/// goes to the first parts, one sample each. Throws a ConfigError where a share is negative or they do not add up to 1.
-FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset, const std::vector<double>& shares,
-                                                                    uint64_t seed);
+/// Parts by shares of the whole, as `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and what is left
+/// over goes to the first parts, one sample each. Throws a ConfigError where a share is negative or they do not add up
+/// to 1.
+FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset,
+                                                                    const std::vector<double>& shares, uint64_t seed);
 
 }  // namespace fulgur

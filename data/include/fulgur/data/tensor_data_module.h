@@ -16,8 +16,8 @@ struct TensorDataOptions {
   LoadingOptions loading = {};
 };
 
-/// Data sets from tensors in memory, samples in dimension 0; what is left out has no loader. Entries keep their names and
-/// dtypes. Throws a DataError for entries of different lengths, or where a loader would have no batch.
+/// Data sets from tensors in memory, samples in dimension 0; what is left out has no loader. Entries keep their names
+/// and dtypes. Throws a DataError for entries of different lengths, or where a loader would have no batch.
 class FULGUR_API TensorDataModule : public DataModule {
  public:
   struct Sets {

@@ -22,8 +22,8 @@ class FULGUR_API TextVocabulary {
   bool is_bytes() const { return characters_.empty(); }
   /// All characters in the order of their numbers, as UTF-8; empty for bytes. `characters_of` of it is this vocabulary.
   std::string characters() const;
-  /// (tokens) uint8 where the vocabulary has at most 256, else int32. Throws a DataError that names a character which the
-  /// vocabulary has not, and where.
+  /// (tokens) uint8 where the vocabulary has at most 256, else int32. Throws a DataError that names a character which
+  /// the vocabulary has not, and where.
   Tensor encode(std::string_view text) const;
   /// The text of tokens of any integer type and shape, in the order of rows; throws a DataError for one out of range.
   std::string decode(const Tensor& tokens) const;

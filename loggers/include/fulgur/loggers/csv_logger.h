@@ -7,12 +7,12 @@
 
 namespace fulgur {
 
-/// Metrics as a table, `metrics.csv` in the run folder: columns `step`, `epoch`, then metrics in the order of their first
-/// appearance; an empty field where a row has no value. Rows are appended; a new column rewrites the file through a
-/// temporary one. Fields are quoted as RFC 4180 says, rows end with a line feed.
+/// Metrics as a table, `metrics.csv` in the run folder: columns `step`, `epoch`, then metrics in the order of their
+/// first appearance; an empty field where a row has no value. Rows are appended; a new column rewrites the file through
+/// a temporary one. Fields are quoted as RFC 4180 says, rows end with a line feed.
 ///
-/// Where the file cannot be written, one warning (`logger.csv_write`) says so and the run goes on; rows wait for the next
-/// flush, up to 1 MiB of them.
+/// Where the file cannot be written, one warning (`logger.csv_write`) says so and the run goes on; rows wait for the
+/// next flush, up to 1 MiB of them.
 class FULGUR_API CsvLogger : public Logger {
  public:
   struct Options : LoggerOptions {

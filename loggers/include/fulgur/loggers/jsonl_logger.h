@@ -7,12 +7,12 @@
 
 namespace fulgur {
 
-/// Metrics as JSON, `metrics.jsonl` in the run folder: one object per row, `{"step":10,"epoch":0,"train_loss":0.5}`, in the
-/// order of logging; appended and never rewritten, but for rows that a resumed run cuts off. Values that JSON has no
-/// number for are the strings "NaN", "Infinity", "-Infinity".
+/// Metrics as JSON, `metrics.jsonl` in the run folder: one object per row, `{"step":10,"epoch":0,"train_loss":0.5}`, in
+/// the order of logging; appended and never rewritten, but for rows that a resumed run cuts off. Values that JSON has
+/// no number for are the strings "NaN", "Infinity", "-Infinity".
 ///
-/// Where the file cannot be written, one warning (`logger.jsonl_write`) says so and the run goes on; rows wait for the next
-/// one, up to 1 MiB of them.
+/// Where the file cannot be written, one warning (`logger.jsonl_write`) says so and the run goes on; rows wait for the
+/// next one, up to 1 MiB of them.
 class FULGUR_API JsonlLogger : public Logger {
  public:
   using Options = LoggerOptions;

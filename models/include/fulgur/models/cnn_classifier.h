@@ -11,8 +11,8 @@
 
 namespace fulgur {
 
-/// A small convolutional network: for each of `channels` a 3x3 convolution without bias, batch norm, 2x2 max pooling and
-/// ReLU, then fully connected layers. Inputs (N, in_channels, height, width).
+/// A small convolutional network: for each of `channels` a 3x3 convolution without bias, batch norm, 2x2 max pooling
+/// and ReLU, then fully connected layers. Inputs (N, in_channels, height, width).
 class FULGUR_API CnnClassifier : public Classifier {
  public:
   struct Options {

@@ -12,15 +12,16 @@
 
 namespace fulgur {
 
-/// A decoder-only transformer for text, of GPT-2's shape as in nanoGPT, whose names of parameters it has (`transformer.wte`,
-/// `transformer.h.0.attn.c_attn`, …, `lm_head`): embeddings of tokens and positions, blocks, a last norm, and an output
-/// layer that shares its weight with the embedding of tokens. Weights start as GPT-2's: normal with 0.02, those that end a
-/// residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what activation_checkpointing saves.
+/// A decoder-only transformer for text, of GPT-2's shape as in nanoGPT, whose names of parameters it has
+/// (`transformer.wte`, `transformer.h.0.attn.c_attn`, …, `lm_head`): embeddings of tokens and positions, blocks, a last
+/// norm, and an output layer that shares its weight with the embedding of tokens. Weights start as GPT-2's: normal with
+/// 0.02, those that end a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what
+/// activation_checkpointing saves.
 ///
-/// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` what follows each, alike; -100 is left out of the
-/// loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`, `test_loss`, `test_perplexity`;
-/// a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks. Prediction returns `prediction`
-/// (N, T) int64, the most probable token after each, and its `probability` (N, T).
+/// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` what follows each, alike; -100 is left out of
+/// the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`, `test_loss`,
+/// `test_perplexity`; a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks. Prediction
+/// returns `prediction` (N, T) int64, the most probable token after each, and its `probability` (N, T).
 class FULGUR_API Gpt : public LightningModule {
  public:
   struct Options {
@@ -37,8 +38,8 @@ class FULGUR_API Gpt : public LightningModule {
   /// Throws a ConfigError for an n_embd that is no multiple of n_head, or another activation_checkpointing.
   explicit Gpt(const Options& options);
 
-  /// Logits (N, T, vocab_size) of tokens (N, T) int64; a DataError for more than block_size of them or, on the CPU, for one
-  /// outside of [0, vocab_size).
+  /// Logits (N, T, vocab_size) of tokens (N, T) int64; a DataError for more than block_size of them or, on the CPU, for
+  /// one outside of [0, vocab_size).
   Tensor forward(const Tensor& tokens);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

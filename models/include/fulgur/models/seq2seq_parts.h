@@ -23,8 +23,8 @@ struct Seq2SeqPartOptions {
   double dropout;
 };
 
-/// What the parts of a Seq2Seq share: an `embedding` of tokens and recurrent layers `rnn`. Samples are in dimension 0 of every
-/// tensor that goes in or out, also of a state: one tensor (N, layers, hidden) of a GRU, two of an LSTM.
+/// What the parts of a Seq2Seq share: an `embedding` of tokens and recurrent layers `rnn`. Samples are in dimension 0
+/// of every tensor that goes in or out, also of a state: one tensor (N, layers, hidden) of a GRU, two of an LSTM.
 class FULGUR_API Seq2SeqPart : public torch::nn::Module {
  public:
   using State = std::vector<Tensor>;
@@ -32,7 +32,8 @@ class FULGUR_API Seq2SeqPart : public torch::nn::Module {
   explicit Seq2SeqPart(const Seq2SeqPartOptions& options);
 
  protected:
-  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the state behind them. An empty state is one of zeros.
+  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the state behind them. An empty state is one of
+  /// zeros.
   std::tuple<Tensor, State> run(const Tensor& tokens, const State& state);
 
  private:
@@ -54,7 +55,8 @@ class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
 class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
  public:
   explicit Seq2SeqDecoder(const Seq2SeqPartOptions& options);
-  /// Tokens (N, T) int64 and the state before them to logits (N, T, vocabulary) of what follows each, and the state behind them.
+  /// Tokens (N, T) int64 and the state before them to logits (N, T, vocabulary) of what follows each, and the state
+  /// behind them.
   std::tuple<Tensor, State> forward(const Tensor& tokens, const State& state);
 
  private:

@@ -18,9 +18,9 @@ using torch::nn::BatchNorm3dOptions;
 using torch::nn::BatchNormOptions;
 
 /// What BatchNorm1d, 2d and 3d share: a drop-in for LibTorch's layers, with the same options, names of parameters and
-/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. Switched over with
-/// sync_over, it gives the results, gradients and running statistics of the batches of all ranks as one.
-/// With `momentum` of nullopt the counter is read to the host in each training step.
+/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. Switched
+/// over with sync_over, it gives the results, gradients and running statistics of the batches of all ranks as one. With
+/// `momentum` of nullopt the counter is read to the host in each training step.
 template <class Derived>
 class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, public SyncableNorm {
  public:
@@ -31,8 +31,8 @@ class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, publi
   void reset_running_stats();
   void reset_parameters();
   /// (N, C, …) to the same shape, normalised over all dimensions but C: by the batch in training and where running
-  /// statistics are not tracked, else by the running ones. Throws an Error for another number of dimensions or channels,
-  /// and in training for a single value per channel.
+  /// statistics are not tracked, else by the running ones. Throws an Error for another number of dimensions or
+  /// channels, and in training for a single value per channel.
   Tensor forward(const Tensor& input);
   void sync_over(Collectives* collectives) override;
   void pretty_print(std::ostream& stream) const override;

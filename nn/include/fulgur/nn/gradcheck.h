@@ -11,23 +11,26 @@ namespace fulgur::nn {
 
 /// Python's names and defaults.
 struct GradcheckOptions {
-  double eps = 1e-6;        ///< step of the central differences
-  double atol = 1e-5;       ///< |analytical - numerical| <= atol + rtol * |numerical|
+  double eps = 1e-6;   ///< step of the central differences
+  double atol = 1e-5;  ///< |analytical - numerical| <= atol + rtol * |numerical|
   double rtol = 1e-3;
   double nondet_tol = 0.0;  ///< between two backward passes
 };
 
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-/// Checks the backward of `function` against central differences, as Python's `torch.autograd.gradcheck` (slow mode): the
-/// Jacobian of each output by each input that requires a gradient; that two backward passes agree; and that a gradient of
-/// zeros gives zeros. Throws an Error that names output, input, the largest difference and where it is; a ConfigError where
-/// no input requires a gradient, or one that does is not float64, in which differences mean nothing. For small inputs: the
-/// function is called twice per value.
-FULGUR_API void gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+/// Checks the backward of `function` against central differences, as Python's `torch.autograd.gradcheck` (slow mode):
+/// the Jacobian of each output by each input that requires a gradient; that two backward passes agree; and that a
+/// gradient of zeros gives zeros. Throws an Error that names output, input, the largest difference and where it is; a
+/// ConfigError where no input requires a gradient, or one that does is not float64, in which differences mean nothing.
+/// For small inputs: the function is called twice per value.
+FULGUR_API void gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options = {});
 
-/// The same for the second derivative, with gradients of the outputs from a standard normal: `torch.autograd.gradgradcheck`.
-FULGUR_API void gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
+/// The same for the second derivative, with gradients of the outputs from a standard normal:
+/// `torch.autograd.gradgradcheck`.
+FULGUR_API void gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
+                              const GradcheckOptions& options = {});
 
 namespace detail {
 /// A function of as many tensors as inputs, which returns a tensor or several.
@@ -39,9 +42,12 @@ TensorFunction as_tensor_function(Fn function) {
   return [function](const std::vector<Tensor>& inputs) mutable {
     return [&]<size_t... I>(std::index_sequence<I...>) {
       auto result = std::invoke(function, inputs[I]...);
-      if constexpr (std::convertible_to<decltype(result), Tensor>) return std::vector<Tensor>{result};
-      else return std::vector<Tensor>(std::move(result));
-    }(std::make_index_sequence<N>());
+      if constexpr (std::convertible_to<decltype(result), Tensor>)
+        return std::vector<Tensor>{result};
+      else
+        return std::vector<Tensor>(std::move(result));
+    }
+    (std::make_index_sequence<N>());
   };
 }
 }  // namespace detail

@@ -13,9 +13,9 @@ namespace fulgur::nn {
 
 using torch::nn::LinearOptions;
 
-/// y = x Wᵀ + b, a drop-in for LibTorch's with its options, names and initial weights, which computes what Python's does: one
-/// `at::linear`. LibTorch's own adds the bias of an input of more than two dimensions in a second pass over the output, under autocast
-/// in float32, and casts its weight anew in each call.
+/// y = x Wᵀ + b, a drop-in for LibTorch's with its options, names and initial weights, which computes what Python's
+/// does: one `at::linear`. LibTorch's own adds the bias of an input of more than two dimensions in a second pass over
+/// the output, under autocast in float32, and casts its weight anew in each call.
 class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
  public:
   explicit LinearImpl(const LinearOptions& options_);

@@ -18,36 +18,42 @@
 
 namespace fulgur::nn {
 
-/// A submodule that a strategy may put on a device of its own, or on a group of devices: a handle that is called as the module
-/// is, and sees to it that inputs are where it computes. Copies are of one submodule. Made by `register_placed`:
+/// A submodule that a strategy may put on a device of its own, or on a group of devices: a handle that is called as the
+/// module is, and sees to it that inputs are where it computes. Copies are of one submodule. Made by `register_placed`:
 ///
 ///     struct Translator : fulgur::LightningModule {
 ///       fulgur::nn::Placed<Encoder> encoder_ = fulgur::nn::register_placed<Encoder>(*this, "encoder", 64, 128);
 ///       … encoder_(batch["source"]) …
 ///     };
 ///
-/// What a call does with its tensor arguments (Tensor, TensorList; std::optional, std::vector, std::tuple and std::pair of them)
-/// depends on where the strategy has put the submodule; arguments of any other type pass as they are, also where they hold tensors:
+/// What a call does with its tensor arguments (Tensor, TensorList; std::optional, std::vector, std::tuple and std::pair
+/// of them) depends on where the strategy has put the submodule; arguments of any other type pass as they are, also
+/// where they hold tensors:
 /// - nowhere: nothing;
 /// - on one device: they are moved there, differentiably; the result is there;
-/// - on several: they are cut along dimension 0 into as even parts as can be, one for each device's copy of the module, which
-///   compute at the same time (`parallel_apply`); the results are joined in dimension 0 on the first device. A batch of fewer
-///   samples uses fewer devices. All tensors must have one number of samples, but for those without dimensions and undefined ones,
-///   which go to every device; a result must have its samples in dimension 0. Other arguments are shared by the copies, const:
-///   a `forward` that changes or takes over one of them is for one device. An Error names the module and what it came upon
-///   otherwise;
-/// - by hand (`placement().checks_inputs()`): nothing, and a tensor on another device than the module's first parameter is an Error
+/// - on several: they are cut along dimension 0 into as even parts as can be, one for each device's copy of the module,
+/// which
+///   compute at the same time (`parallel_apply`); the results are joined in dimension 0 on the first device. A batch of
+///   fewer samples uses fewer devices. All tensors must have one number of samples, but for those without dimensions
+///   and undefined ones, which go to every device; a result must have its samples in dimension 0. Other arguments are
+///   shared by the copies, const: a `forward` that changes or takes over one of them is for one device. An Error names
+///   the module and what it came upon otherwise;
+/// - by hand (`placement().checks_inputs()`): nothing, and a tensor on another device than the module's first parameter
+/// is an Error
 ///   that names both.
-/// The module's `forward` returns a Tensor, or a std::tuple, pair, vector or optional of them. `forward` of an nn::Placed that is
-/// empty is an Error.
+/// The module's `forward` returns a Tensor, or a std::tuple, pair, vector or optional of them. `forward` of an
+/// nn::Placed that is empty is an Error.
 template <class M>
 class Placed {
-  static_assert(std::derived_from<M, torch::nn::Module>, "nn::Placed<M>: M must be a class of module; of LibTorch's layers that is the one with Impl at its end (LinearImpl)");
+  static_assert(std::derived_from<M, torch::nn::Module>,
+                "nn::Placed<M>: M must be a class of module; of LibTorch's layers that is the one with Impl at its end "
+                "(LinearImpl)");
 
  public:
   /// Empty.
   Placed() = default;
-  Placed(std::shared_ptr<M> module, std::shared_ptr<PlacedModule> placement) : module_(std::move(module)), placement_(std::move(placement)) {}
+  Placed(std::shared_ptr<M> module, std::shared_ptr<PlacedModule> placement)
+      : module_(std::move(module)), placement_(std::move(placement)) {}
 
   template <class... Args>
   auto operator()(Args&&... args) const {
@@ -56,9 +62,11 @@ class Placed {
   template <class... Args>
   auto forward(Args&&... args) const {
     using Result = std::remove_cvref_t<decltype(module_->forward(std::forward<Args>(args)...))>;
-    static_assert(detail::kGatherable<Result>,
-                  "nn::Placed<M>: M::forward must return a Tensor, or a std::tuple, std::pair, std::vector or std::optional of tensors, so that the results of "
-                  "several devices can be joined; return the tensors, and make anything else of them where the call returns");
+    static_assert(
+        detail::kGatherable<Result>,
+        "nn::Placed<M>: M::forward must return a Tensor, or a std::tuple, std::pair, std::vector or std::optional of "
+        "tensors, so that the results of "
+        "several devices can be joined; return the tensors, and make anything else of them where the call returns");
     if (!module_) detail::throw_empty_placed();
     const PlacedModule& placed = *placement_;
     if (placed.checks_inputs()) {
@@ -67,10 +75,14 @@ class Placed {
       (detail::for_each_tensor(args, [&, at = argument++](const Tensor& tensor) { check.look(tensor, at); }), ...);
     } else if (placed.devices().size() == 1) {
       const at::Device device = placed.devices()[0];
-      return [&](auto&&... there) { return Result(module_->forward(detail::as_given<Args>(there)...)); }(detail::moved(std::forward<Args>(args), device)...);
+      return [&](auto&&... there) {
+        return Result(module_->forward(detail::as_given<Args>(there)...));
+      }(detail::moved(std::forward<Args>(args), device)...);
     } else if (placed.devices().size() > 1) {
-      if constexpr (requires { module_->forward(std::declval<detail::PartOf<Args>&>()...); }) return on_group<Result>(std::as_const(args)...);
-      else detail::throw_not_shareable(placed);
+      if constexpr (requires { module_->forward(std::declval<detail::PartOf<Args>&>()...); })
+        return on_group<Result>(std::as_const(args)...);
+      else
+        detail::throw_not_shareable(placed);
     }
     return Result(module_->forward(std::forward<Args>(args)...));
   }
@@ -98,7 +110,8 @@ class Placed {
     for (size_t i = 0; i < call.parts(); ++i) parts.emplace_back(detail::part_of(args, call, i)...);
     std::vector<std::optional<Result>> results(call.parts());
     call.run([&](size_t i, torch::nn::Module& replica) {
-      std::apply([&](auto&... part) { results[i].emplace(detail::cast_module<M>(replica).forward(part...)); }, parts[i]);
+      std::apply([&](auto&... part) { results[i].emplace(detail::cast_module<M>(replica).forward(part...)); },
+                 parts[i]);
     });
     return detail::gather<Result>([&](size_t i) -> const Result& { return *results[i]; }, call);
   }
@@ -108,11 +121,14 @@ class Placed {
 };
 
 /// Makes an M from `args`, registers it as submodule `name` of `parent`, and tells the parent's strategy of it. For a
-/// constructor, `setup` or `configure_model`. Copies for more devices are made from the same `args`, which are kept: give values
-/// (options, numbers, texts), not tensors or modules, which all copies would share. In checkpoints it is a submodule as any other.
+/// constructor, `setup` or `configure_model`. Copies for more devices are made from the same `args`, which are kept:
+/// give values (options, numbers, texts), not tensors or modules, which all copies would share. In checkpoints it is a
+/// submodule as any other.
 template <class M, class... Args>
 Placed<M> register_placed(LightningModule& parent, const std::string& name, Args... args) {
-  static_assert(std::constructible_from<M, const Args&...>, "nn::register_placed<M>: M must have a constructor for these arguments, which must be copyable, since each copy of M is made from them");
+  static_assert(std::constructible_from<M, const Args&...>,
+                "nn::register_placed<M>: M must have a constructor for these arguments, which must be copyable, since "
+                "each copy of M is made from them");
   auto make = [args = std::tuple<Args...>(std::move(args)...)] {
     return std::apply([](const auto&... each) { return std::make_shared<M>(each...); }, args);
   };

@@ -50,8 +50,10 @@ inline constexpr bool kHoldsTensors = TensorsOf<T>::held;
 
 template <class T>
 auto owned_type() {
-  if constexpr (kHoldsTensors<T>) return std::type_identity<typename TensorsOf<T>::Owned>();
-  else return std::type_identity<std::remove_cvref_t<T>>();
+  if constexpr (kHoldsTensors<T>)
+    return std::type_identity<typename TensorsOf<T>::Owned>();
+  else
+    return std::type_identity<std::remove_cvref_t<T>>();
 }
 template <class T>
 using Owned = typename decltype(owned_type<T>())::type;
@@ -64,8 +66,10 @@ void for_each_tensor(const T& value, const F& f) {
 /// `value` with `f` of each tensor in its place.
 template <class T, class F>
 Owned<T> map_tensors(const T& value, const F& f) {
-  if constexpr (kHoldsTensors<T>) return TensorsOf<T>::map(value, f);
-  else return value;
+  if constexpr (kHoldsTensors<T>)
+    return TensorsOf<T>::map(value, f);
+  else
+    return value;
 }
 
 template <class T>
@@ -128,15 +132,19 @@ FULGUR_API Tensor move_tensor(const Tensor& tensor, at::Device device);
 /// An argument with its tensors on `device`; any other as it is.
 template <class Arg>
 decltype(auto) moved(Arg&& arg, at::Device device) {
-  if constexpr (kHoldsTensors<Arg>) return map_tensors(arg, [device](const Tensor& tensor) { return move_tensor(tensor, device); });
-  else return std::forward<Arg>(arg);
+  if constexpr (kHoldsTensors<Arg>)
+    return map_tensors(arg, [device](const Tensor& tensor) { return move_tensor(tensor, device); });
+  else
+    return std::forward<Arg>(arg);
 }
 
 /// What `moved` has made of an Arg, to pass on: tensors as lvalues, for a forward that takes `Tensor&`.
 template <class Arg, class Moved>
 decltype(auto) as_given(Moved& moved) {
-  if constexpr (kHoldsTensors<Arg>) return (moved);
-  else return std::forward<Arg>(moved);
+  if constexpr (kHoldsTensors<Arg>)
+    return (moved);
+  else
+    return std::forward<Arg>(moved);
 }
 
 [[noreturn]] FULGUR_API void throw_empty_placed();
@@ -146,8 +154,10 @@ decltype(auto) as_given(Moved& moved) {
 /// The base is what `make_shared<M>` has made; static where M's bases allow it.
 template <class M>
 M& cast_module(torch::nn::Module& module) {
-  if constexpr (requires { static_cast<M&>(module); }) return static_cast<M&>(module);
-  else return dynamic_cast<M&>(module);
+  if constexpr (requires { static_cast<M&>(module); })
+    return static_cast<M&>(module);
+  else
+    return dynamic_cast<M&>(module);
 }
 
 /// Arguments of a module that was placed by hand.
@@ -172,10 +182,11 @@ class FULGUR_API GroupCall {
   size_t parts() const;
   /// The samples of device `part`, there; whole where it has no dimension.
   Tensor part(const Tensor& tensor, size_t part);
-  /// `work` with each part's copy of the module, at the same time, each with its device and the caller's stream of it as the current.
+  /// `work` with each part's copy of the module, at the same time, each with its device and the caller's stream of it
+  /// as the current.
   void run(const std::function<void(size_t, torch::nn::Module&)>& work) const;
-  /// The rows of all parts on the first device. Throws an Error for results without dimensions, or that have not as many
-  /// rows for each sample.
+  /// The rows of all parts on the first device. Throws an Error for results without dimensions, or that have not as
+  /// many rows for each sample.
   Tensor join(const std::vector<Tensor>& rows) const;
   [[noreturn]] void throw_unlike_results() const;
 
@@ -199,8 +210,10 @@ using PartOf = std::conditional_t<kHoldsTensors<Arg>, Owned<Arg>, const std::rem
 /// Argument `arg` for device `part`.
 template <class Arg>
 PartOf<Arg> part_of(const Arg& arg, GroupCall& call, size_t part) {
-  if constexpr (kHoldsTensors<Arg>) return map_tensors(arg, [&](const Tensor& tensor) { return call.part(tensor, part); });
-  else return arg;
+  if constexpr (kHoldsTensors<Arg>)
+    return map_tensors(arg, [&](const Tensor& tensor) { return call.part(tensor, part); });
+  else
+    return arg;
 }
 
 /// Results that can be joined: tensors, and structures of nothing but tensors.
@@ -257,7 +270,8 @@ struct Gather<std::vector<T>> {
     for (size_t i = 1; i < call.parts(); ++i)
       if (of(i).size() != of(0).size()) call.throw_unlike_results();
     std::vector<T> joined;
-    for (size_t at = 0; at < of(0).size(); ++at) joined.push_back(gather<T>([&](size_t i) -> const T& { return of(i)[at]; }, call));
+    for (size_t at = 0; at < of(0).size(); ++at)
+      joined.push_back(gather<T>([&](size_t i) -> const T& { return of(i)[at]; }, call));
     return joined;
   }
 };
@@ -268,7 +282,8 @@ struct GatherTuple {
   static Tuple all(const Of& of, const GroupCall& call) {
     return [&]<size_t... I>(std::index_sequence<I...>) {
       return Tuple{gather<Ts>([&](size_t i) -> const Ts& { return std::get<I>(of(i)); }, call)...};
-    }(std::index_sequence_for<Ts...>());
+    }
+    (std::index_sequence_for<Ts...>());
   }
 };
 template <class... Ts>

@@ -21,7 +21,9 @@ class FULGUR_API Adam : public FusedOptimizer {
   explicit Adam(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Adam"; }
-  std::optional<double> weight_decay(const ParamGroup& group) const override { return group.weight_decay.value_or(options_.weight_decay); }
+  std::optional<double> weight_decay(const ParamGroup& group) const override {
+    return group.weight_decay.value_or(options_.weight_decay);
+  }
   std::optional<double> momentum() const override { return options_.betas[0]; }
   void set_momentum(double momentum) override { options_.betas[0] = momentum; }
 

@@ -8,8 +8,8 @@
 
 namespace fulgur {
 
-/// L-BFGS (Liu and Nocedal 1989): LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates the loss
-/// up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
+/// L-BFGS (Liu and Nocedal 1989): LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates the
+/// loss up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
 class FULGUR_API Lbfgs final : public Optimizer {
  public:
   struct FULGUR_API Options {

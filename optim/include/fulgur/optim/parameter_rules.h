@@ -34,6 +34,7 @@ struct FULGUR_API ParameterRules {
 FULGUR_API bool matches_pattern(const std::string& pattern, const std::string& name);
 
 /// Throws the ConfigError for `pattern` of `option` (`groups`), which matches none of `names`.
-[[noreturn]] FULGUR_API void throw_no_match(const std::string& option, const std::string& pattern, const std::vector<std::string>& names);
+[[noreturn]] FULGUR_API void throw_no_match(const std::string& option, const std::string& pattern,
+                                            const std::vector<std::string>& names);
 
 }  // namespace fulgur

@@ -105,8 +105,8 @@ class FULGUR_API PolynomialLR final : public LrScheduler {
   Options options_;
 };
 
-/// lr · √(timescale / (s + timescale)) (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, after its warm-up). Inside a
-/// WarmupLR of as many steps it is transformers' get_inverse_sqrt_schedule.
+/// lr · √(timescale / (s + timescale)) (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, after its warm-up). Inside
+/// a WarmupLR of as many steps it is transformers' get_inverse_sqrt_schedule.
 class FULGUR_API InverseSquareRootLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -156,9 +156,9 @@ class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
   Options options_;
 };
 
-/// Warm-up, stable, decay (Hu et al. 2024, arXiv 2404.06395; shapes: Hägele et al. 2024, arXiv 2405.18392): lr · s / warmup,
-/// then lr, and in the last `decay` steps lr · (f + (1 − f) · shape(x)) with x from 0 to 1, f = final_factor, and shape
-/// 1 − x, (1 + cos πx) / 2 or 1 − √x.
+/// Warm-up, stable, decay (Hu et al. 2024, arXiv 2404.06395; shapes: Hägele et al. 2024, arXiv 2405.18392): lr · s /
+/// warmup, then lr, and in the last `decay` steps lr · (f + (1 − f) · shape(x)) with x from 0 to 1, f = final_factor,
+/// and shape 1 − x, (1 + cos πx) / 2 or 1 − √x.
 class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {

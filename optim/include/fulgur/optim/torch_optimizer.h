@@ -13,10 +13,10 @@ class Optimizer;
 
 namespace fulgur {
 
-/// A class of `torch::optim` as the optimizer of a run; `torch_optimizer` makes one. Schedules move its rate, groups may
-/// have their own rate and weight decay. State is saved for Adam, AdamW, SGD, RMSprop and Adagrad; for other classes
-/// `state()` throws a CheckpointError, since what they keep is not known. It steps each parameter apart, slower than
-/// the optimizers of this folder, and waits for the device where a gradient scaler is used.
+/// A class of `torch::optim` as the optimizer of a run; `torch_optimizer` makes one. Schedules move its rate, groups
+/// may have their own rate and weight decay. State is saved for Adam, AdamW, SGD, RMSprop and Adagrad; for other
+/// classes `state()` throws a CheckpointError, since what they keep is not known. It steps each parameter apart, slower
+/// than the optimizers of this folder, and waits for the device where a gradient scaler is used.
 class FULGUR_API TorchOptimizer final : public Optimizer {
  public:
   /// Makes the optimizer over these parameters, in one group.
@@ -48,9 +48,10 @@ class FULGUR_API TorchOptimizer final : public Optimizer {
 /// For `configure_optimizers`: `return torch_optimizer<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-3));`
 template <class T, class TorchOptions>
 std::shared_ptr<TorchOptimizer> torch_optimizer(TorchOptions options) {
-  return std::make_shared<TorchOptimizer>([options](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-    return std::make_unique<T>(std::move(parameters), options);
-  });
+  return std::make_shared<TorchOptimizer>(
+      [options](std::vector<Tensor> parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+        return std::make_unique<T>(std::move(parameters), options);
+      });
 }
 
 }  // namespace fulgur

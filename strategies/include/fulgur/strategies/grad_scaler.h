@@ -10,9 +10,10 @@
 
 namespace fulgur {
 
-/// Dynamic loss scaling (Micikevicius et al. 2018), in the semantics and with the state of Python's `torch.amp.GradScaler`: the loss
-/// is multiplied by a scale, gradients are divided by it, a step whose gradients overflowed is left out and the scale falls, and it
-/// grows after a number of good steps. All of it on the device: nothing waits for it. One thread.
+/// Dynamic loss scaling (Micikevicius et al. 2018), in the semantics and with the state of Python's
+/// `torch.amp.GradScaler`: the loss is multiplied by a scale, gradients are divided by it, a step whose gradients
+/// overflowed is left out and the scale falls, and it grows after a number of good steps. All of it on the device:
+/// nothing waits for it. One thread.
 class FULGUR_API GradScaler : public Stateful {
  public:
   struct FULGUR_API Options {
@@ -26,13 +27,14 @@ class FULGUR_API GradScaler : public Stateful {
   void set_device(at::Device device);
   /// Loss × scale, in float32 at least.
   Tensor scale(const Tensor& loss) const;
-  /// Gradients ÷ scale, in place, and whether any is not finite. Once per optimizer between two updates; a second call does nothing.
-  /// Gradients are float32 or float64: a float16 one would lose what the scale saved (ConfigError).
+  /// Gradients ÷ scale, in place, and whether any is not finite. Once per optimizer between two updates; a second call
+  /// does nothing. Gradients are float32 or float64: a float16 one would lose what the scale saved (ConfigError).
   void unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients);
-  /// Not 0 where `unscale` met a gradient that was not finite; a float32 scalar on the device, rewritten by the next unscale.
+  /// Not 0 where `unscale` met a gradient that was not finite; a float32 scalar on the device, rewritten by the next
+  /// unscale.
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const;
-  /// scale ← scale × backoff where any gradient since the last update was not finite, else × growth after `growth_interval`
-  /// updates in a row without one.
+  /// scale ← scale × backoff where any gradient since the last update was not finite, else × growth after
+  /// `growth_interval` updates in a row without one.
   void update();
   /// What `unscale` has noted since the last update is forgotten.
   void abandon_step();

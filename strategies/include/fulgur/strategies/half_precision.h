@@ -7,8 +7,8 @@
 
 namespace fulgur {
 
-/// Weights, gradients and computation in a half format. With `master_weights` the optimizer steps float32 copies (apex O2);
-/// with `keep_norm_fp32` the weights and statistics of normalisation layers stay float32.
+/// Weights, gradients and computation in a half format. With `master_weights` the optimizer steps float32 copies (apex
+/// O2); with `keep_norm_fp32` the weights and statistics of normalisation layers stay float32.
 class FULGUR_API HalfPrecision : public ScaledPrecision {
  public:
   std::string name() const override { return dtype() == at::kHalf ? "16-true" : "bf16-true"; }

@@ -13,7 +13,8 @@
 namespace fulgur {
 
 /// float32 copies of half-precision parameters, which optimizers step in their place: an update smaller than 1/256 of a
-/// bfloat16 weight would be lost in it. A parameter that is changed elsewhere than by its optimizer falls back at the next step.
+/// bfloat16 weight would be lost in it. A parameter that is changed elsewhere than by its optimizer falls back at the
+/// next step.
 class FULGUR_API MasterWeights : public Stateful {
  public:
   /// The optimizer steps copies from now on; parameters in wider formats are stepped themselves.

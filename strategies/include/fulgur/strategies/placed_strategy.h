@@ -14,9 +14,9 @@ class BusyShares;
 }
 
 /// What strategies have in common whose module lies on several devices, each submodule on its own. A batch is cut into
-/// micro-batches, which go forward one behind the other and backward in one, so that a device computes one of them while the
-/// next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait for them; virtual
-/// devices backward. Submodules without a place, and the batch, are on the first device.
+/// micro-batches, which go forward one behind the other and backward in one, so that a device computes one of them
+/// while the next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait
+/// for them; virtual devices backward. Submodules without a place, and the batch, are on the first device.
 class FULGUR_API PlacedStrategy : public Strategy {
  public:
   ~PlacedStrategy() override;
@@ -28,8 +28,8 @@ class FULGUR_API PlacedStrategy : public Strategy {
   int64_t world_size() const override { return 1; }
   Collectives& collectives() override { return collectives_; }
   Precision& precision() override { return *precision_; }
-  /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a module placed
-  /// by hand that lie elsewhere, and for micro-batches where the module optimizes by itself.
+  /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a
+  /// module placed by hand that lie elsewhere, and for micro-batches where the module optimizes by itself.
   void attach(LightningModule& module) override;
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
@@ -60,8 +60,8 @@ class FULGUR_API PlacedStrategy : public Strategy {
   std::unique_ptr<detail::BusyShares> busy_;
 };
 
-/// Submodules on devices of their own: by a map (`placement`), through `nn::Placed` members, which move their inputs; or by hand
-/// in `configure_model()`, where there is no map: then nothing is moved.
+/// Submodules on devices of their own: by a map (`placement`), through `nn::Placed` members, which move their inputs;
+/// or by hand in `configure_model()`, where there is no map: then nothing is moved.
 class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
  public:
   struct Options {
@@ -74,7 +74,8 @@ class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
   std::string name() const override { return "model_parallel"; }
 };
 
-/// Submodules on groups of devices: inside a group the submodule is data-parallel, from group to group flow its outputs.
+/// Submodules on groups of devices: inside a group the submodule is data-parallel, from group to group flow its
+/// outputs.
 class FULGUR_API HybridStrategy final : public PlacedStrategy {
  public:
   struct Options {

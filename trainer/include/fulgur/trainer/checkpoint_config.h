@@ -18,11 +18,11 @@ struct FULGUR_API ConfigDifference {
 };
 
 /// Makes the config of a fit one that its checkpoint (`ckpt_path`) goes on under, before anything is made of it:
-/// optimizer, schedule, batch size and seed take the checkpoint's values, unless `load.allow_config_change`; all else stays
-/// as the config says it. `ckpt_path: auto` becomes the path that it stands for. Returns the differences; nothing where
-/// no run goes on (no checkpoint, `load.loops` off, a finished run). `locks` holds the run's folder while it is read: of
-/// several ranks the first does. Throws a CheckpointError with all
-/// differences of the model, which cannot be, and for a checkpoint that cannot be read.
+/// optimizer, schedule, batch size and seed take the checkpoint's values, unless `load.allow_config_change`; all else
+/// stays as the config says it. `ckpt_path: auto` becomes the path that it stands for. Returns the differences; nothing
+/// where no run goes on (no checkpoint, `load.loops` off, a finished run). `locks` holds the run's folder while it is
+/// read: of several ranks the first does. Throws a CheckpointError with all differences of the model, which cannot be,
+/// and for a checkpoint that cannot be read.
 FULGUR_API std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks = true);
 
 }  // namespace fulgur

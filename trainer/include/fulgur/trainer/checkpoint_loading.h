@@ -12,9 +12,9 @@ struct FULGUR_API CheckpointLoading {
   bool weights_only = false;  ///< as if the next four were false
   bool optimizer = true;
   bool lr_scheduler = true;
-  bool loops = true;          ///< progress, position in the data, callbacks, metrics, open accumulation window
+  bool loops = true;  ///< progress, position in the data, callbacks, metrics, open accumulation window
   bool rng = true;
-  bool strict = true;         ///< of the weights' names, shapes and dtypes
+  bool strict = true;                               ///< of the weights' names, shapes and dtypes
   std::map<std::string, std::string> key_prefixes;  ///< beginnings of names: in the checkpoint → in the module
   std::string verify = "whole";                     ///< or `needed`: only files that are read
   bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint

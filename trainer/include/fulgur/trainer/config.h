@@ -62,8 +62,9 @@ struct FULGUR_API Config {
 
 /// What the command line and the environment add to the files.
 struct FULGUR_API ConfigSources {
-  std::vector<std::filesystem::path> files;                 ///< `--config`, later wins
-  std::vector<std::pair<std::string, std::string>> overrides;  ///< `trainer.max_epochs` → `3`, in order; a key may end in `+`
+  std::vector<std::filesystem::path> files;  ///< `--config`, later wins
+  std::vector<std::pair<std::string, std::string>>
+      overrides;  ///< `trainer.max_epochs` → `3`, in order; a key may end in `+`
   std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are looked at
 };
 
@@ -74,7 +75,8 @@ FULGUR_API Config load_config(const ConfigSources& sources);
 /// The typed config of one node, `${…}` filled; throws likewise.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
-/// Writes `facts` of the data module into the options that `link` names; throws a ConfigError for a link that cannot be.
+/// Writes `facts` of the data module into the options that `link` names; throws a ConfigError for a link that cannot
+/// be.
 FULGUR_API void apply_links(Config& config, const StateTree& facts);
 
 /// JSON Schema (draft 2020-12) of the config, with every registered component.

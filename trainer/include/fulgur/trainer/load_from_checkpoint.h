@@ -18,7 +18,8 @@ using OptionOverrides = std::vector<std::pair<std::string, std::string>>;
 
 namespace detail {
 
-/// The hyper-parameters in a checkpoint's state, with `overrides`. Throws a ConfigError for an override that is no YAML.
+/// The hyper-parameters in a checkpoint's state, with `overrides`. Throws a ConfigError for an override that is no
+/// YAML.
 FULGUR_API ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides);
 
 /// Throws a CheckpointError where `hparams` lacks options: those of a module that was made by hand are not known.
@@ -26,10 +27,10 @@ FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields)
 
 }  // namespace detail
 
-/// The module that a checkpoint holds, as an M, ready for inference: its options from the checkpoint, its weights loaded,
-/// on the CPU and in eval mode. No Trainer and no config is needed, and nothing in the checkpoint chooses code: M does.
-/// Throws a CheckpointError where the checkpoint is damaged, does not fit M or does not know M's options (a module that
-/// make_shared made: use make_component, or give all of them), a ConfigError for options that M has not.
+/// The module that a checkpoint holds, as an M, ready for inference: its options from the checkpoint, its weights
+/// loaded, on the CPU and in eval mode. No Trainer and no config is needed, and nothing in the checkpoint chooses code:
+/// M does. Throws a CheckpointError where the checkpoint is damaged, does not fit M or does not know M's options (a
+/// module that make_shared made: use make_component, or give all of them), a ConfigError for options that M has not.
 template <std::derived_from<LightningModule> M>
 std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const OptionOverrides& overrides = {}) {
   const CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);

@@ -56,29 +56,28 @@ struct FULGUR_API DataSource {
   /// A data module whose class is known here: unless it overrides a transfer hook, its batches are copied to the device
   /// ahead of time.
   template <std::derived_from<DataModule> D>
-    requires(!std::same_as<D, DataModule>)
-  DataSource(std::shared_ptr<D> data) : module(std::move(data)) {
+  requires(!std::same_as<D, DataModule>) DataSource(std::shared_ptr<D> data) : module(std::move(data)) {
     if (!module->overridden().exact) module->set_overridden(DataModule::hooks_of<D>());
   }
   DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
   template <std::derived_from<Loader> L>
-    requires(!std::same_as<L, Loader>)
-  DataSource(std::shared_ptr<L> train_loader, Loaders validation_loaders = {})
+  requires(!std::same_as<L, Loader>) DataSource(std::shared_ptr<L> train_loader, Loaders validation_loaders = {})
       : DataSource(std::shared_ptr<Loader>(std::move(train_loader)), std::move(validation_loaders)) {}
 };
 
 /// `last`, `best`, a path, or, for fit, `auto`, as `--ckpt_path` takes them.
 using CheckpointChoice = std::optional<std::string>;
 
-/// Processes that a run with these options has on this node: one, or one for each device where the strategy wants that. Throws a
-/// ConfigError for more devices than there are.
+/// Processes that a run with these options has on this node: one, or one for each device where the strategy wants that.
+/// Throws a ConfigError for more devices than there are.
 FULGUR_API int64_t count_processes(const TrainerOptions& options);
 
 /// Runs the loops, one run at a time: a second one on the same Trainer, from a hook or another thread, throws an Error
 /// and leaves the first alone. A Trainer may be used again after a run, also after one that failed. It may be destroyed
 /// from inside a run, which then goes on to its end. Two Trainers may run in two threads of a process, but share
-/// LibTorch's generators and its settings; signals reach both. After a fork(), a process whose parent used CUDA must not.
+/// LibTorch's generators and its settings; signals reach both. After a fork(), a process whose parent used CUDA must
+/// not.
 class FULGUR_API Trainer {
  public:
   explicit Trainer(TrainerOptions options = {}, Parts parts = {});
@@ -94,27 +93,32 @@ class FULGUR_API Trainer {
   /// Trains. A signal ends it in order: the report then has its exit code. Any other failure is thrown, and
   /// `last_fit()` has what was reached.
   FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
-  EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
-  EvalReport test(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
-  PredictReport predict(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
+  EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {},
+                      const CheckpointChoice& checkpoint = {});
+  EvalReport test(std::shared_ptr<LightningModule> module, DataSource data = {},
+                  const CheckpointChoice& checkpoint = {});
+  PredictReport predict(std::shared_ptr<LightningModule> module, DataSource data = {},
+                        const CheckpointChoice& checkpoint = {});
 
   /// The same for a module whose class is known here: hooks that it does not override cost nothing.
   template <class M>
-    requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>)
-  FitReport fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+  requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) FitReport
+      fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
     if (!module->overridden().exact) module->set_overridden(LightningModule::hooks_of<M>());
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 
-  /// The same for a module that the Trainer makes from its options, as a config would: strategies that want a copy of it on
-  /// each device (dp) know from it how another is made. For a module that is used again, `make_component<LightningModule, M>(options)`.
+  /// The same for a module that the Trainer makes from its options, as a config would: strategies that want a copy of
+  /// it on each device (dp) know from it how another is made. For a module that is used again,
+  /// `make_component<LightningModule, M>(options)`.
   template <std::derived_from<LightningModule> M>
   FitReport fit(const OptionsType<M>& options, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
-    return fit(std::shared_ptr<LightningModule>(make_component<LightningModule, M>(options)), std::move(data), checkpoint);
+    return fit(std::shared_ptr<LightningModule>(make_component<LightningModule, M>(options)), std::move(data),
+               checkpoint);
   }
 
-  /// The config as a run would save it, with each `auto` of the trainer decided for this machine. Runs nothing; throws as
-  /// a run would where devices are missing.
+  /// The config as a run would save it, with each `auto` of the trainer decided for this machine. Runs nothing; throws
+  /// as a run would where devices are missing.
   ConfigNode resolved_config() const;
   const TrainerOptions& options() const;
   std::filesystem::path log_dir() const;

@@ -43,8 +43,8 @@ struct FULGUR_API FieldTraits<FastDevRun> {
 
 /// `auto`, a number of devices (-1: all), or indices: `[0, 3]`, `"0,3"`, `"3,"` (a list of one), `"2"` (a number).
 struct FULGUR_API DeviceChoice {
-  std::optional<int64_t> count;    ///< -1: all
-  std::vector<int64_t> indices;    ///< where not empty, these
+  std::optional<int64_t> count;  ///< -1: all
+  std::vector<int64_t> indices;  ///< where not empty, these
   DeviceChoice() = default;
   DeviceChoice(int number) : count(number) {}
   DeviceChoice(std::vector<int64_t> list) : indices(std::move(list)) {}

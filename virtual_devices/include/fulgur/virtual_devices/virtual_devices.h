@@ -11,14 +11,14 @@ namespace fulgur {
 
 constexpr int64_t kMostVirtualDevices = 64;
 
-/// Makes `count` virtual devices, `virtual:0` to `virtual:count-1`: devices as LibTorch sees them, each with a generator, an
-/// allocator that counts and one operation at a time, that compute with the CPU's kernels in the process's memory. So what
-/// drives several GPUs can be run, and looked at, without any. They are the accelerator `virtual`, of which there are eight
-/// unless somebody said otherwise before.
+/// Makes `count` virtual devices, `virtual:0` to `virtual:count-1`: devices as LibTorch sees them, each with a
+/// generator, an allocator that counts and one operation at a time, that compute with the CPU's kernels in the
+/// process's memory. So what drives several GPUs can be run, and looked at, without any. They are the accelerator
+/// `virtual`, of which there are eight unless somebody said otherwise before.
 ///
-/// For trials and tests: not in a process that computes on GPUs too, which LibTorch would then not take for its accelerator.
-/// Later calls may ask for no more than the first. Throws a ConfigError where the number is not 1 to 64 or above the
-/// first, and where another backend has taken the place (LibTorch has one for all that it does not know).
+/// For trials and tests: not in a process that computes on GPUs too, which LibTorch would then not take for its
+/// accelerator. Later calls may ask for no more than the first. Throws a ConfigError where the number is not 1 to 64 or
+/// above the first, and where another backend has taken the place (LibTorch has one for all that it does not know).
 FULGUR_API void enable_virtual_devices(int64_t count);
 
 /// 0 before `enable_virtual_devices`.
@@ -32,8 +32,8 @@ struct FULGUR_API DeviceCopies {
   int64_t bytes = 0;
 };
 
-/// All copies that a virtual device took part in since `reset_device_copies`, or the start; from any thread. A value that is read
-/// with `.item()` is one to the CPU.
+/// All copies that a virtual device took part in since `reset_device_copies`, or the start; from any thread. A value
+/// that is read with `.item()` is one to the CPU.
 FULGUR_API std::vector<DeviceCopies> device_copies();
 /// Bytes between virtual devices, without those from and to the CPU.
 FULGUR_API int64_t bytes_between_virtual_devices();
