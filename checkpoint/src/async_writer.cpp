@@ -10,7 +10,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
-#include "tensor_snapshot.h"
+#include "snapshot/tensor_snapshot.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

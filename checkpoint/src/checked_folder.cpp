@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "durable_file.h"
+#include "formats/safetensors_file.h"
 #include "fulgur/core/text.h"
-#include "hash.h"
-#include "input_file.h"
-#include "safetensors_file.h"
+#include "io/durable_file.h"
+#include "io/hash.h"
+#include "io/input_file.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "manifest.h"
+#include "io/manifest.h"
 
 namespace fulgur::detail {
 

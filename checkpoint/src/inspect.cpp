@@ -1,10 +1,10 @@
 #include "fulgur/checkpoint/inspect.h"
 
 #include "checked_folder.h"
+#include "formats/safetensors_file.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "input_file.h"
-#include "safetensors_file.h"
+#include "io/input_file.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

@@ -3,10 +3,10 @@
 #include <tuple>
 
 #include "checked_folder.h"
-#include "durable_file.h"
-#include "folder_names.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "io/durable_file.h"
+#include "io/folder_names.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

@@ -2,7 +2,7 @@
 
 #include <torch/headeronly/version.h>
 
-#include "hash.h"
+#include "io/hash.h"
 
 namespace fulgur {
 

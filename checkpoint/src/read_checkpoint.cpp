@@ -1,9 +1,9 @@
 #include <exception>
 
 #include "checked_folder.h"
+#include "formats/state_json.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "state_json.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

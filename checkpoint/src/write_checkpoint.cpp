@@ -5,15 +5,15 @@
 #include <ctime>
 #include <future>
 
-#include "durable_file.h"
-#include "folder_names.h"
+#include "formats/safetensors_file.h"
+#include "formats/state_json.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
-#include "hashed_file.h"
-#include "safetensors_file.h"
-#include "state_json.h"
-#include "system_calls.h"
+#include "io/durable_file.h"
+#include "io/folder_names.h"
+#include "io/hashed_file.h"
+#include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <set>
 
-#include "average_gradients.h"
-#include "backend_rules.h"
+#include "distributed/average_gradients.h"
+#include "distributed/backend_rules.h"
+#include "distributed/gradient_reducer.h"
+#include "distributed/process_group_impl.h"
+#include "distributed/same_ranks.h"
+#include "distributed/unsynced_gradients.h"
+#include "distributed/watched_capture.h"
 #include "fulgur/core/accelerator.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/sync_norm.h"
 #include "fulgur/strategies/cluster_environment.h"
-#include "gradient_reducer.h"
-#include "process_group_impl.h"
-#include "same_ranks.h"
-#include "unsynced_gradients.h"
-#include "watched_capture.h"
 
 namespace fulgur {
 namespace {

@@ -25,6 +25,22 @@ MAY_INCLUDE = {
     "apps": None,
 }
 
+# The sub-folders of FOLDER/src in the order of their dependencies; files beside them come last. A file includes its own
+# sub-folder and those before it.
+SUBFOLDERS = {
+    "strategies": ["cluster", "launch", "distributed", "precision"],
+    "data": ["sampling", "loading", "datasets", "modules"],
+    "checkpoint": ["io", "formats", "snapshot"],
+    "trainer": ["config", "run", "checkpointing", "loops", "setup"],
+}
+# Includes against that order that are left.
+UPWARD = {
+    ("trainer/src/run/run.cpp", "checkpointing/rank_states.h"),
+    ("trainer/src/run/run.cpp", "checkpointing/resume.h"),
+    ("trainer/src/run/run.h", "checkpointing/checkpoint_store.h"),
+    ("trainer/src/run/run.h", "loops/nonfinite_guard.h"),
+}
+
 CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -113,6 +129,18 @@ def without_comments(lines):
     return out
 
 
+def check_subfolders(name, path, number, report):
+    """The order inside FOLDER/src: `path` is a quoted include of the file `name`."""
+    parts = name.split("/")
+    if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS or (name, path) in UPWARD:
+        return
+    order = SUBFOLDERS[parts[0]]
+    other = path.split("/")[0] if "/" in path else None
+    own = order.index(parts[2]) if len(parts) > 3 and parts[2] in order else len(order)
+    if other in order and order.index(other) > own:
+        report(name, number, f"{'/'.join(parts[:3])}/ does not include {other}/, which comes after it")
+
+
 def check_code(root, name, report):
     parts = name.split("/")
     folder = parts[0]
@@ -141,6 +169,8 @@ def check_code(root, name, report):
                 report(name, number, f"there is no folder '{other}'")
             elif other != folder and allowed is not None and other not in allowed:
                 report(name, number, f"{folder}/ does not include {other}/ (it may: {', '.join(sorted(allowed)) or 'nothing'})")
+        if quote == '"':
+            check_subfolders(name, path, number, report)
         if quote == '"' and ".." in path.split("/"):
             report(name, number, f"no '..' in an include: \"{path}\"")
         if public and quote == '"' and not own:

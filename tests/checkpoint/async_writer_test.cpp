@@ -15,8 +15,8 @@
 #include "checkpoint/fault_calls.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "snapshot/tensor_snapshot.h"
 #include "support/temporary_folder.h"
-#include "tensor_snapshot.h"
 
 namespace async_writer_test {
 

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "checkpoint/fault_calls.h"
-#include "hash.h"
+#include "io/hash.h"
 #include "support/temporary_folder.h"
 
 namespace checkpoint_folder_test {

@@ -14,7 +14,7 @@
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "hash.h"
+#include "io/hash.h"
 #include "support/expect_error.h"
 #include "support/temporary_folder.h"
 

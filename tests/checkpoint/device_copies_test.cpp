@@ -13,10 +13,10 @@
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/late_number.h"
 #include "fulgur/core/text.h"
+#include "snapshot/tensor_snapshot.h"
 #include "support/device_counts.h"
 #include "support/gpu.h"
 #include "support/temporary_folder.h"
-#include "tensor_snapshot.h"
 
 namespace device_copies_test {
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string_view>
 
-#include "system_calls.h"
+#include "io/system_calls.h"
 
 namespace fulgur::test {
 

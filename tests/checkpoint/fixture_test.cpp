@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
-#include "hash.h"
+#include "io/hash.h"
 
 namespace fixture_test {
 

@@ -4,11 +4,11 @@
 
 #include <zip.h>
 
+#include "formats/pytorch_archive.h"
+#include "formats/zip_writer.h"
 #include "fulgur/checkpoint/pytorch_file.h"
 #include "fulgur/core/errors.h"
-#include "pytorch_archive.h"
 #include "support/temporary_folder.h"
-#include "zip_writer.h"
 
 namespace pytorch_hostile_test {
 

@@ -14,9 +14,9 @@
 #include <fstream>
 
 #include "checkpoint/fault_calls.h"
+#include "formats/safetensors_header.h"
 #include "fulgur/checkpoint/safetensors_writer.h"
 #include "fulgur/core/errors.h"
-#include "safetensors_header.h"
 #include "support/temporary_folder.h"
 
 namespace safetensors_test {

@@ -1,4 +1,4 @@
-#include "state_json.h"
+#include "formats/state_json.h"
 
 #include <ATen/ops/arange.h>
 

@@ -12,7 +12,7 @@
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/device_prefetcher.h"
 #include "fulgur/data/iterable_loader.h"
-#include "look_ahead.h"
+#include "loading/look_ahead.h"
 #include "support/expect_error.h"
 
 namespace combined_test {

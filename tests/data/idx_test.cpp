@@ -1,4 +1,4 @@
-#include "idx.h"
+#include "datasets/idx.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

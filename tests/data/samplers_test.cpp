@@ -6,7 +6,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
-#include "permutation.h"
+#include "sampling/permutation.h"
 #include "support/expect_error.h"
 
 namespace samplers_test {

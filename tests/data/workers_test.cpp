@@ -11,9 +11,9 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
+#include "loading/worker_tuner.h"
+#include "loading/workers_advice.h"
 #include "support/expect_error.h"
-#include "worker_tuner.h"
-#include "workers_advice.h"
 
 namespace workers_test {
 

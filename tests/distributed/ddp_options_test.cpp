@@ -1,6 +1,6 @@
 #include "ranks.h"
 
-#include "backend_rules.h"
+#include "distributed/backend_rules.h"
 #include "fulgur/core/errors.h"
 #include "support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "idx.h"
+#include "datasets/idx.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

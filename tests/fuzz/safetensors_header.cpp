@@ -1,4 +1,4 @@
-#include "safetensors_header.h"
+#include "formats/safetensors_header.h"
 
 #include "fulgur/core/errors.h"
 #include "targets.h"

@@ -5,8 +5,8 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_all.hpp>
 
+#include "distributed/process_group_impl.h"
 #include "fulgur/strategies/process_group.h"
-#include "process_group_impl.h"
 #include "support/gpu.h"
 
 namespace group_of_one_test {

@@ -10,9 +10,9 @@
 #include <deque>
 
 #include "fulgur/core/errors.h"
-#include "launch_store.h"
+#include "launch/launch_store.h"
+#include "launch/listening_socket.h"
 #include "launching.h"
-#include "listening_socket.h"
 #include "support/expect_error.h"
 
 namespace fulgur::test {

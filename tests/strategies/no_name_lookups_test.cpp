@@ -7,8 +7,8 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include "fulgur/strategies/launcher.h"
-#include "launch_store.h"
-#include "no_name_lookups.h"
+#include "launch/launch_store.h"
+#include "launch/no_name_lookups.h"
 
 namespace no_name_lookups_test {
 

@@ -1,4 +1,4 @@
-#include "node_numbers.h"
+#include "distributed/node_numbers.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

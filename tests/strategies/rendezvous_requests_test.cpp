@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "rendezvous.h"
+#include "distributed/rendezvous.h"
 
 namespace rendezvous_requests_test {
 

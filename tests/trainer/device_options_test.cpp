@@ -15,12 +15,12 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cstdlib>
 
-#include "allocator.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
-#include "memory_format.h"
-#include "startup.h"
+#include "run/memory_format.h"
+#include "setup/allocator.h"
+#include "setup/startup.h"
 
 namespace device_options_test {
 

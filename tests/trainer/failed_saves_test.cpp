@@ -1,5 +1,5 @@
 // Saves that fail one after the other.
-#include "failed_saves.h"
+#include "checkpointing/failed_saves.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

@@ -1,6 +1,6 @@
 // F49, F50: exceptions from every hook, and runs inside, beside and after other runs.
-#include "failure_hints.h"
 #include "recorder.h"
+#include "setup/failure_hints.h"
 
 #include <c10/util/Exception.h>
 

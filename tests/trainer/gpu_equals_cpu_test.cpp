@@ -16,7 +16,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/log.h"
 #include "fulgur/strategies/mixed_precision.h"
-#include "step_rows.h"
+#include "run/step_rows.h"
 #include "support/gpu.h"
 
 namespace gpu_equals_cpu_test {

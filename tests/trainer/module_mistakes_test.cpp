@@ -3,7 +3,7 @@
 #include <ATen/ops/ones.h>
 
 #include "boring.h"
-#include "failed_layers.h"
+#include "setup/failed_layers.h"
 
 #include <ATen/ops/layer_norm.h>
 #include <torch/nn/modules/batchnorm.h>

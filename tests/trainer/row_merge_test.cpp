@@ -8,8 +8,8 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "log_store.h"
-#include "same_on_all_ranks.h"
+#include "run/log_store.h"
+#include "setup/same_on_all_ranks.h"
 #include "support/thread_collectives.h"
 
 namespace row_merge_test {

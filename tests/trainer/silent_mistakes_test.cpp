@@ -8,10 +8,10 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "boring.h"
-#include "failure_hints.h"
 #include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/callback.h"
+#include "setup/failure_hints.h"
 #include "support/shown_lines.h"
 
 namespace silent_mistakes_test {

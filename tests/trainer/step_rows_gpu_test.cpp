@@ -16,8 +16,8 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text.h"
-#include "log_store.h"
-#include "step_rows.h"
+#include "run/log_store.h"
+#include "run/step_rows.h"
 #include "support/gpu.h"
 
 namespace step_rows_gpu_test {

@@ -4,17 +4,17 @@
 #include <atomic>
 #include <csignal>
 
-#include "evaluation_loop.h"
-#include "fit_loop.h"
+#include "checkpointing/resume.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
-#include "peak_memory.h"
-#include "resume.h"
-#include "session.h"
-#include "signals.h"
-#include "training_step.h"
+#include "loops/evaluation_loop.h"
+#include "loops/fit_loop.h"
+#include "loops/training_step.h"
+#include "run/peak_memory.h"
+#include "run/signals.h"
+#include "setup/session.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "formats/safetensors_header.h"
+#include "fulgur/checkpoint/safetensors.h"
+#include "io/manifest.h"
+
+namespace fulgur::detail {
+
+/// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have their names.
+inline constexpr const char* kHeaderPart = "(header)";
+
+/// As write_safetensors, which see; returns sizes and hashes of the header and of each tensor. Tensors that lie on the
+/// CPU without gaps are written from where they are, and no operation of LibTorch runs for them.
+FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors,
+                                  const std::map<std::string, std::string>& metadata);
+
+/// Bytes that write_safetensors_file will write, nearly: without the header.
+uint64_t safetensors_bytes(const NamedTensors& tensors);
+
+/// As safetensors_dtype; throws a CheckpointError that names `tensor` where the format cannot hold the dtype.
+const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor);
+
+/// All that a file has before its tensors.
+std::string make_safetensors_prefix(const SafetensorsHeader& header);
+
+/// The first 8 bytes of a file as the length of its header.
+uint64_t header_length(const unsigned char (&bytes)[8]);
+
+/// An uninitialised tensor on the CPU for `entry`.
+Tensor empty_tensor(const SafetensorsEntry& entry);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,52 @@
+#pragma once
+
+// Free of LibTorch, so that it can be fuzzed on its own.
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/torch_dtypes.h"
+
+namespace fulgur::detail {
+
+/// Bytes that tensors of a pickle lie in; the bytes themselves stand outside of it, under `key`.
+struct PickledStorage {
+  std::string key;
+  const TorchDtype* dtype = nullptr;  ///< null for an UntypedStorage
+  uint64_t bytes = 0;
+};
+
+/// A tensor of a pickle: a view of a storage, which others may share.
+struct PickledTensor {
+  std::string name;
+  const TorchDtype* dtype = nullptr;
+  size_t storage = 0;  ///< index
+  int64_t offset = 0;  ///< elements
+  std::vector<int64_t> sizes, strides;
+  bool conjugated = false, negated = false;  ///< its values are those of the storage, conjugated or negated
+};
+
+/// What torch.save pickles for a state dict.
+struct PickledStateDict {
+  std::vector<PickledStorage> storages;
+  std::vector<PickledTensor> tensors;
+  std::vector<std::string> left_out;  ///< what else stood in the file, the first of it: `'epoch' (a number)`
+};
+
+/// Limits of what is read and written, beside those of safetensors_header.h for names, tensors and dimensions.
+inline constexpr uint64_t kMaxPickleBytes = 64u << 20;
+inline constexpr size_t kMaxPickleValues = 1u << 22;
+inline constexpr size_t kMaxPickleDepth = 1000;
+inline constexpr size_t kMaxLeftOut = 100;
+
+/// Reads the pickle of a state dict: a mapping of names to tensors, or a mapping with such a one at `state_dict`, as
+/// Lightning's checkpoints are. Only what torch.save writes for them is known; nothing is called, and every other name
+/// of code is refused. Tensors lie within their storages, but may be larger than these (strides of 0). Throws a
+/// CheckpointError.
+PickledStateDict read_state_dict_pickle(std::string_view pickle);
+
+/// The pickle that torch.load(weights_only=True) reads as an OrderedDict of the tensors.
+std::string write_state_dict_pickle(const PickledStateDict& content);
+
+}  // namespace fulgur::detail

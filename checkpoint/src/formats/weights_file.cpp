@@ -1,0 +1,85 @@
+#include "fulgur/checkpoint/weights_file.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "formats/pytorch_archive.h"
+#include "fulgur/checkpoint/pytorch_file.h"
+#include "fulgur/core/text.h"
+#include "io/durable_file.h"
+#include "io/folder_names.h"
+#include "io/input_file.h"
+#include "io/system_calls.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kAliasMark = "alias:";
+
+WeightsFormat format_of(const fs::path& path) {
+  detail::InputFile file(path);
+  char start[9] = {};
+  file.read(start, std::min<uint64_t>(file.size(), sizeof start));
+  const std::string hint = file.looks_like();
+  // A pickle that is in no archive goes there too, for its message.
+  if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos)
+    return WeightsFormat::pytorch;
+  // Behind the length of the header there is its JSON.
+  if (start[8] == '{') return WeightsFormat::safetensors;
+  throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()),
+                            " must be a safetensors file or one of torch.save; it is neither.", hint));
+}
+
+void refuse_existing(const fs::path& path) {
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
+    throw CheckpointError(cat("[checkpoint.export] the output must not exist; ", escape_controls(path.string()),
+                              " does. Name another one, or replace it with --force."));
+}
+
+}  // namespace
+
+WeightsFile read_weights_file(const fs::path& path) {
+  WeightsFile out;
+  out.format = format_of(path);
+  if (out.format == WeightsFormat::pytorch) {
+    PytorchFile file = read_pytorch_file(path);
+    out.tensors = std::move(file.tensors);
+    out.left_out = std::move(file.left_out);
+    return out;
+  }
+  SafetensorsFile file = read_safetensors(path);
+  out.tensors = std::move(file.tensors);
+  for (const auto& [key, value] : file.metadata)
+    if (key.starts_with(kAliasMark)) out.aliases.emplace(key.substr(std::string_view(kAliasMark).size()), value);
+  return out;
+}
+
+void write_weights_file(const fs::path& path, const WeightsFile& weights, bool replace) {
+  std::error_code ignored;
+  if (path.filename().empty() || fs::is_directory(path, ignored))
+    throw CheckpointError(
+        cat("[checkpoint.export] the output must be a file; ", escape_controls(path.string()), " is a folder."));
+  if (!replace) refuse_existing(path);
+  detail::make_folders(detail::folder_of(path));
+  const fs::path temporary = detail::temporary_sibling(path);
+  try {
+    if (weights.format == WeightsFormat::pytorch) {
+      write_pytorch_file(temporary, weights.tensors, weights.aliases);
+    } else {
+      std::map<std::string, std::string> metadata{{"format", "pt"}};
+      for (const auto& [alias, name] : weights.aliases) metadata[kAliasMark + alias] = name;
+      write_safetensors(temporary, weights.tensors, metadata);
+    }
+    if (!replace) refuse_existing(path);
+    if (detail::system_calls().rename(temporary.c_str(), path.c_str()) != 0)
+      detail::throw_errno("publishing", path, errno);
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  detail::sync_folder(detail::folder_of(path));
+}
+
+}  // namespace fulgur

@@ -1,0 +1,135 @@
+#include "formats/zip_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "formats/shown_name.h"
+#include "fulgur/core/text.h"
+#include "io/durable_file.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr uint64_t kMaxEntries = 1u << 20;
+
+[[noreturn]] void bad_zip(const std::string& what) { throw CheckpointError(cat("[checkpoint.pytorch] ", what)); }
+
+// Nothing is written by these names, but a file that has such ones was not made by torch.save.
+bool is_plain_name(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.size() > 4096 || !is_utf8(name)) return false;
+  if (std::any_of(name.begin(), name.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < 32 || c == '\\' || c == 127; }))
+    return false;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part == ".." || part == ".") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+void ZipReader::Closer::operator()(zip* archive) const { zip_discard(archive); }
+
+ZipReader::ZipReader(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) throw_errno("opening", path, errno);
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    bad_zip("it is no regular file.");
+  }
+  std::FILE* file = fdopen(fd, "rb");
+  if (file == nullptr) {
+    ::close(fd);
+    throw_errno("opening", path, errno);
+  }
+  zip_source_t* source = zip_source_filep_create(file, 0, -1, nullptr);
+  if (source == nullptr) {
+    std::fclose(file);
+    bad_zip("the archive cannot be opened: out of memory.");
+  }
+  open(source, static_cast<uint64_t>(info.st_size));
+}
+
+ZipReader::ZipReader(std::string_view archive) {
+  zip_source_t* source = zip_source_buffer_create(archive.data(), archive.size(), 0, nullptr);
+  if (source == nullptr) bad_zip("the archive cannot be opened: out of memory.");
+  open(source, archive.size());
+}
+
+void ZipReader::open(zip_source* source, uint64_t bytes) {
+  zip_error_t error;
+  zip_error_init(&error);
+  archive_.reset(zip_open_from_source(source, ZIP_RDONLY, &error));
+  const std::string reason = archive_ ? "" : zip_error_strerror(&error);
+  zip_error_fini(&error);
+  if (!archive_) {
+    zip_source_free(source);
+    bad_zip(cat("damaged or cut off: no zip archive can be read from it (", reason, ")."));
+  }
+  list(bytes);
+}
+
+void ZipReader::list(uint64_t bytes) {
+  const auto count = static_cast<uint64_t>(zip_get_num_entries(archive_.get(), 0));
+  if (count > kMaxEntries) bad_zip(cat("it has ", count, " entries; at most ", kMaxEntries, " are allowed."));
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    zip_stat_t about;
+    constexpr zip_uint64_t kNeeded =
+        ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(archive_.get(), i, ZIP_FL_ENC_RAW, &about) != 0 || (about.valid & kNeeded) != kNeeded)
+      bad_zip(cat("entry ", i, " of the archive cannot be read (", zip_strerror(archive_.get()), ")."));
+    const std::string_view name = about.name;
+    if (!is_plain_name(name))
+      bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
+    if (about.encryption_method != ZIP_EM_NONE) bad_zip(cat(shown_name(name), " is encrypted."));
+    // Their size is so bounded by that of the file, and a small one cannot ask for much memory.
+    if (about.comp_method != ZIP_CM_STORE || about.comp_size != about.size)
+      bad_zip(cat(shown_name(name),
+                  " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save "
+                  "it again."));
+    if (about.size > bytes - sum)
+      bad_zip(cat("its entries have more bytes than the file: ", shown_name(name), " claims ", about.size, " of ",
+                  bytes, "."));
+    sum += about.size;
+    if (!entries_.emplace(std::string(name), Entry{i, about.size}).second)
+      bad_zip(cat("the archive has two entries named ", shown_name(name), "."));
+  }
+}
+
+void ZipReader::read(const std::string& name, const Entry& entry, void* data) const {
+  const std::unique_ptr<zip_file_t, int (*)(zip_file_t*)> file(zip_fopen_index(archive_.get(), entry.index, 0),
+                                                               &zip_fclose);
+  if (!file) bad_zip(cat(shown_name(name), " cannot be read (", zip_strerror(archive_.get()), ")."));
+  auto* next = static_cast<char*>(data);
+  uint64_t left = entry.bytes;
+  char behind = 0;
+  // One byte more than there is: at the end the checksum is compared.
+  while (true) {
+    const zip_int64_t got = left > 0 ? zip_fread(file.get(), next, left) : zip_fread(file.get(), &behind, 1);
+    if (got < 0) {
+      const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
+      bad_zip(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",
+                  checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save "
+                             "it again without."
+                           : ""));
+    }
+    if (got == 0) break;
+    if (left == 0) bad_zip(cat(shown_name(name), " has more bytes than the archive says."));
+    next += got;
+    left -= static_cast<uint64_t>(got);
+  }
+  if (left > 0) bad_zip(cat(shown_name(name), " is cut off: ", left, " of ", entry.bytes, " bytes are missing."));
+}
+
+}  // namespace fulgur::detail

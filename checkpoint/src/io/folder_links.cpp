@@ -1,0 +1,76 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/text.h"
+#include "io/durable_file.h"
+#include "io/folder_names.h"
+#include "io/system_calls.h"
+
+namespace fulgur {
+namespace fs = std::filesystem;
+namespace detail {
+namespace {
+
+constexpr const char* kTemporaryMark = ".ckpt.tmp-";
+
+}  // namespace
+
+fs::path temporary_sibling(const fs::path& path) {
+  static std::atomic<uint64_t> counter{0};
+  return path.parent_path() / cat(".", path.stem(), kTemporaryMark, static_cast<int64_t>(getpid()), "-", ++counter);
+}
+
+bool is_temporary(std::string_view name) {
+  return name.starts_with(".") && name.find(kTemporaryMark) != std::string_view::npos;
+}
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw_errno("creating the folder", folder, error.value());
+}
+
+}  // namespace detail
+
+void link_checkpoint(const fs::path& link, const fs::path& target) {
+  const fs::path folder = detail::folder_of(link);
+  detail::make_folders(folder);
+  const fs::path temporary = detail::temporary_sibling(link);
+  std::error_code different;
+  const fs::path relative =
+      fs::equivalent(detail::folder_of(target), folder, different) ? target.filename() : fs::absolute(target);
+  detail::SystemCalls& calls = detail::system_calls();
+  if (calls.symlink(relative.c_str(), temporary.c_str()) != 0) detail::throw_errno("linking", temporary, errno);
+  if (calls.rename(temporary.c_str(), link.c_str()) != 0) {
+    const int reason = errno;
+    unlink(temporary.c_str());
+    detail::throw_errno("linking", link, reason);
+  }
+  detail::sync_folder(folder);
+}
+
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path temporary = detail::temporary_sibling(folder);
+  if (detail::system_calls().rename(folder.c_str(), temporary.c_str()) != 0) {
+    if (errno == ENOENT) return;
+    detail::throw_errno("removing", folder, errno);
+  }
+  std::error_code error;
+  fs::remove_all(temporary, error);
+  if (error) detail::throw_errno("removing", temporary, error.value());
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (detail::is_temporary(entry->path().filename().string())) leftovers.push_back(entry->path());
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
+}
+
+}  // namespace fulgur

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "fulgur/core/dataset.h"
+#include "loading/patience.h"
+
+namespace fulgur {
+
+/// A stream and how batches are made of it.
+struct StreamRecipe {
+  std::shared_ptr<IterableDataset> dataset;
+  int64_t batch_size = 1;
+  bool drop_last = false;
+  SampleContext context = {};
+  std::string name = {};  ///< of the set in messages
+};
+
+/// What one reading gave: a batch with the dataset's state behind it, the end (no batch), or an error.
+struct StreamItem {
+  std::optional<Batch> batch;
+  StateTree behind;
+  std::exception_ptr error;
+};
+
+/// Reads batch number `batch` of the epoch. Errors name it.
+StreamItem read_stream(const StreamRecipe& recipe, int64_t batch);
+
+/// A thread that reads a stream ahead until the end, an error or its own end.
+class StreamReader {
+ public:
+  /// Goes on with batch number `first`, `most` batches ahead.
+  StreamReader(StreamRecipe recipe, int64_t first, size_t most, Patience patience);
+  /// Ends the thread, after what it reads at this moment. One that was waited for in vain ends by itself.
+  ~StreamReader();
+  StreamReader(const StreamReader&) = delete;
+  StreamReader& operator=(const StreamReader&) = delete;
+
+  /// Waits for the next item. Throws a DataError after the timeout; then the item is still to come.
+  StreamItem take();
+  /// Ends the thread: from then on the stream may be used by the caller. Throws a DataError where it is still in the
+  /// dataset after the timeout.
+  void stop();
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;
+  Patience patience_;
+  bool stuck_ = false;
+  std::thread thread_;
+};
+
+}  // namespace fulgur

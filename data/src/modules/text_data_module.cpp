@@ -1,0 +1,177 @@
+#include "fulgur/data/text_data_module.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "datasets/text_windows.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/registry.h"
+#include "fulgur/core/text.h"
+#include "fulgur/data/data_loader.h"
+#include "loading/option_bounds.h"
+
+namespace fulgur {
+namespace {
+
+std::string read_all(const std::filesystem::path& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::error_code none;
+  if (!file || std::filesystem::is_directory(path, none))
+    throw DataError(cat("[data.TextDataModule] path must name a text file that can be read; '",
+                        escape_controls(path.string()), "': ", file ? "is a folder" : std::strerror(errno),
+                        ". Set data.init_args.path."));
+  std::string text(static_cast<size_t>(file.tellg()), '\0');
+  file.seekg(0);
+  if (!file.read(text.data(), static_cast<std::streamsize>(text.size())))
+    throw DataError(cat("[data.TextDataModule] the file must be read whole; '", escape_controls(path.string()),
+                        "': ", std::strerror(errno), "."));
+  if (text.empty())
+    throw DataError(
+        cat("[data.TextDataModule] the text must not be empty; file '", escape_controls(path.string()), "' is."));
+  return text;
+}
+
+}  // namespace
+
+struct TextDataModule::Impl {
+  Options options;
+  TextVocabulary vocabulary = TextVocabulary::bytes();
+  Tensor tokens;
+  std::array<int64_t, 4> cuts{};  ///< where training, validation and test begin, and the end
+
+  bool by_bytes() const { return options.tokens == "byte"; }
+
+  void read() {
+    const std::string text = read_all(options.path);
+    if (!by_bytes()) vocabulary = TextVocabulary::characters_of(text);
+    tokens = vocabulary.encode(text);
+    const int64_t count = tokens.numel();
+    const auto part = [&](double fraction) {
+      return static_cast<int64_t>(std::llround(fraction * static_cast<double>(count)));
+    };
+    const int64_t test = part(options.test_fraction), val = part(options.val_fraction);
+    cuts = {0, count - val - test, count - test, count};
+    constexpr std::array kParts{"training", "validation", "test"};
+    const std::array<bool, 3> wanted{true, options.val_fraction > 0, options.test_fraction > 0};
+    for (size_t i = 0; i < 3; ++i)
+      if (wanted[i] && cuts[i + 1] - cuts[i] < options.block_size + 1)
+        throw DataError(
+            cat("[data.TextDataModule] each part must have a window, block_size + 1 = ", options.block_size + 1,
+                " tokens; the part for ", kParts[i], " has ", cuts[i + 1] - cuts[i], " of the file's ", count,
+                ". Take a longer text, a smaller block_size, or another val_fraction or test_fraction."));
+  }
+};
+
+void TextDataModule::Options::fields(Fields& f) {
+  f(path, "path", "A plain text file.").required();
+  f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.").one_of({"char", "byte"});
+  f(block_size, "block_size", "Tokens in a window; link the model's to it.").range(1, detail::kMostSamples);
+  f(windows, "windows", "Training windows: random, begin anywhere; strided, side by side or as stride says.")
+      .one_of({"random", "strided"});
+  f(stride, "stride", "Tokens between the beginnings of strided training windows; auto: block_size.")
+      .range(1, detail::kMostSamples);
+  f(samples_per_epoch, "samples_per_epoch",
+    "Random windows in an epoch; auto: as many as lie in the training part side by side.")
+      .range(1, detail::kMostSamples);
+  f(val_fraction, "val_fraction", "Part of the text, behind the training part, for validation; 0: none.")
+      .at_least(0)
+      .less_than(1);
+  f(test_fraction, "test_fraction", "Part of the text at its end for test and predict; 0: none.")
+      .at_least(0)
+      .less_than(1);
+  f(batch_size, "batch_size", "Windows in a training batch.").range(1, detail::kMostSamples);
+  f(eval_batch_size, "eval_batch_size", "Windows in a batch of validation, test and predict; auto: batch_size.")
+      .range(1, detail::kMostSamples);
+  loading.fields(f);
+}
+
+TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+  const bool random = options.windows == "random";
+  if (options.path.empty())
+    throw ConfigError("[data.TextDataModule] path must name a text file; it is empty. Set data.init_args.path.");
+  if (options.val_fraction + options.test_fraction >= 1)
+    throw ConfigError(
+        cat("[data.TextDataModule] val_fraction and test_fraction must leave something to train on; they are ",
+            options.val_fraction, " and ", options.test_fraction, "."));
+  if (random && options.stride.value)
+    throw ConfigError("[data.TextDataModule] stride is of strided windows; windows is random. Set windows to strided.");
+  if (!random && options.samples_per_epoch.value)
+    throw ConfigError(
+        "[data.TextDataModule] samples_per_epoch is of random windows; windows is strided, which come once each. Set "
+        "windows to random.");
+}
+
+TextDataModule::~TextDataModule() = default;
+
+void TextDataModule::setup(Verb) {
+  if (!impl_->tokens.defined()) impl_->read();
+}
+
+std::vector<std::shared_ptr<Loader>> TextDataModule::loaders(Stage stage) {
+  const Options& options = impl_->options;
+  const bool training = stage == Stage::train;
+  const size_t part = training ? 0 : stage == Stage::validate ? 1 : 2;
+  TextWindows::Cut cut{impl_->cuts[part], impl_->cuts[part + 1], options.block_size, options.block_size};
+  if (cut.begin == cut.end) return {};
+  DataLoaderOptions how;
+  if (training && options.windows == "random") {
+    cut.random = options.samples_per_epoch.value.value_or((cut.end - cut.begin - 1) / options.block_size);
+  } else if (training) {
+    cut.stride = options.stride.value.value_or(options.block_size);
+    how.shuffle = true;
+  }
+  how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(options.batch_size);
+  how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
+  options.loading.apply(how);
+  return {std::make_shared<DataLoader>(std::make_shared<TextWindows>(impl_->tokens, cut), std::move(how))};
+}
+
+StateTree TextDataModule::facts() const {
+  return StateTree::map({{"vocab_size", impl_->vocabulary.size()},
+                         {"block_size", impl_->options.block_size},
+                         {"vocabulary", impl_->vocabulary.characters()}});
+}
+
+StateTree TextDataModule::state() const { return StateTree::map({{"vocabulary", impl_->vocabulary.characters()}}); }
+
+void TextDataModule::load_state(const StateTree& state) {
+  if (!state.contains("vocabulary")) return;
+  const std::string& characters = state.at("vocabulary").as_string();
+  if (characters == impl_->vocabulary.characters()) return;
+  if (characters.empty() || impl_->by_bytes())
+    throw CheckpointError(cat("[data.TextDataModule] tokens must be what the checkpoint was trained on, ",
+                              characters.empty() ? "byte" : "char", "; they are ", impl_->options.tokens, "."));
+  TextVocabulary loaded = TextVocabulary::characters_of(characters);
+  if (impl_->tokens.defined()) {
+    Tensor numbers;
+    try {
+      numbers = loaded.encode(impl_->vocabulary.characters());
+    } catch (const DataError& error) {
+      throw CheckpointError(
+          cat("[data.TextDataModule] the text must have no character that the checkpoint's vocabulary has not. ",
+              error.what()));
+    }
+    // In place: loaders that were made already read the same tokens.
+    const Tensor again = numbers.index_select(0, impl_->tokens.to(at::kInt));
+    if (again.scalar_type() == impl_->tokens.scalar_type())
+      impl_->tokens.copy_(again);
+    else
+      impl_->tokens.set_data(again);
+  }
+  impl_->vocabulary = std::move(loaded);
+}
+
+const TextVocabulary& TextDataModule::vocabulary() const { return impl_->vocabulary; }
+
+[[maybe_unused]] static const bool registered_text_data_module = Registry<DataModule>::add<TextDataModule>(
+    "TextDataModule", "A plain text file as windows of characters or bytes, for language models.");
+
+}  // namespace fulgur

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <numeric>
+
+#include "cluster/environment_values.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+const char* const kAdvice =
+    "srun sets it: start with 'srun --ntasks-per-node N trainer fit …', or name another cluster_environment.";
+
+EnvironmentValues slurm_values(const Environment& environment) { return {environment, "slurm", kAdvice}; }
+
+bool digits(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// `8(x128)`, `8,4` or `2(x3),1` as one count per node.
+std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::string& name, int64_t num_nodes) {
+  const std::string text = values.need_text(name);
+  const auto bad = [&] { values.fail(cat(name, " must be counts such as '8(x128)' or '8,4'; it is '", text, "'")); };
+  const auto number = [&](std::string_view part) {
+    if (!digits(part) || part.size() > 9) bad();
+    return static_cast<int64_t>(std::stoll(std::string(part)));
+  };
+  std::vector<int64_t> counts;
+  std::string_view rest = text;
+  while (true) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    std::string_view part = rest.substr(0, comma);
+    int64_t times = 1;
+    if (const size_t mark = part.find("(x"); mark != std::string_view::npos) {
+      if (!part.ends_with(')')) bad();
+      times = number(part.substr(mark + 2, part.size() - mark - 3));
+      part = part.substr(0, mark);
+    }
+    const int64_t count = number(part);
+    if (static_cast<int64_t>(counts.size()) + times > num_nodes)
+      values.fail(cat(name, " '", text, "' is for more nodes than the ", num_nodes, " of this job step"));
+    counts.insert(counts.end(), static_cast<size_t>(times), count);
+    if (comma == rest.size()) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (static_cast<int64_t>(counts.size()) != num_nodes)
+    values.fail(cat(name, " '", text, "' is for ", counts.size(), " nodes; this job step has ", num_nodes));
+  return counts;
+}
+
+}  // namespace
+
+bool started_by_srun(const Environment& environment) {
+  const EnvironmentValues values = slurm_values(environment);
+  // A batch script has a SLURM_PROCID too, but is no step.
+  return values.has("SLURM_PROCID") && values.first_of({"SLURM_STEP_ID", "SLURM_STEPID"}) &&
+         values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+}
+
+bool interactive_slurm(const Environment& environment) {
+  const EnvironmentValues values = slurm_values(environment);
+  const auto name = values.text("SLURM_JOB_NAME");
+  if (name != "bash" && name != "interactive") return false;
+  // Tasks that srun starts in such a shell inherit the name: several tasks without a terminal are no shell.
+  const auto tasks = values.text(values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or(""));
+  return !tasks || tasks == "1" || values.has("SLURM_PTY_PORT");
+}
+
+ProcessPlace slurm_place(const Environment& environment) {
+  const EnvironmentValues values = slurm_values(environment);
+  // A step may be smaller than its job.
+  const std::string tasks = values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or("SLURM_NTASKS");
+  ProcessPlace place;
+  place.environment = "slurm";
+  place.world_size = values.need_integer(tasks, 1);
+  place.rank = values.need_integer("SLURM_PROCID", 0);
+  place.local_rank = values.need_integer("SLURM_LOCALID", 0);
+  place.node_rank = values.need_integer("SLURM_NODEID", 0);
+
+  std::vector<std::string> hosts;
+  const auto list = values.first_of({"SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"});
+  if (list) hosts = expand_hostlist(*values.text(*list));
+  auto nodes = values.first_of({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
+  if (nodes) {
+    place.num_nodes = values.need_integer(*nodes, 1);
+    if (list && static_cast<int64_t>(hosts.size()) != place.num_nodes)
+      values.fail(
+          cat(*nodes, " is ", place.num_nodes, ", but ", *list, " '", *values.text(*list), "' has ", hosts.size()));
+  } else if (list) {
+    nodes = list;
+    place.num_nodes = static_cast<int64_t>(hosts.size());
+  } else {
+    values.fail("SLURM_NODELIST is not set");
+  }
+  if (place.node_rank >= place.num_nodes)
+    values.fail(
+        cat("SLURM_NODEID must be below the number of nodes; they are ", place.node_rank, " and ", place.num_nodes));
+
+  std::vector<int64_t> counts;
+  auto per_node = values.first_of({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
+  if (per_node) {
+    counts = tasks_per_node(values, *per_node, place.num_nodes);
+  } else if (values.has("SLURM_NTASKS_PER_NODE")) {
+    per_node = "SLURM_NTASKS_PER_NODE";
+    counts.assign(static_cast<size_t>(place.num_nodes), values.need_integer(*per_node, 1));
+  } else if (place.num_nodes == 1) {
+    per_node = tasks;
+    counts = {place.world_size};
+  } else {
+    values.fail("SLURM_STEP_TASKS_PER_NODE is not set");
+  }
+  if (const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0}); sum != place.world_size)
+    values.fail(cat(*per_node, " '", *values.text(*per_node), "' makes ", sum, " tasks on ", place.num_nodes,
+                    " nodes, but ", tasks, " is ", place.world_size));
+  place.local_world_size = counts[static_cast<size_t>(place.node_rank)];
+  check_place(values, place, {"SLURM_PROCID", tasks, "SLURM_LOCALID", *per_node, "SLURM_NODEID", *nodes}, Layout::any);
+
+  if (const auto address = values.text("MASTER_ADDR")) {
+    place.main_address = *address;
+  } else if (place.num_nodes > 1) {
+    if (!list) values.fail("SLURM_STEP_NODELIST and MASTER_ADDR are not set");
+    place.main_address = hosts.front();
+  }
+  if (const auto port = values.port("MASTER_PORT")) {
+    place.main_port = *port;
+  } else if (place.world_size > 1) {
+    // Each task must come to the same port without asking: Lightning's rule.
+    const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
+    if (!digits(job)) values.fail(cat("SLURM_JOB_ID must be a number, from which the port is made; it is '", job, "'"));
+    place.main_port = 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));
+  }
+  return place;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,98 @@
+#include "distributed/heartbeat.h"
+
+#include <chrono>
+#include <ctime>
+
+#include "fulgur/core/no_signals.h"
+#include "fulgur/core/text.h"
+#include "launch/no_name_lookups.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(2);
+
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Heartbeat::Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size)
+    : rank_(rank), world_size_(world_size) {
+  {
+    const NoNameLookups quick;
+    store_ = store->clone();
+    report_store_ = store->clone();
+  }
+  store_->setTimeout(kPatience);
+  report_store_->setTimeout(kPatience);
+  const NoSignals no_signals;
+  thread_ = std::thread([this] { run(); });
+}
+
+Heartbeat::~Heartbeat() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::string Heartbeat::now() const {
+  const char* const exchange = exchange_.load(std::memory_order_relaxed);
+  return cat(failed_.load(std::memory_order_relaxed) ? "failed in " : "", exchange ? exchange : "",
+             exchange ? " in " : "", what_.load(std::memory_order_relaxed), " at step ",
+             steps_.load(std::memory_order_relaxed));
+}
+
+void Heartbeat::say_failed() noexcept {
+  failed_ = true;
+  try {
+    beat();
+  } catch (const std::exception&) {
+    // The store is gone, and with it who would read this.
+  }
+}
+
+void Heartbeat::beat() { store_->set(cat("does/", rank_), cat(format_double(now_s()), "|", now())); }
+
+void Heartbeat::run() {
+  std::unique_lock lock(mutex_);
+  while (!ends_) {
+    lock.unlock();
+    try {
+      beat();
+    } catch (const std::exception&) {
+      // The store is gone, and with it the run: the thread of the run will find out.
+      return;
+    }
+    lock.lock();
+    wake_.wait_for(lock, std::chrono::seconds(1), [this] { return ends_; });
+  }
+}
+
+std::string Heartbeat::report() const {
+  std::string text;
+  try {
+    const auto& store = report_store_;
+    for (int64_t rank = 0; rank < world_size_; ++rank) {
+      if (rank == rank_) {
+        text += cat("\n  rank ", rank, " (this one): ", now());
+        continue;
+      }
+      const std::string key = cat("does/", rank);
+      const std::string told = store->check({key}) ? store->get_to_str(key) : "";
+      const size_t mark = told.find('|');
+      if (mark == std::string::npos)
+        text += cat("\n  rank ", rank, ": never heard of");
+      else
+        text += cat("\n  rank ", rank, ": ", told.substr(mark + 1), ", heard of ",
+                    static_cast<int64_t>(now_s() - std::stod(told)), " s ago");
+    }
+  } catch (const std::exception&) {
+    text += "\n  the store of the run does not answer, so what the others did is not known";
+  }
+  return text;
+}
+
+}  // namespace fulgur::detail

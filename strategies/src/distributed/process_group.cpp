@@ -1,0 +1,246 @@
+#include "fulgur/strategies/process_group.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Flags.h>
+#include <c10/util/Logging.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <climits>
+#include <cstdlib>
+
+#include "distributed/mismatched_exchange.h"
+#include "distributed/node_numbers.h"
+#include "distributed/process_group_impl.h"
+#include "distributed/rendezvous.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/strategies/nccl_backend.h"
+
+C10_DECLARE_int(caffe2_log_level);
+
+namespace fulgur {
+namespace {
+
+MakeNcclBackend g_make_nccl = nullptr;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+bool comes_from_an_exchange(std::string_view text) {
+  // Gloo's threads report what they meet without saying that they are Gloo's.
+  for (const char* mark :
+       {"gloo", "Gloo", "NCCL", "c10d", "TCPStore", "Timed out waiting", "Connection closed by peer",
+        "onnection reset by peer", "pair closure", "Connect timeout", "Read timeout", "Write timeout"})
+    if (text.find(mark) != text.npos) return true;
+  return false;
+}
+
+std::string late_hint(bool short_timeout, const ProcessGroupOptions& options) {
+  return cat("\nA rank that did not come hangs, or does something else than the others, ", detail::kMismatchCauses,
+             "\nRanks waited for ", format_double(short_timeout ? options.timeout_s : options.start_timeout_s),
+             " s (trainer.strategy.init_args.", short_timeout ? "timeout_s" : "start_timeout_s",
+             "). If one may pause for longer, raise it.");
+}
+
+// What LibTorch's NCCL backend does when an exchange fails; who has set one of these has the last word.
+void set_nccl_defaults() {
+  // Its watchdog aborts the communicators, so that kernels which wait for a lost rank return, and leaves it to us to
+  // say what happened (`ProcessGroup::check`). By default it ends the process by SIGABRT.
+  if (!std::getenv("NCCL_ASYNC_ERROR_HANDLING")) setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
+  // A second thread would end the process while the run still writes why it failed.
+  setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+  // After a kernel's assertion the watchdog would end the process as well, by the exception that the run reports.
+  setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/0);
+  // Else the watchdog sleeps for a minute before it aborts, so that all ranks can write records of their exchanges.
+  setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", /*overwrite=*/0);
+}
+
+}  // namespace
+
+void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
+
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, const ProcessGroupOptions& options) {
+  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks).
+  // NCCL's own watchdog writes from it what hung.
+  if (options.backend != "nccl") setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
+  if (options.backend == "nccl") {
+    // The device is there, and so is libfulgur_cuda.so.
+    if (!g_make_nccl)
+      throw ConfigError(
+          "[strategies.ddp] libfulgur_cuda.so was built without NCCL: its headers (nvidia-nccl-cu13) were not found. "
+          "Use trainer.strategy.init_args.process_group_backend: gloo, or build Fulgur with them.");
+    set_nccl_defaults();
+  }
+  // LibTorch warns of every lost connection with a stack of addresses; our errors say what was lost.
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->place = place;
+  impl->store = detail::meet(place, options.start_timeout_s);
+  impl->address = detail::choose_gloo_address(place.main_address);
+  const int rank = static_cast<int>(place.rank), world_size = static_cast<int>(place.world_size);
+  const auto timeout = milliseconds(options.start_timeout_s);
+  try {
+    impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, rank, world_size);
+    // Both backends and the heartbeat write keys, none of which may meet another's.
+    const auto prefixed = [&](const char* prefix) {
+      return c10::make_intrusive<c10d::PrefixStore>(prefix, impl->store);
+    };
+    impl->gloo = detail::make_gloo_backend(prefixed("gloo"), rank, world_size, impl->address, timeout);
+    impl->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, impl->gloo);
+    if (options.backend == "nccl") {
+      impl->nccl = g_make_nccl(prefixed("nccl"), rank, world_size, timeout);
+      impl->group->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::NCCL, impl->nccl);
+      impl->group->setDefaultBackend(c10d::ProcessGroup::BackendType::NCCL);
+    } else {
+      if (!options.device.is_cpu())
+        impl->group->setBackend(options.device.type(), c10d::ProcessGroup::BackendType::GLOO, impl->gloo);
+      impl->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    }
+    impl->group->setGroupName("fulgur");
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    throw DistributedError(
+        cat("[strategies.process_group] rank ", rank, " of ", world_size, " cannot connect to the others from ",
+            impl->address.text, ": ", text.substr(0, text.find('\n')),
+            ". Name the interface between the machines with GLOO_SOCKET_IFNAME, and for GPUs NCCL_SOCKET_IFNAME."));
+  }
+  impl->heartbeat.emplace(impl->store, place.rank, place.world_size);
+  detail::report_mismatches(*impl->heartbeat, place);
+  const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
+  group->impl_->collectives.emplace(*group, group->impl_->group);
+  // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
+  if (place.environment == "mpi")
+    group->impl_->place =
+        detail::number_nodes(place, group->collectives().gather_text(detail::node_word(host_name(), place)));
+  return group;
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (!impl_) return;
+  abort();
+  detail::forget_mismatches(*impl_->heartbeat);
+  impl_->heartbeat.reset();
+  // Gloo's destructor waits for exchanges under way, and their peers may be gone. What it holds ends with the process;
+  // NCCL's threads must not live that long, since they would use CUDA while it is torn down.
+  impl_->collectives.reset();
+  (void)impl_->gloo.release();
+  impl_->nccl.reset();
+  impl_->group.reset();
+  (void)impl_->store.release();
+}
+
+void ProcessGroup::shut_down() noexcept {
+  if (!impl_->nccl || impl_->ended) return;
+  try {
+    // NCCL's ranks end together: one that was left alone would wait for the others.
+    impl_->collectives->start_max({0})->take();
+    check();
+    impl_->nccl->shutdown();
+    impl_->ended = true;
+  } catch (const std::exception& error) {
+    log::debug(cat("[strategies.process_group] the ranks do not end together: ", error.what()));
+    abort();
+  }
+}
+
+void ProcessGroup::abort() noexcept {
+  if (!impl_->nccl || std::exchange(impl_->ended, true)) return;
+  try {
+    impl_->nccl->abort();
+  } catch (const std::exception& error) {
+    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
+  }
+}
+
+void ProcessGroup::abort_late_launch() noexcept {
+  impl_->launch_was_late = true;
+  try {
+    if (impl_->nccl) impl_->nccl->abort();
+  } catch (const std::exception& error) {
+    log::debug(cat("[strategies.process_group] NCCL cannot be aborted: ", error.what()));
+  }
+}
+
+std::chrono::milliseconds ProcessGroup::timeout() const {
+  return milliseconds(impl_->short_timeout ? impl_->options.timeout_s : impl_->options.start_timeout_s);
+}
+
+void ProcessGroup::check() const {
+  if (!impl_->nccl || impl_->ended) return;
+  if (impl_->launch_was_late)
+    lose("exchange", true,
+         cat("a captured step with exchanges over NCCL took longer than ",
+             format_double(static_cast<double>(timeout().count()) / 1000), " s"));
+  const c10d::ErrorType error = impl_->nccl->getError();
+  if (error == c10d::ErrorType::SUCCESS) return;
+  // Where the device itself has failed, that is the reason: this throws its error. The communicators are aborted by
+  // now, so nothing waits for a rank any more.
+  if (error != c10d::ErrorType::TIMEOUT)
+    c10::impl::VirtualGuardImpl(impl_->options.device.type()).synchronizeDevice(impl_->options.device.index());
+  const bool late = error == c10d::ErrorType::TIMEOUT;
+  const double timeout_s = impl_->short_timeout ? impl_->options.timeout_s : impl_->options.start_timeout_s;
+  lose("exchange", late,
+       late ? cat("an exchange over NCCL took longer than ", format_double(timeout_s), " s")
+            : std::string("an exchange over NCCL failed"));
+}
+
+const ProcessPlace& ProcessGroup::place() const { return impl_->place; }
+Collectives& ProcessGroup::collectives() { return *impl_->collectives; }
+
+void ProcessGroup::use_short_timeout() {
+  if (impl_->short_timeout) return;
+  impl_->short_timeout = true;
+  for (const auto& backend : {impl_->gloo, impl_->nccl})
+    if (backend) backend->setTimeout(milliseconds(impl_->options.timeout_s));
+}
+
+std::string ProcessGroup::text() const {
+  const std::string gloo = cat("gloo over ", impl_->address.text);
+  if (impl_->options.backend != "nccl") return gloo;
+  const char* interface = std::getenv("NCCL_SOCKET_IFNAME");
+  return cat(
+      "gradients: nccl, ",
+      interface ? cat("over ", interface, " (NCCL_SOCKET_IFNAME)") : "which chooses its way (NCCL_SOCKET_IFNAME)",
+      " · the rest: ", gloo);
+}
+
+void ProcessGroup::rethrow(const char* operation) const {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    if (!comes_from_an_exchange(text)) throw;
+    // An exchange over communicators that were aborted says that they were, not why.
+    const bool aborted_late =
+        impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
+    const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
+    lose(operation, late, text.substr(0, text.find('\n')));
+  }
+}
+
+void ProcessGroup::lose(const char* operation, bool late, std::string_view why) const {
+  const ProcessPlace& place = impl_->place;
+  throw DistributedError(cat(
+      "[strategies.", operation, "] rank ", place.rank, " of ", place.world_size,
+      late ? " waited in vain for another rank: " : " lost another rank: ", why,
+      "\nwhat the ranks did:", impl_->heartbeat->report(),
+      late ? late_hint(impl_->short_timeout, impl_->options) : std::string("\nIts own message says why it ended.")));
+}
+
+}  // namespace fulgur

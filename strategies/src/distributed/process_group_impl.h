@@ -1,0 +1,73 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "distributed/gloo_backend.h"
+#include "distributed/heartbeat.h"
+#include "fulgur/strategies/process_group.h"
+
+namespace fulgur {
+
+namespace detail {
+
+/// Collectives over c10d: tensors on the host through Gloo, those on a GPU through the run's backend.
+class C10dCollectives final : public Collectives {
+ public:
+  C10dCollectives(ProcessGroup& owner, c10::intrusive_ptr<c10d::ProcessGroup> group)
+      : owner_(owner), group_(std::move(group)) {}
+
+  int64_t rank() const override { return group_->getRank(); }
+  int64_t world_size() const override { return group_->getSize(); }
+  Tensor all_reduce(const Tensor& value, ReduceOp op) override;
+  std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients) override;
+  Tensor all_gather_same(const Tensor& value, bool with_gradients) override;
+  Tensor broadcast(const Tensor& value, int64_t source_rank) override;
+  bool any(bool value) override;
+  void barrier(std::string_view reason) override;
+  std::vector<std::string> gather_text(std::string_view text) override;
+  std::string broadcast_text(std::string_view text, int64_t source_rank) override;
+  std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) override;
+  void check() override { owner_.check(); }
+  void set_activity(const char* what) override;
+  void set_steps_done(int64_t steps) override;
+
+  /// Rows of all ranks, whose shapes are known to agree; no gradients.
+  Tensor gather_rows(const Tensor& value);
+  /// The gradient of this rank's row, which is the sum over the ranks.
+  Tensor reduce_rows(const Tensor& gradients);
+
+ private:
+  /// Each rank's dtype and sizes, over Gloo.
+  std::vector<Tensor> gather_shapes(const Tensor& value);
+  void require_same_shape(const Tensor& value);
+  bool is_over_nccl(const Tensor& value) const;
+
+  ProcessGroup& owner_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::mutex shapes_mutex_;  // backward's thread exchanges too
+  std::set<std::vector<int64_t>> same_shapes_;
+};
+
+}  // namespace detail
+
+struct ProcessGroup::Impl {
+  ProcessGroupOptions options;
+  ProcessPlace place;
+  detail::GlooAddress address;
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  c10::intrusive_ptr<c10d::Backend> gloo, nccl;
+  std::optional<detail::Heartbeat> heartbeat;
+  std::optional<detail::C10dCollectives> collectives;
+  std::atomic<bool> short_timeout = false;  // read by the thread that watches launches
+  std::atomic<bool> launch_was_late = false;
+  bool ended = false;  ///< NCCL was shut down or aborted
+};
+
+}  // namespace fulgur

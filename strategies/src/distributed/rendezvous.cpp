@@ -1,0 +1,239 @@
+#include "distributed/rendezvous.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "fulgur/strategies/launcher.h"
+#include "launch/listening_socket.h"
+#include "launch/no_name_lookups.h"
+
+namespace fulgur::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+
+std::string who(const ProcessPlace& place) {
+  return cat("rank ", place.rank, " of ", place.world_size, ", ", place.main_address, ":", place.main_port, ", as ",
+             place.environment, " says");
+}
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+// The store's first exchange has no timeout, and another program may hold the port that says nothing. The thread that
+// waits for it then ends with the process.
+StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& options) {
+  const auto opened = std::make_shared<std::promise<StorePtr>>();
+  std::future<StorePtr> store = opened->get_future();
+  std::thread([opened, address, options] {
+    try {
+      const NoNameLookups quick;
+      opened->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (store.wait_for(options.timeout) != std::future_status::ready)
+    throw std::runtime_error("What listens there does not answer as a store: another program may hold the port.");
+  return store.get();
+}
+
+StorePtr open_store(const ProcessPlace& place, double timeout_s) {
+  c10d::TCPStoreOptions options;
+  options.isServer = place.rank == 0 && !place.store_is_hosted;
+  options.waitWorkers = false;
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  options.port = static_cast<std::uint16_t>(place.main_port);
+  try {
+    std::string address = "127.0.0.1";  // rank 0's own way to it
+    // The store looks up the name of each address that connects. An IPv4 address that comes to a socket of IPv6 is not
+    // found in /etc/hosts, and a name server that does not answer stops the store for seconds.
+    if (options.isServer) options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
+    // A client of the store that is refused tries again only a second later.
+    else
+      address = wait_for_listener(place.main_address, place.main_port, timeout_s);
+    return connect_store(address, options);
+  } catch (const DistributedError& error) {
+    throw DistributedError(cat(error.what(), " (", who(place), ")"));
+  } catch (const std::exception& error) {
+    throw DistributedError(
+        cat("[strategies.rendezvous] the store of the run cannot be reached in ", format_double(timeout_s), " s (",
+            who(place), "). Does rank 0 run, and may this machine connect to that port? ", first_line(error.what())));
+  }
+}
+
+/// The stores that this process has met others in. A run's store stays for the runs after it (`fit`, then `test`): rank
+/// 0 could not listen on the port again, and the others would have to find out that it does.
+struct KnownStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  int64_t meetings = 0;
+};
+
+std::mutex g_stores_mutex;
+
+// By address, port and rank: threads may be ranks.
+std::map<std::string, KnownStore>& stores() {
+  static auto& all = *new std::map<std::string, KnownStore>;  // never destroyed: its threads run until the process ends
+  return all;
+}
+
+std::string key_of(const ProcessPlace& place) { return cat(place.main_address, ":", place.main_port, "/", place.rank); }
+
+KnownStore store_for(const ProcessPlace& place, double timeout_s) {
+  const std::string key = key_of(place);
+  {
+    const std::lock_guard lock(g_stores_mutex);
+    const auto found = stores().find(key);
+    if (found != stores().end()) return {found->second.store, ++found->second.meetings};
+  }
+  KnownStore opened{open_store(place, timeout_s)};
+  const std::lock_guard lock(g_stores_mutex);
+  stores().insert_or_assign(key, opened);
+  return opened;
+}
+
+void forget_store(const ProcessPlace& place) {
+  const std::lock_guard lock(g_stores_mutex);
+  stores().erase(key_of(place));
+}
+
+constexpr const char* kRound = "fulgur/round";
+
+/// The ranks of a run come together in the store, or find that it keeps what is left of an earlier round.
+class Meeting {
+ public:
+  /// `number` counts the runs of this process: all ranks make the same.
+  Meeting(const ProcessPlace& place, double timeout_s, Clock::time_point until, c10::intrusive_ptr<c10d::Store> raw,
+          int64_t number)
+      : place_(place),
+        timeout_s_(timeout_s),
+        until_(until),
+        raw_(std::move(raw)),
+        number_(number),
+        named_(place.environment == "torchrun" && place.store_is_hosted) {}
+
+  c10::intrusive_ptr<c10d::Store> run() {
+    if (!named_) return come_to(cat("fulgur/", place_.environment == "launcher" ? place_.restarts : 0, "/", number_));
+    // An agent's store outlives rounds, and agents count restarts each for themselves: rank 0 names the round that
+    // begins.
+    if (place_.rank == 0) {
+      const std::string round =
+          cat("fulgur/", ::getpid(), "/", std::chrono::system_clock::now().time_since_epoch().count());
+      raw_->set(kRound, round);
+      return come_to(round);
+    }
+    for (std::string over;;) {
+      const std::string round = current_round();
+      if (round != over)
+        if (auto store = come_to(round)) return store;
+      over = round;
+      pause([] { return std::vector<int64_t>{0}; });
+    }
+  }
+
+ private:
+  std::string current_round() const { return raw_->check({kRound}) ? raw_->get_to_str(kRound) : std::string(); }
+
+  /// Nothing where that round is not, or no longer, the one that this rank is to be in.
+  c10::intrusive_ptr<c10d::Store> come_to(const std::string& round) {
+    const bool may_be_over = named_ && place_.rank != 0;
+    if (round.empty()) return {};
+    auto store = c10::make_intrusive<c10d::PrefixStore>(round, raw_);
+    const std::string world = std::to_string(place_.world_size), told = store->compareSet("world", "", world);
+    if (told != world) {
+      if (may_be_over) return {};
+      throw DistributedError(
+          cat("[strategies.rendezvous] every rank must be told the same number of processes; another rank says ", told,
+              ", this one says ", world, " (", who(place_), ")."));
+    }
+    if (store->add(cat("here/", place_.rank), 1) != 1) {
+      if (may_be_over) return {};
+      throw DistributedError(cat("[strategies.rendezvous] every rank must have a number of its own; ", place_.rank,
+                                 " came twice (", who(place_), "). Is RANK set for each process?"));
+    }
+    // The last to come says that all are here. A rank asks for that one key: asking for each rank would make the
+    // requests of a start grow with the square of their number.
+    if (store->add("count", 1) == place_.world_size) store->set("all", "1");
+    // Only a rank 0 that lives says go: of an earlier round, all may have been here and died.
+    const char* const signal = named_ && place_.rank != 0 ? "go" : "all";
+    while (true) {
+      if (store->check({signal})) {
+        if (named_ && place_.rank == 0) store->set("go", "1");
+        return store;
+      }
+      if (place_.environment == "launcher" && raw_->check({launcher_failure_key(place_.restarts)}))
+        throw DistributedError(cat(
+            "[strategies.rendezvous] another process of the run failed before all came together (", who(place_), ")."));
+      if (may_be_over && current_round() != round) return {};
+      pause([&] { return missing_in(*store); });
+    }
+  }
+
+  std::vector<int64_t> missing_in(c10d::Store& store) const {
+    std::vector<int64_t> missing;
+    for (int64_t rank = 0; rank < place_.world_size; ++rank)
+      if (!store.check({cat("here/", rank)})) missing.push_back(rank);
+    // All came, but rank 0 has not said so: it is gone again.
+    if (missing.empty()) missing.push_back(0);
+    return missing;
+  }
+
+  void pause(const std::function<std::vector<int64_t>()>& find_missing) {
+    if (Clock::now() > until_) {
+      const std::vector<int64_t> missing = find_missing();
+      std::vector<std::string> names;
+      for (const int64_t rank : missing) names.push_back(std::to_string(rank));
+      throw DistributedError(cat("[strategies.rendezvous] ", place_.world_size - static_cast<int64_t>(missing.size()),
+                                 " of ", place_.world_size, " ranks joined, missing: ", join(names), " (", who(place_),
+                                 ", waited ", format_double(timeout_s_),
+                                 " s). Do all processes run, and reach that address?"));
+    }
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ * 2, std::chrono::milliseconds(200));
+  }
+
+  const ProcessPlace& place_;
+  const double timeout_s_;
+  const Clock::time_point until_;
+  const c10::intrusive_ptr<c10d::Store> raw_;
+  const int64_t number_;
+  const bool named_;
+  std::chrono::milliseconds pause_{1};
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Store> meet_in(const c10::intrusive_ptr<c10d::Store>& store, const ProcessPlace& place,
+                                        double timeout_s, int64_t number) {
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  return Meeting(place, timeout_s, until, store, number).run();
+}
+
+c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s) {
+  const auto begin = Clock::now();
+  const KnownStore known = store_for(place, timeout_s);
+  const double waited_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  try {
+    return meet_in(known.store, place, timeout_s - waited_s, known.meetings);
+  } catch (const DistributedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    forget_store(place);
+    throw DistributedError(cat("[strategies.rendezvous] the store of the run was lost while ranks came together (",
+                               who(place), "): ", first_line(error.what())));
+  }
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,114 @@
+#include "distributed/watched_capture.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace fulgur::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLook{50};
+
+/// Launches under way, and the thread that looks at them.
+class Watch {
+ public:
+  Watch(c10::Device device, std::function<std::chrono::milliseconds()> timeout, std::function<void()> on_late)
+      : device_(device), timeout_(std::move(timeout)), on_late_(std::move(on_late)), thread_([this] { look(); }) {}
+  ~Watch() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void launched() {
+    c10::Event done(device_.type());
+    done.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+    const std::lock_guard lock(mutex_);
+    under_way_.emplace_back(Clock::now(), std::move(done));
+  }
+
+ private:
+  void look() {
+    std::unique_lock lock(mutex_);
+    while (!ends_ && !late_) {
+      wake_.wait_for(lock, kLook);
+      if (ends_ || !oldest_is_late()) continue;
+      late_ = true;
+      lock.unlock();
+      on_late_();
+      lock.lock();
+    }
+  }
+
+  bool oldest_is_late() {
+    try {
+      while (!under_way_.empty() && under_way_.front().second.query()) under_way_.pop_front();
+    } catch (const std::exception&) {
+      under_way_.clear();  // a device that has failed: whoever waits for it hears so
+    }
+    // A launch waits for those before it, whose time is not its own.
+    if (under_way_.empty()) {
+      first_ = {};
+      return false;
+    }
+    if (first_ != under_way_.front().first) {
+      first_ = under_way_.front().first;
+      first_since_ = Clock::now();
+    }
+    return Clock::now() - first_since_ > timeout_();
+  }
+
+  const c10::Device device_;
+  const std::function<std::chrono::milliseconds()> timeout_;
+  const std::function<void()> on_late_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::pair<Clock::time_point, c10::Event>> under_way_;
+  Clock::time_point first_, first_since_;
+  bool ends_ = false, late_ = false;
+  std::thread thread_;
+};
+
+class WatchedCapture final : public GraphCapture {
+ public:
+  WatchedCapture(std::unique_ptr<GraphCapture> inner, std::shared_ptr<Watch> watch)
+      : inner_(std::move(inner)), watch_(std::move(watch)) {}
+  std::shared_ptr<void> enter_stream() override { return inner_->enter_stream(); }
+  void record(const std::function<void()>& body) override { inner_->record(body); }
+  void replay() override {
+    inner_->replay();
+    watch_->launched();
+  }
+  void forget() override { inner_->forget(); }
+  std::unique_ptr<GraphCapture> another() override {
+    return std::make_unique<WatchedCapture>(inner_->another(), watch_);
+  }
+
+ private:
+  std::unique_ptr<GraphCapture> inner_;
+  std::shared_ptr<Watch> watch_;
+};
+
+}  // namespace
+
+std::unique_ptr<GraphCapture> make_watched_capture(std::unique_ptr<GraphCapture> inner, c10::Device device,
+                                                   std::function<std::chrono::milliseconds()> timeout,
+                                                   std::function<void()> on_late) {
+  return std::make_unique<WatchedCapture>(std::move(inner),
+                                          std::make_shared<Watch>(device, std::move(timeout), std::move(on_late)));
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fulgur/strategies/cluster_environment.h"
+#include "launch/signal_pipe.h"
+
+namespace fulgur::detail {
+
+/// How a process ended.
+struct ProcessEnd {
+  bool by_signal = false;
+  int value = 0;  ///< the signal, or the exit code
+};
+
+/// A process that dies with this one, in a process group of its own. The destructor kills and reaps it.
+class ChildProcess {
+ public:
+  /// Throws a DistributedError where `program` cannot be started. `signals` are given back to the child.
+  ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments, Environment environment,
+               const SignalPipe& signals);
+  ~ChildProcess();
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+
+  /// Its end, once; none while it runs. What a failed process had started is killed with it.
+  std::optional<ProcessEnd> reap();
+  bool running() const { return pid_ > 0; }
+  void send(int signal) const;
+  /// Ends it and all in its process group.
+  void kill() const;
+  /// What it said by `tell_launcher`.
+  std::string words();
+
+ private:
+  pid_t pid_ = -1;
+  int words_ = -1;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,295 @@
+#include "fulgur/strategies/launcher.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <memory>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "launch/child_process.h"
+#include "launch/launch_store.h"
+#include "launch/launch_verdict.h"
+#include "launch/node_link.h"
+#include "launch/signal_pipe.h"
+
+namespace fulgur {
+namespace {
+
+using namespace detail;
+using Clock = std::chrono::steady_clock;
+
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
+
+int64_t processors() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/// One start of the group of this node, until all its processes have ended.
+class Attempt {
+ public:
+  Attempt(const LaunchOptions& options, const std::vector<std::string>& arguments, std::shared_ptr<LaunchStore> store,
+          SignalPipe& signals, int64_t restarts)
+      : options_(options), arguments_(arguments), store_(std::move(store)), signals_(signals), restarts_(restarts) {
+    if (options_.num_nodes > 1) link_ = std::make_unique<NodeLink>(store_, options_, restarts_);
+  }
+
+  /// True where the group is to be started again.
+  bool run(LaunchReport& report) {
+    start();
+    while (std::any_of(processes_.begin(), processes_.end(),
+                       [](const ChildProcess& process) { return process.running(); })) {
+      wait_and_pass_on();
+      reap();
+      if (link_ && phase_ == Phase::running) listen();
+      advance();
+    }
+    return conclude(report);
+  }
+
+  /// After `run`: what failed, and more lines about it.
+  const std::string& headline() const { return headline_; }
+  const std::vector<std::string>& details() const { return details_; }
+
+ private:
+  static constexpr const char* kLost = "the launcher of node 0 is gone";
+  enum class Phase { running, grace, told, killed };
+
+  int64_t world_size() const { return options_.processes * options_.num_nodes; }
+  int64_t rank_of(size_t process) const {
+    return options_.node_rank * options_.processes + static_cast<int64_t>(process);
+  }
+
+  Environment environment_of(int64_t local_rank) const {
+    Environment out = process_environment();
+    const auto set = [&](const char* name, const auto& value) { out[name] = cat(value); };
+    set("RANK", options_.node_rank * options_.processes + local_rank);
+    set("WORLD_SIZE", world_size());
+    set("LOCAL_RANK", local_rank);
+    set("LOCAL_WORLD_SIZE", options_.processes);
+    set("NODE_RANK", options_.node_rank);
+    set("GROUP_RANK", options_.node_rank);
+    set("GROUP_WORLD_SIZE", options_.num_nodes);
+    set("MASTER_ADDR", options_.main_address);
+    set("MASTER_PORT", options_.num_nodes > 1 ? options_.main_port : store_->port());
+    set("FULGUR_LAUNCHER", 1);
+    set("FULGUR_RESTARTS", restarts_);
+    // N processes with all processors each would stand in each other's way.
+    if (out["OMP_NUM_THREADS"].empty()) set("OMP_NUM_THREADS", std::max<int64_t>(1, processors() / options_.processes));
+    return out;
+  }
+
+  void start() {
+    const std::filesystem::path program =
+        options_.program.empty() ? std::filesystem::path("/proc/self/exe") : options_.program;
+    try {
+      for (int64_t i = 0; i < options_.processes; ++i)
+        processes_.emplace_back(program, arguments_, environment_of(i), signals_);
+    } catch (const DistributedError& error) {
+      if (link_) NodeLink::refuse(*store_, options_, restarts_, error.what());
+      throw;
+    }
+  }
+
+  void wait_and_pass_on() {
+    auto timeout = std::chrono::milliseconds(-1);
+    if (phase_ != Phase::running)
+      timeout = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()),
+                         std::chrono::milliseconds(0));
+    for (const int signal : signals_.wait(timeout)) {
+      if (signal == SIGCHLD) continue;
+      if (signal != SIGUSR1) stop_signal_ = signal;
+      for (const ChildProcess& process : processes_) process.send(signal);
+    }
+  }
+
+  void reap() {
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const std::optional<ProcessEnd> end = processes_[i].reap();
+      if (!end) continue;
+      const bool killed = phase_ == Phase::killed && end->by_signal && end->value == SIGKILL;
+      ends_.push_back({rank_of(i), *end, processes_[i].words(), phase_ == Phase::told || phase_ == Phase::killed,
+                       killed, stop_signal_});
+    }
+    if (phase_ != Phase::running || ends_.empty()) return;
+    const Verdict verdict = judge(ends_, world_size());
+    if (!verdict.failed) return;
+    if (link_)
+      link_->tell_trouble(verdict.headline);
+    else
+      store_->put_first(launcher_failure_key(restarts_), verdict.headline);
+    end_others(verdict.headline);
+  }
+
+  /// What happens on other nodes ends the processes of this one too.
+  void listen() {
+    if (const std::optional<std::string> trouble = link_->trouble())
+      end_others(cat("another node failed: ", *trouble));
+    else if (link_->lost())
+      end_others(kLost);
+  }
+
+  void end_others(const std::string& what) {
+    phase_ = Phase::grace;
+    deadline_ = Clock::now() + seconds(options_.grace_s);
+    const auto running = std::count_if(processes_.begin(), processes_.end(),
+                                       [](const ChildProcess& process) { return process.running(); });
+    if (running > 0)
+      log::info(cat("launcher: ", without_period(what), "; the others have ", format_fixed(options_.grace_s, 1),
+                    " s to end"));
+  }
+
+  void advance() {
+    if (phase_ == Phase::running || Clock::now() < deadline_) return;
+    if (phase_ == Phase::grace) {
+      for (const ChildProcess& process : processes_) process.send(SIGTERM);
+      phase_ = Phase::told;
+    } else {
+      for (const ChildProcess& process : processes_) process.kill();
+      phase_ = Phase::killed;
+    }
+    deadline_ = Clock::now() + seconds(options_.grace_s);
+  }
+
+  bool conclude(LaunchReport& report) {
+    const Verdict verdict = judge(ends_, world_size());
+    report.exit_code = verdict.exit_code;
+    headline_ = verdict.headline;
+    details_ = verdict.details;
+    // Who was asked to stop stays stopped.
+    bool again = verdict.restartable && stop_signal_ == 0 && restarts_ < options_.max_restarts;
+    if (link_) again = agree(report, verdict, again);
+    return again;
+  }
+  /// All nodes start again, or none.
+  bool agree(LaunchReport& report, const Verdict& verdict, bool again) {
+    using Word = NodeLink::Word;
+    const bool trouble = verdict.failed || link_->trouble() || (link_->lost() && phase_ != Phase::running);
+    if (!verdict.failed && trouble) again = stop_signal_ == 0 && restarts_ < options_.max_restarts;
+    link_->tell_verdict(again                                         ? Word::restart
+                        : trouble                                     ? Word::give_up
+                        : stop_signal_ != 0 || verdict.exit_code != 0 ? Word::stopped
+                                                                      : Word::ok);
+    // Others may need all their time to end processes that do not answer. Where all is well here, they are not far.
+    const auto deadline =
+        Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(300.0, 3 * options_.grace_s));
+    bool asked_to_leave = false;
+    while (!link_->verdict() && !link_->lost() && !asked_to_leave && Clock::now() < deadline) {
+      for (const int signal : signals_.wait(std::chrono::milliseconds(200)))
+        asked_to_leave |= signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+    }
+    const std::optional<Word> all = link_->verdict();
+    const std::optional<std::string> first = link_->trouble();
+    if (headline_.empty() && (first || (link_->lost() && phase_ != Phase::running))) {
+      headline_ = first ? cat("another node failed: ", *first) : kLost;
+      if (report.exit_code == 0) report.exit_code = static_cast<int>(ExitCode::distributed);
+    } else if (first && headline_ != *first) {
+      details_.emplace_back(cat("The first failure of all nodes: ", without_period(*first), "."));
+    }
+    if (!all && !headline_.empty() && headline_ != kLost)
+      details_.emplace_back(link_->lost() ? "The launcher of node 0 is gone."
+                                          : "Not all launchers of the other nodes answer.");
+    return all == Word::restart;
+  }
+
+  const LaunchOptions& options_;
+  const std::vector<std::string>& arguments_;
+  std::shared_ptr<LaunchStore> store_;
+  SignalPipe& signals_;
+  int64_t restarts_;
+  std::unique_ptr<NodeLink> link_;
+  std::vector<ChildProcess> processes_;
+  std::vector<RankEnd> ends_;  // in the order in which they were seen
+  Phase phase_ = Phase::running;
+  Clock::time_point deadline_{};
+  int stop_signal_ = 0;
+  std::string headline_;
+  std::vector<std::string> details_;
+};
+
+std::string full_report(const Attempt& attempt, const LaunchOptions& options, int64_t restarts) {
+  if (attempt.headline().empty()) return {};
+  std::vector<std::string> lines{cat("[strategies.launcher] ", attempt.headline())};
+  lines.insert(lines.end(), attempt.details().begin(), attempt.details().end());
+  if (restarts > 0)
+    lines.emplace_back(cat("The group was started again ", restarts, restarts == 1 ? " time" : " times",
+                           " (max_restarts ", options.max_restarts, ")."));
+  lines.emplace_back("What each process said stands above.");
+  return join(lines, "\n");
+}
+
+void check_options(const LaunchOptions& options, const std::vector<std::string>& arguments) {
+  const auto fail = [](const std::string& what) { throw ConfigError(cat("[strategies.launcher] ", what)); };
+  if (arguments.empty()) fail("arguments begin with the name of the program; there are none. Give at least that.");
+  if (options.processes < 1)
+    fail(cat("a group has one process or more; processes is ", options.processes, ". Set devices."));
+  if (options.num_nodes < 1 || options.node_rank < 0 || options.node_rank >= options.num_nodes)
+    fail(cat("nodes count from 0; node ", options.node_rank, " of ", options.num_nodes,
+             " cannot be. Set num_nodes and NODE_RANK."));
+  if (options.main_port < 0 || options.main_port > 65535)
+    fail(cat("a port is from 0 to 65535; it is ", options.main_port, ". Set MASTER_PORT."));
+  if (options.num_nodes > 1 && options.main_port == 0)
+    fail("several nodes meet at a port that all know; none was given. Set MASTER_PORT.");
+  if (options.max_restarts < 0) fail(cat("max_restarts is 0 or more; it is ", options.max_restarts, "."));
+  if (!(options.grace_s >= 0) || !(options.start_timeout_s >= 0))
+    fail("times are 0 s or more; grace_s or start_timeout_s is not.");
+}
+
+/// Nodes that differ in what they start would never come together.
+void join_nodes(LaunchStore& store, const LaunchOptions& options) {
+  const auto fail = [](const std::string& what) {
+    throw DistributedError(
+        cat("[strategies.launcher] ", what, ". Give all nodes the same config, and each its own NODE_RANK."));
+  };
+  const std::string here =
+      cat(options.num_nodes, " nodes with ", options.processes, " processes each, max_restarts ", options.max_restarts);
+  // Node 0 speaks first, so that it is the others who do not fit.
+  if (options.node_rank == 0) store.put_first("launcher/shape", here);
+  if (const std::string there = store.wait_for("launcher/shape"); there != here) {
+    const std::string wrong =
+        cat("all nodes are started alike; node ", options.node_rank, " has ", here, ", node 0 ", there);
+    NodeLink::refuse(store, options, 0, wrong);
+    fail(wrong);
+  }
+  if (store.add(cat("launcher/node/", options.node_rank), 1) > 1) {
+    const std::string wrong = cat("each node has a number of its own; ", options.node_rank, " is there twice");
+    store.put_first(launcher_failure_key(0), wrong);
+    fail(wrong);
+  }
+}
+
+}  // namespace
+
+LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments) {
+  check_options(options, arguments);
+  LaunchReport report;
+  // Signals have their usual effect while node 0 is waited for: there are no processes yet.
+  auto store = std::make_shared<LaunchStore>(options);
+  if (options.num_nodes > 1) join_nodes(*store, options);
+  SignalPipe signals;
+  while (true) {
+    {
+      Attempt attempt(options, arguments, store, signals, report.restarts);
+      if (!attempt.run(report)) {
+        report.message = full_report(attempt, options, report.restarts);
+        return report;
+      }
+      ++report.restarts;
+      log::info(cat("launcher: ", without_period(attempt.headline()), "; starting again, ", report.restarts, " of ",
+                    options.max_restarts));
+    }
+    // A fresh store: nothing of the last attempt is in it. Several nodes keep theirs, with keys of each attempt.
+    if (options.num_nodes == 1) {
+      store.reset();
+      store = std::make_shared<LaunchStore>(options);
+    }
+  }
+}
+
+}  // namespace fulgur

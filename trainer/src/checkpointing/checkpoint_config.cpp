@@ -1,0 +1,163 @@
+#include "fulgur/trainer/checkpoint_config.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "checkpointing/resume.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/checkpoint/run_lock.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/yaml.h"
+#include "run/run_folder.h"
+
+namespace fulgur {
+namespace {
+
+enum class Side { model, checkpoint, config, ignored };
+
+bool is_at_or_below(std::string_view key, std::string_view parent) {
+  return key.starts_with(parent) && (key.size() == parent.size() || key[parent.size()] == '.');
+}
+
+// Who says what an option is in a run that goes on.
+Side side_of(std::string_view key) {
+  const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
+  if (below("ckpt_path") || below("load") || below("silence") || below("link")) return Side::ignored;
+  if (below("model")) return Side::model;
+  if (below("optimizer") || key.starts_with("lr_scheduler") || below("seed_everything")) return Side::checkpoint;
+  if (below("data") && key.ends_with(".batch_size")) return Side::checkpoint;
+  return Side::config;
+}
+
+std::string shown(const ConfigNode* node) {
+  if (node == nullptr) return "";
+  std::string text = to_yaml(*node);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  constexpr size_t kMost = 80;
+  return text.size() > kMost ? text.substr(0, kMost) + "…" : text;
+}
+
+struct Comparison {
+  struct Item {
+    std::string key;
+    const ConfigNode* saved;
+    const ConfigNode* present;
+  };
+  std::vector<Item> items;
+
+  // Maps entry by entry, all else as a whole.
+  void compare(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
+    if (saved != nullptr && present != nullptr && saved->same_as(*present)) return;
+    const bool maps = (saved == nullptr || saved->is_map()) && (present == nullptr || present->is_map());
+    const bool classes = saved != nullptr && present != nullptr && saved->is_map() && present->is_map() &&
+                         saved->find("class_path") && present->find("class_path") &&
+                         !saved->find("class_path")->same_as(*present->find("class_path"));
+    if (!maps || classes || (saved == nullptr && present == nullptr)) {
+      items.push_back({key, saved, present});
+      return;
+    }
+    if (saved)
+      for (const auto& [name, value] : saved->entries())
+        compare(join_path(key, name), &value, present ? present->find(name) : nullptr);
+    if (present)
+      for (const auto& [name, value] : present->entries())
+        if (!saved || !saved->find(name)) compare(join_path(key, name), nullptr, &value);
+  }
+};
+
+ConfigNode& node_at(ConfigNode& root, std::string_view key) {
+  ConfigNode* node = &root;
+  while (!key.empty()) {
+    const size_t dot = std::min(key.find('.'), key.size());
+    node = &node->get_or_add(key.substr(0, dot));
+    key.remove_prefix(std::min(dot + 1, key.size()));
+  }
+  return *node;
+}
+
+// The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
+std::optional<std::filesystem::path> choose(Config& config,
+                                            const std::function<void(const std::filesystem::path&)>& lock) {
+  Parts parts;
+  parts.config_folder = config.folder;
+  if (*config.ckpt_path != "auto") {
+    const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
+                                              detail::run_name(config.trainer, parts), parts.config_folder);
+    if (const auto run_dir = detail::run_folder_of(path)) lock(*run_dir);
+    return path;
+  }
+  if (detail::find_finished_run(config.trainer, parts)) return std::nullopt;
+  const auto run = detail::find_run_to_resume(config.trainer, parts);
+  if (!run) return std::nullopt;
+  lock(run->folder);
+  auto found = detail::find_resume_point(run->folder);
+  if (!found) return std::nullopt;
+  config.ckpt_path = found->path.string();
+  return found->path;
+}
+
+}  // namespace
+
+std::string ConfigDifference::text() const {
+  const std::string there = checkpoint.empty() ? "not set" : checkpoint, here = config.empty() ? "not set" : config;
+  return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run goes on with ",
+             config_won ? here : there);
+}
+
+std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
+  if (!config.ckpt_path || !config.load.loads_loops()) return {};
+  // A run at work in the folder would change what is read here.
+  std::optional<RunLock> lock;
+  const auto path = choose(config, [&](const std::filesystem::path& run_dir) {
+    if (locks) lock.emplace(run_dir);
+  });
+  if (!path) return {};
+  const StateTree state = read_checkpoint_state(*path);
+  if (!state.is_map() || !state.contains("config_written")) return {};
+  Problems problems;
+  const ConfigNode saved = parse_yaml(state.at("config_written").as_string(), path->string(), problems);
+  // A run from code alone has no config to compare with.
+  if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return {};
+  ConfigNode present = config.write();
+  Comparison comparison;
+  comparison.compare("", &saved, &present);
+
+  std::vector<ConfigDifference> differences;
+  std::vector<std::string> refused;
+  ConfigNode agreed = present;
+  bool changed = false;
+  for (const auto& [key, there, here] : comparison.items) {
+    const Side side = side_of(key);
+    // What the data fills in later is compared by shape, when the weights are loaded.
+    const bool linked = std::any_of(config.link.begin(), config.link.end(),
+                                    [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
+    if (side == Side::ignored || linked) continue;
+    ConfigDifference difference{.key = key, .checkpoint = shown(there), .config = shown(here)};
+    if (side == Side::model && (!config.load.allow_config_change || key == "model" || key == "model.class_path"))
+      refused.push_back(cat(key, ": ", there ? difference.checkpoint : "not set", " in the checkpoint, ",
+                            here ? difference.config : "not set", " in the config"));
+    if (side == Side::checkpoint && !config.load.allow_config_change) {
+      difference.config_won = false;
+      node_at(agreed, key) = there ? *there : ConfigNode::null();
+      changed = true;
+    }
+    differences.push_back(std::move(difference));
+  }
+  if (!refused.empty())
+    throw CheckpointError(cat("[trainer.fit] the config describes another model than that of ", *path, ":\n  ",
+                              join(refused, "\n  "),
+                              "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
+                              "or --allow-config-change for options that change no shape."));
+  if (changed) {
+    Config next = config_from_node(agreed);
+    next.folder = config.folder;
+    next.written_at_links = config.written_at_links;
+    config = std::move(next);
+  }
+  return differences;
+}
+
+}  // namespace fulgur

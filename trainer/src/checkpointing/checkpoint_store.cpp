@@ -1,0 +1,425 @@
+#include "checkpointing/checkpoint_store.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+
+namespace {
+
+using Wish = std::pair<uint64_t, CheckpointRequest>;
+
+StateTree to_state(const Wish& wish) {
+  const CheckpointRequest& r = wish.second;
+  return StateTree::map({{"ticket", static_cast<int64_t>(wish.first)},
+                         {"name", r.name.string()},
+                         {"reason", r.reason},
+                         {"best", r.best},
+                         {"keep", r.keep},
+                         {"weights_only", r.weights_only},
+                         {"owner", r.owner},
+                         {"score", r.score ? StateTree(*r.score) : StateTree(nullptr)}});
+}
+
+Wish to_wish(const StateTree& state) {
+  const StateTree& score = state.at("score");
+  return {static_cast<uint64_t>(state.at("ticket").as_int()),
+          {.name = state.at("name").as_string(),
+           .reason = state.at("reason").as_string(),
+           .best = state.at("best").as_bool(),
+           .keep = state.at("keep").as_bool(),
+           .weights_only = state.at("weights_only").as_bool(),
+           .owner = state.at("owner").as_string(),
+           .score = score.is_null() ? std::nullopt : std::optional(score.as_double())}};
+}
+
+CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
+  return CheckpointError(cat("[trainer.checkpoint] ", folder, " is not written: '", weight, "' is not finite."));
+}
+
+// One way to write a path, so that paths can be compared.
+fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
+
+}  // namespace
+
+CheckpointRequest checkpoint_of_now(const Run& run, std::string reason) {
+  const Progress& p = run.progress();
+  const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
+  return {.name = cat("epoch=", epoch, "-step=", p.global_step),
+          .reason = std::move(reason),
+          .best = false,
+          .keep = true,
+          .weights_only = false,
+          .owner = "trainer",
+          .score = std::nullopt};
+}
+
+uint64_t CheckpointStore::request(CheckpointRequest request) {
+  const uint64_t ticket = next_ticket_++;
+  requests_.emplace_back(ticket, std::move(request));
+  return ticket;
+}
+
+void CheckpointStore::release(const fs::path& path, std::string_view owner) {
+  const fs::path known = plain(path);
+  const auto found = keepers_.find(known);
+  std::error_code error;
+  if (found != keepers_.end()) found->second.erase(std::string(owner));
+  // Of an earlier part of the run, or another run: known by what a checkpoint must have.
+  else if (fs::exists(known / "state.json", error))
+    keepers_[known];
+  released_ = true;
+}
+
+void CheckpointStore::act() {
+  if (run_.failed_alone && !requests_.empty()) {
+    log::error("a checkpoint was asked for, but a rank alone cannot write it; --resume goes on from the last one");
+    requests_.clear();
+  }
+  if (run_.failed_alone) return;
+  if (run_.world_size() > 1) {
+    if (run_.agreement.take_save_done()) settle();
+  } else if (in_flight_) {
+    for (auto& result : writer_->poll()) finish(without_torn(std::move(result)));
+  }
+  if (requests_.empty() && !released_) return;
+  released_ = false;
+  while (!requests_.empty()) {
+    const auto [ticket, request] = std::move(requests_.front());
+    requests_.erase(requests_.begin());
+    if (run_.checkpoints_allowed) begin(ticket, request);
+    run_.collectives().set_activity("between steps");
+  }
+  prune();
+}
+
+void CheckpointStore::settle() {
+  if (!in_flight_) return;
+  run_.rows.settle(/*and_act=*/false);  // a save may be held until they are written
+  std::vector<AsyncCheckpointWriter::Result> results;
+  if (begin_error_)
+    results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
+  else if (writer_)
+    results = writer_->wait();
+  for (auto& result : results) result = without_torn(std::move(result));
+  if (run_.failed_alone) return;
+  check_exchanges_before_save();
+  if (run_.world_size() > 1)
+    results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
+  for (const auto& result : results) finish(result);
+  prune();
+}
+
+// Rank 0's writer has looked at its own before it wrote.
+void CheckpointStore::check_exchanges_before_save() {
+  if (!begun_) return;
+  begun_->synchronize();
+  begun_.reset();
+  run_.collectives().check();
+}
+
+// On a GPU the host does not wait for what the device has computed; who writes the checkpoint looks at it.
+bool CheckpointStore::judged_later() const { return run_.options.async_checkpoint && run_.device().is_cuda(); }
+
+bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
+
+void CheckpointStore::start_training() {
+  if (judged_later()) late_.watch_parameters();
+}
+
+void CheckpointStore::before_writes() {
+  if (late_.watches()) {
+    const std::string written = late_.end_watch();
+    if (in_flight_) torn_ = written;
+  }
+  if (writer_) writer_->before_writes();
+}
+
+AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, const CheckpointContent& content) {
+  AsyncCheckpointWriter::Rules rules;
+  if (!judged_later()) return rules;
+  rules.held = awaits_rows();
+  late_.end_watch();
+  late_.collect(content.optimizers);
+  rules.is_late = [this](const Tensor& tensor) { return late_.take(tensor); };
+  rules.facts["weight_norm"] = run_.finite.weight_norm();
+  rules.refuse = [&collectives = run_.collectives(), folder](const CheckpointContent& copies, const StateTree& facts) {
+    collectives.check();
+    const auto bad = NonFiniteGuard::bad_weight(facts.at("weight_norm").tensor(), copies.module);
+    return bad ? std::optional<std::string>(not_finite(folder, *bad).what()) : std::nullopt;
+  };
+  return rules;
+}
+
+// Rows that were on their way are written now, and their metrics known.
+void CheckpointStore::complete_save(uint64_t save) {
+  writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state(),
+                           loggers = run_.logger_states()](CheckpointContent& content) {
+    content.state["metrics"] = metrics;
+    if (content.state.contains("loggers")) content.state["loggers"] = loggers;
+    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
+  });
+}
+
+// A copy that was made while somebody wrote is worth nothing.
+AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWriter::Result result) {
+  const std::string torn = std::exchange(torn_, {});
+  if (torn.empty() || result.error) return result;
+  remove_checkpoint(result.path);
+  result.refused = true;
+  result.error = CheckpointError(cat("[trainer.checkpoint] ", result.path, " is not kept: ", torn,
+                                     " was written before the optimizer's step, by forward or a callback, while it was "
+                                     "copied. Later checkpoints wait for its copy."));
+  return result;
+}
+
+StateTree CheckpointStore::keepers_state() const {
+  const fs::path folder = plain(run_.checkpoint_dir());
+  StateTree::List all;
+  for (const auto& [path, owners] : keepers_) {
+    StateTree::List names;
+    for (const std::string& owner : owners) names.emplace_back(owner);
+    // By name: a run folder may be moved.
+    const fs::path name = path.parent_path() == folder ? path.filename() : path;
+    all.push_back(StateTree::map({{"path", name.string()}, {"owners", std::move(names)}}));
+  }
+  return all;
+}
+
+// The checkpoints of the process that died: what it had released and not removed yet is removed.
+void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointContent& content) {
+  const fs::path folder = checkpoint.parent_path();
+  if (content.state.contains("checkpoints"))
+    for (const StateTree& item : content.state.at("checkpoints").as_list()) {
+      auto& owners = keepers_[plain(folder / item.at("path").as_string())];
+      for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
+    }
+  keepers_[checkpoint];
+  released_ = true;
+  bool is_newest = true;
+  std::vector<fs::path> weights_made_later;
+  for (const CheckpointSummary& other : list_checkpoints(folder)) {
+    if (other.problem || other.origin.save_counter <= saves_) continue;
+    is_newest = is_newest && other.weights_only;
+    weights_made_later.push_back(other.path);
+  }
+  // Saves that were made behind this one, and are given up now, stay older than those to come.
+  for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
+  if (!is_newest) return;
+  // The run cannot go on from weights alone, and makes these again.
+  for (const fs::path& path : weights_made_later) keepers_[path];
+}
+
+bool CheckpointStore::is_saved() const {
+  return saved_step_ == run_.progress_.global_step && saved_batches_ == run_.progress_.batches_total.completed;
+}
+
+void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
+  const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
+  saved_step_ = run_.progress_.global_step;
+  saved_batches_ = run_.progress_.batches_total.completed;
+  saves_ = content.origin.save_counter;
+  const auto& wishes = content.state.at("checkpoint_requests").as_list();
+  for (const StateTree& wish : wishes) next_ticket_ = std::max(next_ticket_, to_wish(wish).first + 1);
+  if (path.parent_path() != folder) return;
+  if (content.state.contains("best_owner")) {
+    const StateTree& owner = content.state.at("best_owner");
+    best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
+  }
+  take_over(path, content);
+  last_ = path;
+  const fs::path best = folder / "best.ckpt";
+  std::error_code error;
+  if (fs::is_symlink(best, error)) {
+    const fs::path target = fs::read_symlink(best, error);
+    if (!error) best_ = plain(folder / target);
+  }
+  for (const StateTree& wish : wishes) requests_.push_back(to_wish(wish));
+  if (requests_.empty()) return;
+  const auto [ticket, request] = requests_.front();
+  requests_.erase(requests_.begin());
+  resumed_ = CheckpointInfo{.ticket = ticket,
+                            .path = path,
+                            .epoch = run_.progress_.epoch,
+                            .global_step = run_.progress_.global_step,
+                            .request = request};
+}
+
+void CheckpointStore::tell_resumed() {
+  if (!resumed_) return;
+  CheckpointInfo info = std::move(*resumed_);
+  resumed_.reset();
+  publish(info);
+  act();
+}
+
+void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
+  run_.collectives().set_activity("a checkpoint");
+  // What came of the one before belongs into this one's state, at the same step in every run.
+  settle();
+  fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
+  folder += ".ckpt";
+  folder = plain(folder);
+  CheckpointInfo info{.ticket = ticket,
+                      .path = folder,
+                      .epoch = run_.progress_.epoch,
+                      .global_step = run_.progress_.global_step,
+                      .request = request};
+  if (!judged_later()) {
+    run_.check_exchanges();
+    run_.check_same_ranks();
+    // Rank 0's are written. Buffers of other ranks may differ, and are replaced by its own before the next forward.
+    const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
+    if (!bad.empty()) return refuse(info, not_finite(folder, bad));
+  }
+  ++saves_;
+  const int64_t saved_before = saved_step_;
+  if (!request.weights_only) {
+    saved_step_ = run_.progress_.global_step;
+    saved_batches_ = run_.progress_.batches_total.completed;
+  }
+  try {
+    CheckpointContent content = run_.collect_checkpoint(request.weights_only);
+    // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
+    StateTree::List wishes{to_state({ticket, request})};
+    for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
+    content.state["checkpoint_requests"] = std::move(wishes);
+    content.state["checkpoints"] = keepers_state();
+    const auto owner =
+        takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
+    if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
+    if (run_.options.async_checkpoint) {
+      // Rank 0 writes; the others wait for its word where the save ends.
+      if (run_.is_global_zero()) {
+        if (!writer_) writer_.emplace();
+        try {
+          const uint64_t save = writer_->submit(folder, content, rules_for(folder, content));
+          if (awaits_rows()) run_.rows.when_written([this, save] { complete_save(save); });
+        } catch (const CheckpointError& error) {
+          if (run_.world_size() == 1) throw;
+          begin_error_ = error;
+        }
+      }
+      in_flight_ = std::move(info);
+      torn_.clear();
+      if (run_.world_size() > 1 && judged_later()) {
+        const at::Device device = run_.device();
+        begun_.emplace(device.type());
+        begun_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+      }
+      return;
+    }
+    AsyncCheckpointWriter::Result result;
+    try {
+      if (run_.is_global_zero()) result.path = write_verified_checkpoint(folder, content);
+    } catch (const CheckpointError& error) {
+      if (run_.world_size() == 1) throw;
+      result.error = error;
+    }
+    if (run_.world_size() > 1) result = result_of_all_ranks(std::move(result));
+    if (result.error) throw *result.error;
+    info.path = result.path;
+  } catch (const CheckpointError& error) {
+    saved_step_ = saved_before;
+    return fail(info, error);
+  }
+  publish(info);
+}
+
+AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {
+  const char* const kind = result.refused ? "?" : result.error ? "!" : "=";
+  const std::string told =
+      run_.collectives().broadcast_text(cat(kind, result.error ? result.error->what() : result.path.string()), 0);
+  if (run_.is_global_zero()) return result;
+  AsyncCheckpointWriter::Result heard;
+  heard.refused = told.starts_with("?");
+  if (told.starts_with("="))
+    heard.path = told.substr(1);
+  else
+    heard.error = CheckpointError(told.substr(1));
+  return heard;
+}
+
+void CheckpointStore::finish(const AsyncCheckpointWriter::Result& result) {
+  CheckpointInfo info = std::move(*in_flight_);
+  in_flight_.reset();
+  if (result.error) {
+    if (saved_step_ == info.global_step) saved_step_ = -1;
+    if (result.refused) return refuse(info, *result.error);
+    run_.collectives().check();  // an exchange that failed is the reason, and ends the run
+    return fail(info, *result.error);
+  }
+  info.path = result.path;
+  publish(info);
+}
+
+bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
+  if (!request.best) return false;
+  if (!best_owner_ || best_owner_->key == request.owner) return true;
+  if (!request.score) return false;
+  if (!best_owner_->monitors) return true;
+  log::warn("trainer.several_best",
+            cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ",
+                request.owner, ". Give checkpoints of the other by their path"));
+  return false;
+}
+
+void CheckpointStore::publish(CheckpointInfo& info) {
+  const CheckpointRequest& request = info.request;
+  try {
+    if (!request.weights_only) {
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "last.ckpt", info.path);
+      last_ = info.path;
+    }
+    if (takes_best(request)) {
+      best_owner_ = BestOwner{request.owner, request.score.has_value()};
+      if (run_.is_global_zero()) link_checkpoint(run_.checkpoint_dir() / "best.ckpt", info.path);
+      best_ = info.path;
+    }
+  } catch (const CheckpointError& error) {
+    return fail(info, error);
+  }
+  if (const auto message = failed_saves_.succeeded()) log::info(*message);
+  keepers_[info.path];
+  if (request.keep) keepers_[info.path].insert(request.owner);
+  for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(run_, info);
+  for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
+}
+
+void CheckpointStore::fail(const CheckpointInfo& info, const CheckpointError& error) {
+  for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
+  if (run_.options.on_save_error == "stop") throw error;
+  if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
+}
+
+// Nothing good is overwritten by it, and nobody goes on from it.
+void CheckpointStore::refuse(const CheckpointInfo& info, const CheckpointError& error) {
+  for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
+  log::error(error.what());
+}
+
+void CheckpointStore::prune() {
+  // The newest is safe only when it is written: until then the one before it stays.
+  if (in_flight_) {
+    released_ = true;
+    return;
+  }
+  for (auto item = keepers_.begin(); item != keepers_.end();) {
+    const bool linked = item->first == last_ || item->first == best_;
+    if (item->second.empty() && !linked) {
+      if (run_.is_global_zero()) remove_checkpoint(item->first);
+      item = keepers_.erase(item);
+    } else {
+      ++item;
+    }
+  }
+}
+
+}  // namespace fulgur::detail

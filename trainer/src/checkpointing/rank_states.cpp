@@ -1,0 +1,70 @@
+#include "checkpointing/rank_states.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/state_bytes.h"
+#include "fulgur/core/text.h"
+#include "run/log_store.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch", "strategy", "nonfinite"};
+
+// A sum over ranks of gradients, each divided by the number of ranks: what their exchange would have come to.
+StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
+  const at::NoGradGuard no_grad;
+  StateTree mean;
+  for (const StateTree* rank : ranks)
+    for (const auto& [name, value] : rank->at("gradients").as_map()) {
+      const Tensor part = value.tensor() / static_cast<double>(ranks.size());
+      mean[name] = mean.contains(name) ? mean.at(name).tensor() + part : part;
+    }
+  return mean;
+}
+
+}  // namespace
+
+void gather_rank_states(Collectives& collectives, StateTree& state) {
+  if (collectives.world_size() == 1) return;
+  StateTree own;
+  for (const char* key : kOwn) own[key] = state.at(key);
+  const std::vector<std::string> all = collectives.gather_text(pack_state(own));
+  if (collectives.rank() != 0) return;
+  StateTree::List others;
+  for (size_t rank = 1; rank < all.size(); ++rank) others.push_back(unpack_state(all[rank]));
+  state["ranks"] = std::move(others);
+}
+
+StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_t rank, int64_t world_size) {
+  StateTree state = saved;
+  if (saved_world_size == world_size) {
+    if (rank == 0) return state;
+    const auto& others = saved.at("ranks").as_list();
+    if (static_cast<int64_t>(others.size()) != world_size - 1)
+      throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size,
+                                " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
+    const StateTree& own = others[static_cast<size_t>(rank) - 1];
+    for (const char* key : kOwn)
+      if (own.contains(key)) state[key] = own.at(key);  // checkpoints of earlier versions have fewer
+    return state;
+  }
+  std::vector<const StateTree*> ranks{&saved};
+  if (saved.contains("ranks"))
+    for (const StateTree& other : saved.at("ranks").as_list()) ranks.push_back(&other);
+  state["gradients"] = mean_gradients(ranks);
+  LogStore logs;
+  logs.load_state(saved.at("logs"));
+  if (rank > 0) logs.forget_running();
+  for (size_t i = 1; rank == 0 && i < ranks.size(); ++i) {
+    LogStore other;
+    other.load_state(ranks[i]->at("logs"));
+    logs.add_running(other);
+  }
+  state["logs"] = logs.state();
+  if (rank > 0) state.as_map().erase("rng");
+  return state;
+}
+
+}  // namespace fulgur::detail

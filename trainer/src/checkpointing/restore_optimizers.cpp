@@ -1,0 +1,40 @@
+#include "checkpointing/restore_optimizers.h"
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/text.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+
+void restore_optimizers(Run& run, const CheckpointContent& content, const CheckpointLoading& load) {
+  const StateTree& state = content.state;
+  const auto& optimizers = content.optimizers.as_list();
+  const auto& schedulers = state.at("lr_schedulers").as_list();
+  if (optimizers.size() != run.plan.optimizers.size() || schedulers.size() != run.plan.optimizers.size())
+    throw CheckpointError(cat("[trainer.fit] the checkpoint has ", static_cast<int64_t>(optimizers.size()),
+                              " optimizers, the run ", static_cast<int64_t>(run.plan.optimizers.size()), "."));
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    PlannedOptimizer& planned = run.plan.optimizers[i];
+    std::vector<std::pair<double, double>> rates;
+    for (const ParamGroup& group : planned.optimizer->groups()) rates.emplace_back(group.lr, group.initial_lr);
+    planned.optimizer->load_state(optimizers[i]);
+    if (load.allow_config_change)
+      for (size_t g = 0; g < rates.size(); ++g)
+        std::tie(planned.optimizer->groups()[g].lr, planned.optimizer->groups()[g].initial_lr) = rates[g];
+    if (!load.loads_lr_scheduler() || !planned.scheduler || schedulers[i].is_null()) continue;
+    LrScheduler& schedule = *planned.scheduler->scheduler;
+    try {
+      schedule.load_state(schedulers[i]);
+    } catch (const CheckpointError&) {
+      if (!load.allow_config_change) throw;
+      // Another schedule: it goes on from the same step.
+      schedule.LrScheduler::load_state(schedulers[i]);
+    }
+  }
+  run.strategy->precision().load_state(state.at("precision"));
+}
+
+}  // namespace fulgur::detail

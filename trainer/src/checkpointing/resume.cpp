@@ -1,0 +1,148 @@
+#include "checkpointing/resume.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+namespace {
+
+std::optional<fs::path> link_target(const fs::path& link) {
+  std::error_code error;
+  if (!fs::is_symlink(link, error)) return std::nullopt;
+  const fs::path target = fs::read_symlink(link, error);
+  if (error) return std::nullopt;
+  return target.is_absolute() ? target : link.parent_path() / target;
+}
+
+constexpr std::string_view kTimer = "Timer", kMaxTime = "max_time";
+
+// Whether the config's Timer would end a run of `fit_time_s` again. One that is not in the config decides by itself
+// when the run starts.
+bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
+  return std::any_of(options.callbacks.begin(), options.callbacks.end(), [&](const auto& spec) {
+    if (spec.class_path() != kTimer) return false;
+    const ConfigNode node = spec.write();
+    const ConfigNode* arguments = node.find("init_args");
+    const ConfigNode* duration = arguments ? arguments->find("duration") : nullptr;
+    const auto limit = duration && duration->is_scalar() ? Interval::parse(duration->text()) : std::nullopt;
+    return limit && limit->value <= fit_time_s;
+  });
+}
+
+// Whether a run that ended for `finished.reason` has something left to do under the limits of now.
+bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, double fit_time_s) {
+  const bool by_timer = finished.reason.starts_with(kTimer);
+  if (!by_timer && finished.reason != "max_epochs" && finished.reason != "max_steps" && finished.reason != kMaxTime)
+    return false;
+  const bool more_epochs = !options.max_epochs || *options.max_epochs < 0 || *options.max_epochs > finished.epochs;
+  const bool more_steps = options.max_steps < 0 || options.max_steps > finished.global_step;
+  const bool more_time = !options.max_time || options.max_time->value > fit_time_s;
+  return more_epochs && more_steps && more_time && !(by_timer && timer_is_over(options, fit_time_s));
+}
+
+// The run in `folder` if it has come to its end, and would again under these options.
+std::optional<FinishedRun> finished_run_in(const fs::path& folder, const TrainerOptions& options) {
+  const auto text = read_regular_file(folder / kFinishedMark);
+  if (!text) return std::nullopt;
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("reason") || !json["reason"].is_string() || !json.contains("epochs") ||
+      !json["epochs"].is_number_integer() || !json.contains("global_step") || !json["global_step"].is_number_integer())
+    return std::nullopt;
+  const FinishedRun finished{.run_dir = folder,
+                             .reason = json["reason"],
+                             .epochs = json["epochs"],
+                             .global_step = json["global_step"],
+                             .last_checkpoint = link_target(checkpoint_folder_of(folder) / "last.ckpt"),
+                             .best_checkpoint = link_target(checkpoint_folder_of(folder) / "best.ckpt")};
+  // Marks of earlier versions have no time: their runs go by the other limits.
+  const bool has_time = json.contains("fit_time_s") && json["fit_time_s"].is_number();
+  if (has_more_to_do(options, finished, has_time ? json["fit_time_s"].get<double>() : 0)) return std::nullopt;
+  return finished;
+}
+
+}  // namespace
+
+std::string run_name(const TrainerOptions& options, const Parts& parts) {
+  std::optional<std::string> name;
+  if (!parts.loggers.empty())
+    name = parts.loggers.front()->run_name();
+  else if (!options.logger.loggers.empty())
+    name = options.logger.loggers.front().create()->run_name();
+  return name.value_or(kDefaultRunName);
+}
+
+std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const Parts& parts) {
+  if (!parts.config_folder.empty() && fs::is_directory(checkpoint_folder_of(parts.config_folder)))
+    return RunToResume{.folder = parts.config_folder, .passed_over = {}};
+  return newest_run_to_resume(options.default_root_dir, run_name(options, parts),
+                              [&](const fs::path& folder) { return finished_run_in(folder, options).has_value(); });
+}
+
+std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
+  auto summaries = list_checkpoints(checkpoint_folder_of(run_dir));
+  // The last that was saved is the newest, also where the run had gone back to an earlier step. Those that cannot say
+  // come first, so that each is told.
+  std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {
+    if (a.problem || b.problem) return a.problem.has_value() && !b.problem;
+    return a.origin.save_counter > b.origin.save_counter;
+  });
+  int64_t passed_over = 0;
+  for (const CheckpointSummary& summary : summaries) {
+    if (summary.weights_only) continue;
+    try {
+      if (summary.problem) throw CheckpointError(*summary.problem);
+      return ResumePoint{summary.path, read_checkpoint(summary.path)};
+    } catch (const CheckpointError& error) {
+      log::error(cat(summary.path, " cannot be used and is passed over: ", error.what()));
+      ++passed_over;
+    }
+  }
+  // To begin from the first step would throw away a run that a copy of a checkpoint may save.
+  if (passed_over > 0)
+    throw CheckpointError(
+        cat("[trainer.resume] the run in ", run_dir, " cannot be resumed: ",
+            passed_over == 1 ? "its only checkpoint is" : cat("all its ", passed_over, " checkpoints are"),
+            " damaged (see above). Put an intact copy into its checkpoints folder, resume from another "
+            "with --ckpt_path PATH, or leave --resume out for a new run."));
+  return std::nullopt;
+}
+
+std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
+  const fs::path folder = fs::absolute(checkpoint).lexically_normal().parent_path();
+  std::error_code error;
+  if (folder.filename() != "checkpoints" || !fs::is_regular_file(folder.parent_path() / "config.yaml", error))
+    return std::nullopt;
+  return folder.parent_path();
+}
+
+bool is_of_time(std::string_view stop_reason) { return stop_reason == kMaxTime || stop_reason.starts_with(kTimer); }
+
+void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
+  if (run_dir.empty()) return;
+  check_replaceable(run_dir / kFinishedMark);
+  std::ofstream file(run_dir / kFinishedMark);
+  file << nlohmann::ordered_json{{"reason", reason},
+                                 {"epochs", progress.epochs.completed},
+                                 {"global_step", progress.global_step},
+                                 {"fit_time_s", fit_time_s}}
+              .dump()
+       << '\n';
+}
+
+void unmark_finished(const fs::path& run_dir) {
+  std::error_code error;
+  fs::remove(run_dir / kFinishedMark, error);
+}
+
+std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const Parts& parts) {
+  const auto run = find_run_to_resume(options, parts);
+  return run ? finished_run_in(run->folder, options) : std::nullopt;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,89 @@
+#include "loops/cannot_capture.h"
+
+#include <array>
+
+#include "fulgur/core/recordable_step.h"
+#include "fulgur/core/text.h"
+#include "fulgur/strategies/ddp.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Those that lie between the batch's arrival and its end: what they do on the host would be done once.
+struct Inside {
+  Hook hook;
+  const char* name;
+  bool of_callbacks = false;  // too
+};
+constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true},
+                             Inside{Hook::on_after_backward, "on_after_backward", true},
+                             Inside{Hook::on_before_optimizer_step, "on_before_optimizer_step", true},
+                             Inside{Hook::on_before_zero_grad, "on_before_zero_grad", true},
+                             Inside{Hook::backward, "backward"},
+                             Inside{Hook::configure_gradient_clipping, "configure_gradient_clipping"},
+                             Inside{Hook::optimizer_step, "optimizer_step"},
+                             Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
+
+// What ddp does for a step must be the device's alone.
+std::optional<std::string> cannot_capture_exchanges(const Run& run) {
+  const auto* ddp = dynamic_cast<const DdpStrategy*>(run.strategy.get());
+  if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
+  const DdpStrategy::Options& o = ddp->options();
+  if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
+    return cat("ddp exchanges gradients over ", o.process_group_backend,
+               ", on the host; set its process_group_backend to nccl");
+  if (o.find_unused_parameters)
+    return "ddp's find_unused_parameters is true, for which the host walks over each step's graph; set it to false";
+  if (o.static_graph)
+    return "ddp's static_graph is true, for which the host treats the first step apart; set it to false";
+  if (o.gradient_as_bucket_view)
+    return "ddp's gradient_as_bucket_view is true, so that gradients lie in memory that the recorder does not know; "
+           "set "
+           "it to false";
+  if (o.compression != "none")
+    return cat("ddp's compression is ", o.compression, ", which the host arranges in each exchange; set it to none");
+  if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
+  if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
+    return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
+  if (!run.stages.at(Stage::train).loaders.front()->size())
+    return "ranks cannot know together how long their loaders are; use a loader of known "
+           "length";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> cannot_capture(const Run& run) {
+  const TrainerOptions& o = run.options;
+  if (run.manual) return "the module optimizes by itself (automatic_optimization() is false)";
+  if (run.plan.optimizers.empty()) return "there is no optimizer";
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  if (planned.optimizer->needs_closure())
+    return cat(planned.optimizer->name(), " evaluates its loss several times in a step");
+  if (o.debug) return "debug is true, which reads values in each step; set it to false";
+  if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step; set it to false";
+  if (o.check_every > 0) return "check_every is not 0, which reads values in a step; set it to 0";
+  if (run.world_size() > 1) {
+    if (auto reason = cannot_capture_exchanges(run)) return reason;
+  }
+  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " cuts batches into parts");
+  for (const auto& [hook, name, of_callbacks] : kInside) {
+    if (run.model->overridden().has(hook))
+      return cat("the module overrides ", name, ", which lies inside the captured step");
+    for (const auto& callback : run.callbacks)
+      if (of_callbacks && callback->overridden().has(hook))
+        return cat(callback->state_key(), " overrides ", name, ", which lies inside the captured step");
+  }
+  auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
+  if (!recordable) return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
+  if (!planned.optimizer->keep_rates_on_device())
+    return cat(
+        planned.optimizer->name(),
+        " takes its learning rate from the host; use an optimizer of Fulgur, or override keep_rates_on_device()");
+  if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
+    return cat("the schedule moves the momentum, which ", planned.optimizer->name(), " takes from the host");
+  return std::nullopt;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,327 @@
+#include "loops/captured_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "fulgur/core/clip.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "loops/failed_operation.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Slots of logged values, optimizer state and the kernels' choices are made in these.
+constexpr int64_t kWarmUps = 3;
+// What a rank exchanges is arranged by the first window, before the second.
+constexpr int64_t kWindowsOfRanks = 2;
+
+/// The name of an entry that is not a tensor.
+std::optional<std::string> list_of(const Batch& batch) {
+  for (const auto& [name, value] : batch)
+    if (!std::holds_alternative<Tensor>(value)) return name;
+  return std::nullopt;
+}
+
+}  // namespace
+
+CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body body)
+    : run_(run),
+      optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
+      graph_(std::move(graph)),
+      body_(std::move(body)) {}
+
+CapturedStep::~CapturedStep() {
+  const int64_t launched = run_.captured_batches;
+  if (launched == 0 && !given_up_)
+    run_.not_captured = cat("the fit ended first; the steps are captured after ", kWarmUps,
+                            " of them, at a batch of the same shape as the one before");
+  if (launched > 0 || !given_up_)
+    log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
+                  launched == 0 ? cat(": ", *run_.not_captured) : ""));
+}
+
+void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
+  if (prefetcher_ && sets_) prefetcher_->write_into(sets_);
+}
+
+void CapturedStep::end_capture(const std::string& reason, const char* warning, const std::string& message) {
+  run_.not_captured = reason;
+  log::warn(warning, cat("cuda_graph: ", message));
+  start_over();
+  copy_batches();
+  given_up_ = true;
+}
+
+void CapturedStep::give_up(const std::string& reason) {
+  end_capture(reason, "trainer.not_captured",
+              cat("the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
+}
+
+void CapturedStep::give_up_for_number(int64_t step) {
+  const NumberChange& change = *changing_;
+  if (run_.captured_batches == 0) return give_up(change.why_not_captured());
+  end_capture(change.why_not_captured(), "trainer.host_number_changed", change.seen_late(first_captured_, step));
+}
+
+void CapturedStep::start_over() {
+  recorded_ = false;
+  warm_ups_ = windows_ = 0;
+  recordings_ = {};
+  window_gradients_.clear();
+  logged_ = {};
+  changing_.reset();
+}
+
+bool CapturedStep::ask_for_sets(const Batch& batch) {
+  if (!prefetcher_) copies_ = true;
+  if (copies_ || (sets_ && sets_->kind().fits(batch))) return true;
+  sets_ = std::make_shared<InputSets>(BatchKind(batch));
+  prefetcher_->write_into(sets_);
+  return false;
+}
+
+void CapturedStep::copy_batches() {
+  if (sets_ && sets_->kept())
+    log::info(
+        "cuda_graph: something keeps the tensors of batches, so each batch is copied once more for the captured step");
+  copies_ = true;
+  if (prefetcher_) prefetcher_->write_into(nullptr);
+  sets_.reset();
+}
+
+std::optional<size_t> CapturedStep::place(const Batch& batch) {
+  if (!copies_) return sets_->find(batch);
+  if (!recorded_) {
+    inputs_ = Batch();
+    for (const auto& [name, value] : batch) inputs_.add(name, std::get<Tensor>(value).clone());
+    return 0;
+  }
+  auto input = inputs_.begin();
+  for (const auto& [name, value] : batch)
+    std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
+  return 0;
+}
+
+void CapturedStep::remember_modes() {
+  learning_.clear();
+  training_.clear();
+  for (const auto& [name, value] : unique_parameters(*run_.model)) learning_.emplace_back(value, value.requires_grad());
+  for (auto& part : run_.model->modules(/*include_self=*/true)) {
+    const bool training = part->is_training();
+    training_.emplace_back(std::move(part), training);
+  }
+  layout_ = optimizer_->layout();
+  accumulation_ = run_.accumulation_;
+}
+
+bool CapturedStep::out_of_date() const {
+  return layout_ != optimizer_->layout() || accumulation_ != run_.accumulation_ ||
+         std::any_of(learning_.begin(), learning_.end(),
+                     [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
+         std::any_of(training_.begin(), training_.end(),
+                     [](const auto& pair) { return pair.first->is_training() != pair.second; });
+}
+
+std::vector<Tensor> CapturedStep::gradients() const {
+  std::vector<Tensor> all;
+  all.reserve(learning_.size());
+  for (const auto& [parameter, learns] : learning_) all.push_back(parameter.grad());
+  return all;
+}
+
+void CapturedStep::set_gradients(const std::vector<Tensor>& gradients) const {
+  for (size_t i = 0; i < gradients.size(); ++i) learning_[i].first.mutable_grad() = gradients[i];
+}
+
+bool CapturedStep::gradients_are(const std::vector<Tensor>& others) const {
+  return std::equal(learning_.begin(), learning_.end(), others.begin(), others.end(),
+                    [](const auto& mine, const Tensor& other) { return mine.first.grad().is_same(other); });
+}
+
+void CapturedStep::keep_gradients_in_place() {
+  std::vector<Tensor> made = gradients();
+  if (window_gradients_.empty()) {
+    window_gradients_ = std::move(made);
+    return;
+  }
+  std::vector<Tensor> from, to;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (made[i].is_same(window_gradients_[i])) continue;
+    if (made[i].defined() != window_gradients_[i].defined())
+      throw Error("parameters get gradients in some batches of a window only");
+    from.push_back(made[i]);
+    to.push_back(window_gradients_[i]);
+  }
+  const at::NoGradGuard no_grad;
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  set_gradients(window_gradients_);
+}
+
+StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  run_.logs.start_recording(run_.device());
+  Batch in_format = batch;
+  run_.to_memory_format(in_format);
+  StepOutput output = body_(in_format, batch_idx, last_of_window());
+  if (first_of_window() && !last_of_window()) keep_gradients_in_place();
+  recording.gradients_after = gradients();
+  recording.additions = run_.logs.take_recording();
+  numbers_ = run_.logs.take_noted();
+  return output;
+}
+
+bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  const PlannedOptimizer& planned = run_.plan.optimizers.front();
+  if (!recorded_) remember_modes();
+  recording.gradients_before = gradients();
+  const int64_t losses = run_.window_losses;
+  stopped_at_.clear();
+  optimizer_->set_recording(true);
+  recording.graph = graph_->another();
+  try {
+    recording.graph->record([&recording, batch, batch_idx, this] {
+      const FailedOperation failed;
+      try {
+        recording.output = record_body(recording, batch, batch_idx);
+      } catch (...) {
+        stopped_at_ = FailedOperation::take();
+        throw;
+      }
+    });
+  } catch (const std::exception& error) {
+    undo_step(recording.gradients_before, losses);
+    std::string what = error.what();
+    what = what.substr(0, what.find('\n'));
+    if (what.find("not permitted when stream is capturing") != what.npos)
+      what +=
+          ". The step waits for the device there, as item(), cpu() and copies to the host do: keep values on the "
+          "device";
+    return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
+  } catch (...) {
+    undo_step(recording.gradients_before, losses);
+    throw;
+  }
+  optimizer_->set_recording(false);
+  look_at(numbers_, last_of_window());
+  const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
+  if (changing_ || rate || !recording.output.loss.defined()) {
+    undo_step(recording.gradients_before, losses);
+    if (changing_) return give_up_for_number(run_.progress_.global_step), false;
+    return give_up(rate ? *rate : "training_step returned no loss"), false;
+  }
+  set_gradients(recording.gradients_before);
+  run_.window_losses = losses;
+  if (!recorded_) first_captured_ = run_.progress_.global_step;
+  if (records_++ == 0)
+    log::info(
+        cat("cuda_graph: the step is captured",
+            numbers_.empty() ? "" : cat("; numbers of the host are logged as they are now: ", text_of(numbers_))));
+  recorded_ = true;
+  return true;
+}
+
+void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losses) {
+  optimizer_->set_recording(false);
+  run_.logs.take_recording();
+  run_.logs.take_noted();
+  run_.strategy->precision().abandon_step();
+  run_.plan.optimizers.front().optimizer->zero_grad();
+  set_gradients(gradients);
+  GradientNorm::forget(*run_.model);
+  run_.window_losses = losses;
+}
+
+std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
+  const int64_t losses = run_.window_losses;
+  run_.doing_ = "a captured step";
+  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step");
+  run_.logs.before_replay(recording.additions);
+  recording.graph->replay();
+  run_.logs.after_replay(recording.additions);
+  run_.finite.saw_replayed_step();
+  set_gradients(recording.gradients_after);
+  run_.window_losses = losses;
+  ++run_.captured_batches;
+  return recording.output;
+}
+
+void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
+  std::optional<HostNumbers>& before = logged_[last];
+  if (before && !changing_) changing_ = changing_number(*before, numbers);
+  if (!before) before = numbers;
+}
+
+std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
+  struct Step {
+    Step(CapturedStep& captured, bool is_alike) : step(captured), alike(is_alike), last(captured.last_of_window()) {}
+    ~Step() {
+      if (std::uncaught_exceptions() > exceptions) return;
+      const HostNumbers numbers = step.run_.logs.take_noted();
+      if (alike) step.look_at(numbers, last);
+      if (step.recorded_ && step.changing_) step.give_up_for_number(global_step);
+    }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+    CapturedStep& step;
+    bool alike, last;
+    int64_t global_step = step.run_.progress_.global_step;  // before it
+    int exceptions = std::uncaught_exceptions();
+    std::shared_ptr<void> on_stream;  // left first
+  };
+  if (given_up_) return nullptr;
+  bool alike = kind_.fits(batch);
+  if (!recorded_ && !alike) {
+    kind_ = BatchKind(batch);
+    logged_ = {};
+    alike = true;
+  }
+  auto step = std::make_shared<Step>(*this, alike);
+  run_.logs.start_noting(run_.device());
+  if (recorded_) return step;
+  ++warm_ups_;
+  if (last_of_window()) ++windows_;
+  step->on_stream = graph_->enter_stream();
+  return step;
+}
+
+std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
+  ++batches_;
+  // A window with a batch without a loss is a shorter one, like the last of an epoch may be.
+  if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
+    return std::nullopt;
+  // Buffers are exchanged once a window, by what the strategy remembers of the eager step before; a callback may make
+  // windows longer.
+  if (run_.accumulation_ != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
+  if (recorded_ && out_of_date()) start_over();
+  if (!recorded_) {
+    if (warm_ups_ < kWarmUps - 1) return std::nullopt;
+    if (const auto name = list_of(batch))
+      return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
+    if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
+        !first_of_window())
+      return std::nullopt;
+    if (changing_) return give_up_for_number(run_.progress_.global_step), std::nullopt;
+  }
+  // One batch of a kind may be an epoch's last.
+  if (!kind_.fits(batch)) return std::nullopt;
+  std::optional<size_t> set = place(batch);
+  if (!set) {
+    copy_batches();
+    if (recorded_) return start_over(), std::nullopt;
+    set = place(batch);
+  }
+  std::optional<Recording>& recording =
+      recordings_[*set * 4 + (first_of_window() ? 2 : 0) + (last_of_window() ? 1 : 0)];
+  if (!first_of_window() && !gradients_are(recording ? recording->gradients_before : window_gradients_))
+    return std::nullopt;
+  if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
+  run_.plan.optimizers.front().optimizer->upload_rates();
+  if (!recording && !record(recording.emplace(), copies_ ? inputs_ : batch, batch_idx)) return std::nullopt;
+  return replay(*recording);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,362 @@
+#include "loops/evaluation_loop.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <c10/core/InferenceMode.h>
+
+#include <exception>
+
+#include "fulgur/core/let_go.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "loops/predicted_share.h"
+#include "loops/predictions.h"
+#include "loops/step_parts.h"
+#include "run/signals.h"
+
+namespace fulgur::detail {
+namespace {
+
+// The hooks of one kind of evaluation, so that there is one loop for all of them.
+struct EvaluationHooks {
+  Hook batch_start, batch_end;
+  void (LightningModule::*model_eval)();
+  void (LightningModule::*model_train)();
+  void (LightningModule::*module_start)();
+  void (LightningModule::*module_end)();
+  void (LightningModule::*module_epoch_start)();
+  void (LightningModule::*module_epoch_end)();
+  void (LightningModule::*module_batch_start)(const Batch&, int64_t, int64_t);
+  void (LightningModule::*module_batch_end)(const Outputs&, const Batch&, int64_t, int64_t);
+  Outputs (LightningModule::*module_step)(const Batch&, int64_t, int64_t);
+  void (Callback::*start)(RunContext&);
+  void (Callback::*end)(RunContext&);
+  void (Callback::*epoch_start)(RunContext&);
+  void (Callback::*epoch_end)(RunContext&);
+  void (Callback::*batch_start_hook)(RunContext&, const Batch&, int64_t, int64_t);
+  void (Callback::*batch_end_hook)(RunContext&, const Outputs&, const Batch&, int64_t, int64_t);
+};
+
+const EvaluationHooks& hooks_of(Stage stage) {
+#define FULGUR_EVALUATION_HOOKS(kind)                                                                         \
+  {                                                                                                           \
+    Hook::on_##kind##_batch_start, Hook::on_##kind##_batch_end, &LightningModule::on_##kind##_model_eval,     \
+        &LightningModule::on_##kind##_model_train, &LightningModule::on_##kind##_start,                       \
+        &LightningModule::on_##kind##_end, &LightningModule::on_##kind##_epoch_start,                         \
+        &LightningModule::on_##kind##_epoch_end, &LightningModule::on_##kind##_batch_start,                   \
+        &LightningModule::on_##kind##_batch_end, &LightningModule::kind##_step, &Callback::on_##kind##_start, \
+        &Callback::on_##kind##_end, &Callback::on_##kind##_epoch_start, &Callback::on_##kind##_epoch_end,     \
+        &Callback::on_##kind##_batch_start, &Callback::on_##kind##_batch_end                                  \
+  }
+  static const EvaluationHooks kValidation = FULGUR_EVALUATION_HOOKS(validation);
+  static const EvaluationHooks kTest = FULGUR_EVALUATION_HOOKS(test);
+  static const EvaluationHooks kPredict = FULGUR_EVALUATION_HOOKS(predict);
+#undef FULGUR_EVALUATION_HOOKS
+  return stage == Stage::validate ? kValidation : stage == Stage::test ? kTest : kPredict;
+}
+
+// The stage and batch of training come back when evaluation inside a fit ends, also by an exception.
+class StageGuard {
+ public:
+  StageGuard(Run& run, Stage stage)
+      : run_(run), stage_(run.stage_), batch_idx_(run.batch_idx_), samples_(run.batch_samples_) {
+    run.stage_ = stage;
+  }
+  ~StageGuard() {
+    run_.stage_ = stage_;
+    run_.batch_idx_ = batch_idx_;
+    run_.batch_samples_ = samples_;
+    run_.loader_idx_ = 0;
+    run_.loader_count_ = 1;
+  }
+  StageGuard(const StageGuard&) = delete;
+  StageGuard& operator=(const StageGuard&) = delete;
+
+ private:
+  Run& run_;
+  Stage stage_;
+  int64_t batch_idx_;
+  double samples_;
+};
+
+// Whatever happens in an evaluation, the module gets its modes back.
+class ModeGuard {
+ public:
+  ModeGuard(Run& run, const EvaluationHooks& hooks)
+      : run_(run), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
+  ~ModeGuard() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    try {
+      ((*run_.model).*hooks_.model_train)();
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    } catch (...) {
+      log::error("while leaving evaluation: an exception of unknown type");
+    }
+    // Rows of this evaluation are on their way only if there is one rank, so nothing is exchanged.
+    try {
+      if (run_.world_size() == 1) run_.rows.settle(/*and_act=*/false);
+    } catch (const std::exception& error) {
+      log::error(cat("while leaving evaluation: ", error.what()));
+    }
+    run_.logs.reset(run_.stage_);
+  }
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
+
+ private:
+  Run& run_;
+  const EvaluationHooks& hooks_;
+  int exceptions_;
+};
+
+// Notes where an exception leaves an evaluation, before what it is about is gone.
+class FailureGuard {
+ public:
+  explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.doing_ = nullptr; }
+  ~FailureGuard() {
+    if (std::uncaught_exceptions() != exceptions_ && run_.failed_in_.empty()) run_.failed_in_ = run_.place_of_failure();
+    run_.evaluated_ = nullptr;
+  }
+  FailureGuard(const FailureGuard&) = delete;
+  FailureGuard& operator=(const FailureGuard&) = delete;
+
+ private:
+  Run& run_;
+  int exceptions_;
+};
+
+const char* step_of(Stage stage) {
+  return stage == Stage::validate ? "validation_step" : stage == Stage::test ? "test_step" : "predict_step";
+}
+
+// No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
+class NoGradients {
+ public:
+  explicit NoGradients(const Run& run) : inference_(run.verb() != Verb::fit && run.options.inference_mode) {}
+
+ private:
+  c10::InferenceMode inference_;
+  at::NoGradGuard no_grad_;  // behind the other, which switches gradients on where it is off
+};
+
+// The batches of one loader. Ranks agree on signals as they train: a rank that left alone would be waited for at the
+// end. They may have different numbers of batches, so one that has none left takes part in the rounds of the others.
+class Rounds {
+ public:
+  Rounds(Run& run, std::optional<int64_t> batches) : run_(run), together_(run.world_size() > 1) {
+    if (!together_) return;
+    const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
+    if (most[0] == 0) count_ = most[1];
+  }
+
+  // Whether there is a round `index`; `more`: this rank has a batch for it.
+  bool next(int64_t index, bool more) const {
+    if (!together_) return more;
+    return count_ ? index < *count_ : run_.collectives().any(more);
+  }
+  // A batch of this rank is about to be evaluated.
+  void before_batch() const {
+    if (run_.world_size() > 1) return;
+    if (const auto signal = signals::received()) throw Interrupted(*signal);
+  }
+  void end_round() const {
+    if (!together_) return;
+    run_.agreement.step();
+    if (const auto signal = run_.agreement.signal()) throw Interrupted(*signal);
+  }
+
+ private:
+  Run& run_;
+  bool together_;
+  std::optional<int64_t> count_;  ///< the most of any rank; nothing: unknown to one of them
+};
+
+// Runs the loop; `on_outputs` receives what each step returned.
+template <class OnOutputs>
+int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
+  const EvaluationHooks& hooks = hooks_of(stage);
+  LightningModule& module = *run.model;
+  StageLoaders& loaders = run.stages[stage];
+  // Nothing can be logged from predict hooks, as in Lightning.
+  const LogScope step_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_step;
+  const LogScope epoch_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
+  const auto module_hook = [&](LogScope scope, auto member) {
+    Run::ScopeGuard guard(run, scope);
+    (module.*member)();
+  };
+  const auto callback_hook = [&](LogScope scope, auto member) {
+    run.each_callback(scope, [&](Callback& c) { (c.*member)(run); });
+  };
+
+  HeldBatch held;
+  Batch& batch = held.get();
+  const FailureGuard noted(run);
+  run.agreement.change_pace();
+  module_hook(LogScope::forbidden, hooks.model_eval);
+  callback_hook(epoch_scope, hooks.start);
+  module_hook(epoch_scope, hooks.module_start);
+  callback_hook(epoch_scope, hooks.epoch_start);
+  module_hook(epoch_scope, hooks.module_epoch_start);
+
+  int64_t samples = 0;
+  run.loader_count_ = static_cast<int64_t>(loaders.loaders.size());
+  for (size_t l = 0; l < loaders.loaders.size(); ++l) {
+    Loader& loader = *loaders.loaders[l];
+    std::optional<int64_t> limit = loaders.batches[l];
+    if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
+    run.loader_idx_ = static_cast<int64_t>(l);
+    loader.start_epoch(run.progress_.epoch);
+    auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
+    const Rounds rounds(run, limit);
+    bool more = true;
+    for (int64_t i = 0;; ++i) {
+      run.reading_ = i;
+      more = more && (!limit || i < *limit) && loader.next(batch);
+      run.reading_.reset();
+      if (!rounds.next(i, more)) break;
+      if (!more) {
+        rounds.end_round();
+        continue;
+      }
+      rounds.before_batch();
+      run.batch_idx_ = i;
+      run.evaluated_ = &batch;
+      run.batch_to_device(batch, run.loader_idx_);
+      const int64_t count = batch.size();
+      run.batch_samples_ = static_cast<double>(count);
+      samples += count;
+      run.each_callback(step_scope, hooks.batch_start,
+                        [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.loader_idx_); });
+      Run::ScopeGuard scope(run, step_scope);
+      (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
+      Outputs outputs;
+      run.doing_ = step_of(stage);
+      if (const std::vector<StepPart> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
+        std::vector<Outputs> of_parts(parts.size());
+        run_parts(run, parts, [&](const StepPart& part, size_t index) {
+          of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_);
+        });
+        outputs = join_outputs(run, parts, of_parts);
+      } else {
+        const auto guard = run.strategy->precision().forward_guard();
+        outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
+      }
+      if (prefetcher && (!limit || i + 1 < *limit)) {
+        run.reading_ = i + 1;
+        prefetcher->read_ahead();
+        run.reading_.reset();
+      }
+      outputs = outputs.detach();
+      run.doing_ = nullptr;
+      run.each_callback(step_scope, hooks.batch_end,
+                        [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });
+      (module.*hooks.module_batch_end)(outputs, batch, i, run.loader_idx_);
+      ++run.evaluation_batches_;
+      on_outputs(l, std::move(outputs), count);
+      run.flush_step_metrics(stage, false);
+      rounds.end_round();
+    }
+    batch.clear();
+  }
+  // What is under way is read before other exchanges, and the clock is that of the end.
+  if (run.verb() != Verb::fit) run.agreement.settle();
+  run.evaluated_ = nullptr;
+  run.loader_count_ = 1;
+  run.loader_idx_ = 0;
+  callback_hook(epoch_scope, hooks.epoch_end);
+  module_hook(epoch_scope, hooks.module_epoch_end);
+  return samples;
+}
+
+// Splits `name/dataloader_idx_2` into the columns of the report.
+std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
+  std::vector<Metrics> columns(std::max<size_t>(loader_count, 1));
+  for (const auto& [name, value] : values) {
+    const size_t mark = name.rfind("/dataloader_idx_");
+    size_t column = 0;
+    if (mark != std::string::npos && loader_count > 1)
+      column = std::min<size_t>(std::stoul(name.substr(mark + 16)), columns.size() - 1);
+    columns[column].emplace_back(name, value);
+  }
+  return columns;
+}
+
+}  // namespace
+
+namespace {
+
+int64_t sum_over_ranks(Run& run, int64_t count) {
+  if (run.world_size() == 1) return count;
+  return run.collectives().all_reduce(at::full({}, count, at::kLong), ReduceOp::sum).item<int64_t>();
+}
+
+}  // namespace
+
+EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
+  const double started = run.agreed_time_s();
+  StageGuard stage_guard(run, stage);
+  RngGuard rng_guard(run.strategy->devices());
+  const NoGradients no_gradients(run);
+  const EvaluationHooks& hooks = hooks_of(stage);
+  const ModeGuard modes(run, hooks);
+  LightningModule& module = *run.model;
+  EvalReport report;
+  run.strategy->before_evaluation(module);
+  report.samples = sum_over_ranks(run, run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
+  run.flush_step_metrics(stage, true);
+  const Metrics values = run.logs.take(run.logs.close_epoch(stage), &run.collectives());
+  run.send_metrics(values);
+  report.loaders = by_loader(values, run.stages[stage].loaders.size());
+  // Callbacks that stop or write checkpoints act on the values of this epoch.
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
+  (module.*hooks.module_end)();
+  (module.*hooks.model_train)();
+  report.seconds = run.agreed_time_s() - started;
+  return report;
+}
+
+void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
+  try {
+    evaluate(run, Stage::validate, batch_limit);
+  } catch (const StepNotOverridden&) {
+    run.failed_in_.clear();
+    warn_no_validation_step();
+    run.validation_runs = false;
+  }
+}
+
+void warn_no_validation_step() {
+  log::warn("trainer.no_validation_step",
+            "there is validation data, but the module has no validation_step; validation is skipped");
+}
+
+PredictReport predict(Run& run) {
+  StageGuard stage_guard(run, Stage::predict);
+  RngGuard rng_guard(run.strategy->devices());
+  const NoGradients no_gradients(run);
+  const ModeGuard modes(run, hooks_of(Stage::predict));
+  PredictReport report;
+  run.strategy->before_evaluation(*run.model);
+  std::vector<PredictedBatches> collected(run.stages[Stage::predict].loaders.size());
+  report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
+    collected[loader].add(outputs, count);
+  });
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
+  run.model->on_predict_end();
+  run.model->on_predict_model_train();
+  // What is given out must be of use in autograd.
+  const c10::InferenceMode normal(false);
+  std::vector<PredictedShare> shares;
+  for (size_t l = 0; l < collected.size(); ++l) {
+    shares.push_back(collected[l].take(run.stages[Stage::predict].loaders[l]->shares_in_turns()));
+    report.loaders.push_back(shares.back().outputs);
+  }
+  if (!run.run_dir.empty()) report.files = write_predictions(run.collectives(), run.run_dir, shares);
+  report.samples = sum_over_ranks(run, report.samples);
+  return report;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,355 @@
+#include "loops/fit_loop.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "fulgur/core/interval_trigger.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "loops/evaluation_loop.h"
+#include "loops/training_step.h"
+#include "run/signals.h"
+#include "run/slurm.h"
+
+namespace fulgur::detail {
+
+std::optional<int64_t> validation_interval(const TrainerOptions& options, std::optional<int64_t> train_batches) {
+  if (options.val_check_interval.interval) return std::nullopt;
+  const BatchLimit& interval = options.val_check_interval.batches;
+  if (interval.count) {
+    if (*interval.count < 1)
+      throw ConfigError("[trainer.val_check_interval] the interval must be at least 1 batch; got 0.");
+    if (train_batches && *interval.count > *train_batches && options.check_val_every_n_epoch)
+      throw ConfigError(cat("[trainer.val_check_interval] validation would never run: every ", *interval.count,
+                            " batches, but an epoch has ", *train_batches,
+                            ". Lower it, or set check_val_every_n_epoch: null to count across epochs."));
+    return *interval.count;
+  }
+  if (interval.fraction == 1.0) return std::nullopt;
+  if (interval.fraction <= 0) throw ConfigError("[trainer.val_check_interval] the fraction must be above 0.");
+  if (!train_batches)
+    throw ConfigError(cat("[trainer.val_check_interval] a fraction (", interval.fraction,
+                          ") needs a training loader of known length. Set a number of batches."));
+  const auto every = static_cast<int64_t>(static_cast<double>(*train_batches) * interval.fraction);
+  return std::max<int64_t>(every, 1);
+}
+
+namespace {
+
+class FitLoop {
+ public:
+  explicit FitLoop(Run& run) : run_(run), step_(run) {
+    if (run.options.val_check_interval.interval) validation_trigger_.emplace(*run.options.val_check_interval.interval);
+  }
+
+  void train(bool resumed) {
+    Run& run = run_;
+    run.collectives().set_steps_done(run.progress_.global_step);
+    callbacks(LogScope::train_epoch, &Callback::on_train_start);
+    run.doing_ = "on_train_start of the module";
+    module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
+    run.doing_ = nullptr;
+    warn_of_eval_mode();
+    run.checkpoints.start_training();
+    run.checkpoints.tell_resumed();
+    if (validation_trigger_) validation_trigger_->start(run);
+    // The run was cut off before or inside a validation.
+    if (resumed && run.validation_pending && run.validation_runs) validate();
+    bool continue_epoch = resumed && run.progress_.batches.completed > 0;
+    if (continue_epoch && epoch_is_over()) {
+      close_epoch_of_checkpoint();
+      continue_epoch = false;
+    }
+    while (run.agreement.settle(), !limit_reached()) {
+      reload_loaders();
+      train_epoch(continue_epoch);
+      continue_epoch = false;
+      if (stopped_in_epoch_) break;
+    }
+    run.rows.settle();
+    run.seen.settle();
+    run.checkpoints.before_writes();
+    callbacks(LogScope::forbidden, &Callback::on_train_end);
+    module_hook(LogScope::forbidden, &LightningModule::on_train_end);
+    run.act_on_checkpoint_requests();
+  }
+
+ private:
+  // Modes are the user's: a frozen layer stays as it is.
+  void warn_of_eval_mode() const {
+    std::vector<std::string> names;
+    for (const auto& item : run_.model->named_modules("", /*include_self=*/true))
+      if (!item.value()->is_training()) names.push_back(item.key().empty() ? "the module itself" : item.key());
+    if (names.empty()) return;
+    if (names.size() > 5) names = {names.begin(), names.begin() + 5}, names.emplace_back("…");
+    log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names),
+                                       ". Call train() on what shall learn with dropout and batch statistics"));
+  }
+
+  // True where training ends here. A signal is thrown: it takes the way of an exception.
+  bool limit_reached() {
+    Run& run = run_;
+    if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
+    if (run.finite.stopped()) return true;
+    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) {
+      run.settle_same_steps(/*with_all=*/false);
+      return stop("max_steps");
+    }
+    if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
+    if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
+    ask_by_time();
+    if (!run.agreement.stop()) return false;
+    if (run.may_stop()) return true;
+    if (!told_to_go_on_)
+      run.print(cat("a stop was requested (", *run.stop_reason,
+                    "), but min_epochs or min_steps is not reached: training goes on"));
+    told_to_go_on_ = true;
+    return false;
+  }
+
+  void ask_by_time() {
+    Run& run = run_;
+    if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
+  }
+
+  // A stop was requested and training may end with this batch. What a signal or NaN ends is not validated.
+  bool stops() const {
+    const Run& run = run_;
+    return run.agreement.stop() && run.may_stop() && !run.agreement.signal() && !run.finite.stopped();
+  }
+
+  bool stop(const char* limit) {
+    // A limit names itself also where a stop is pending that min_epochs held up.
+    run_.stop_reason = run_.stop_reason && run_.may_stop() ? *run_.stop_reason : std::string(limit);
+    return true;
+  }
+
+  bool epoch_is_over() {
+    const Progress& progress = run_.progress_;
+    const auto batches = run_.stages[Stage::train].batches.front();
+    // Data without a length: the last validation of the epoch was under way.
+    const bool was_at_end = progress.epochs.processed > progress.epoch;
+    return was_at_end || (batches && progress.batches.completed >= *batches);
+  }
+
+  // Nothing is left of the epoch that the checkpoint lies in: a lower limit, fewer data or other ranks than before. Its
+  // window and its validation are still to come.
+  void close_epoch_of_checkpoint() {
+    Run& run = run_;
+    run.stage_ = Stage::train;
+    interval_ = validation_interval(run.options, run.stages[Stage::train].batches.front());
+    step_.close_window();
+    run.flush_step_metrics(Stage::train, false);
+    const bool validated = run.validated_at == run.progress_.batches_total.completed;
+    if (!validated && validation_due(run.progress_.batches.completed - 1, true)) validate();
+    end_epoch();
+  }
+
+  void reload_loaders() {
+    Run& run = run_;
+    const int64_t every = run.options.reload_dataloaders_every_n_epochs;
+    if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 ||
+        run.progress_.batches.completed > 0)
+      return;
+    run.reload_loaders(Stage::train);
+    if (run.validation_runs) run.reload_loaders(Stage::validate);
+  }
+
+  void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
+    run_.each_callback(scope, [&](Callback& c) { (c.*hook)(run_); });
+  }
+
+  void module_hook(LogScope scope, void (LightningModule::*hook)()) {
+    Run::ScopeGuard guard(run_, scope);
+    ((*run_.model).*hook)();
+  }
+
+  // Whether this epoch is one that validates.
+  bool may_validate() const {
+    const Run& run = run_;
+    if (!run.validation_runs) return false;
+    const auto& every_epochs = run.options.check_val_every_n_epoch;
+    return validation_trigger_ || !every_epochs || (run.progress_.epoch + 1) % *every_epochs == 0;
+  }
+
+  bool validation_due(int64_t batch_idx, bool last_batch) {
+    Run& run = run_;
+    if (!may_validate()) return false;
+    if (validation_trigger_) return validation_trigger_->due(run);
+    const auto& every_epochs = run.options.check_val_every_n_epoch;
+    if (!interval_) return last_batch;
+    const int64_t count = every_epochs ? batch_idx + 1 : run.progress_.batches_total.completed;
+    return count % *interval_ == 0;
+  }
+
+  void validate() {
+    run_.rows.settle();
+    run_.validation_pending = true;
+    run_.validation_start_ = {run_.evaluation_batches_, run_.logger_states()};
+    run_.checkpoints.before_writes();  // callbacks may evaluate other weights
+    // Not inside an accumulation window, whose gradients are wanted.
+    if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
+    validate_in_fit(run_);
+    run_.validation_pending = false;
+    run_.validation_start_.reset();
+    run_.validated_at = run_.progress_.batches_total.completed;
+    ++run_.progress_.validations;
+  }
+
+  void train_epoch(bool continue_epoch) {
+    Run& run = run_;
+    Progress& progress = run.progress_;
+    Loader& loader = *run.stages[Stage::train].loaders.front();
+    const std::optional<int64_t> batches = run.stages[Stage::train].batches.front();
+    interval_ = validation_interval(run.options, batches);
+    run.stage_ = Stage::train;
+    progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
+    loader.start_epoch(progress.epoch);
+    step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
+    int64_t batch_idx = 0;
+    if (continue_epoch) {
+      batch_idx = progress.batches.completed;
+    } else {
+      progress.batches.reset();
+      run.window_done = run.window_losses = 0;
+      callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
+      module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
+    }
+    const int64_t steps_before = progress.global_step;
+    bool at_end = false, skipped = false;
+    while (!batches || batch_idx < *batches) {
+      if (!next_batch(loader, batch_idx)) {
+        at_end = true;
+        break;
+      }
+      if (!step_.run_batch(batch_idx, batches)) {
+        skipped = true;
+        break;
+      }
+      const bool last_batch = batches && batch_idx + 1 == *batches;
+      // After a resume under a lower limit, or with fewer data, a window may be longer than what is left of the epoch.
+      if (last_batch) step_.close_window();
+      run.flush_step_metrics(Stage::train, false);
+      run.agreement.step();
+      // A stop is judged on values of the weights that it leaves, as in Lightning.
+      ask_by_time();
+      if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
+        validate();
+        run.agreement.settle();
+      }
+      ++batch_idx;
+      // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
+      if (!last_batch) run.act_on_checkpoint_requests();
+      if (!last_batch && run.agreement.take_save_request()) save_for_signal();
+      if (!last_batch && limit_reached()) {
+        stopped_in_epoch_ = true;
+        return;
+      }
+    }
+    if (batch_idx == 0 && !skipped)
+      throw DataError(
+          "[trainer.fit] the training loader gave no batch. Is the data set empty, or smaller than one batch with "
+          "drop_last?");
+    if (at_end || skipped) {
+      step_.close_window();
+      progress.epochs.processed = progress.epoch + 1;
+      if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
+    }
+    if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
+    end_epoch();
+  }
+
+  void warn_of_no_step(int64_t batches) const {
+    const Run& run = run_;
+    if (run.handles.empty()) return;
+    log::warn("trainer.no_step",
+              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.progress_.epoch,
+                  run.manual ? ": training_step did not call optimizers(i).step()"
+                             : ": training_step returned no loss in any of them"));
+  }
+
+  bool read_batch(Loader& loader, int64_t batch_idx) {
+    Run& run = run_;
+    run.reading_ = batch_idx;
+    const auto asked =
+        run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    const bool there = loader.next(run.batch_);
+    if (run.counts_data_wait)
+      run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    run.reading_.reset();
+    return there;
+  }
+
+  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left, under a
+  // limit of batches too.
+  bool next_batch(Loader& loader, int64_t batch_idx) {
+    Run& run = run_;
+    const bool there = read_batch(loader, batch_idx);
+    if (run.world_size() == 1 || run.stages[Stage::train].sized.front()) return there;
+    if (!run.collectives().any(!there)) return true;
+    if (there) loader.unread(), run.batch_.clear();
+    return false;
+  }
+
+  // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
+  void save_for_signal() {
+    Run& run = run_;
+    if (run.checkpoints_allowed && run.progress_.global_step > 0 && !run.checkpoints.is_saved()) {
+      run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
+      run.act_on_checkpoint_requests();
+    }
+    run.checkpoints.settle();
+    run.print(
+        cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
+    const auto job = slurm_job();
+    if (!job || requeued_ || !run.is_global_zero()) return;
+    requeued_ = true;
+    const auto failure = slurm_requeue(*job);
+    if (failure)
+      log::error(cat("job ", *job, " is not queued again: ", *failure));
+    else
+      run.print(cat("job ", *job, " is queued again"));
+  }
+
+  void end_epoch() {
+    Run& run = run_;
+    Progress& progress = run.progress_;
+    progress.epochs.processed = progress.epoch + 1;
+    run.collectives().set_activity("the end of an epoch");
+    run.seen.settle();
+    run.rows.settle();
+    run.check_same_ranks();
+    // The module logs its epoch values before callbacks that monitor them decide.
+    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
+    });
+    module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
+    LogStore::Window window = run.logs.close_epoch(Stage::train);
+    run.finite.judge_running_window();
+    run.send_metrics(run.logs.take(std::move(window), &run.collectives()));
+    run.each_callback(LogScope::train_epoch, [&](Callback& c) {
+      if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
+    });
+    // In manual optimization schedules are the module's to step.
+    if (!run.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
+    ++progress.epoch;
+    progress.epochs.completed = progress.epoch;
+    progress.batches.reset();
+    run.window_done = run.window_losses = 0;
+    run.act_on_checkpoint_requests();
+  }
+
+  Run& run_;
+  TrainingStep step_;
+  std::optional<int64_t> interval_;
+  std::optional<IntervalTrigger> validation_trigger_;
+  bool stopped_in_epoch_ = false;
+  bool told_to_go_on_ = false;
+  bool requeued_ = false;
+};
+
+}  // namespace
+
+void fit_loop(Run& run, bool resumed) { FitLoop(run).train(resumed); }
+
+}  // namespace fulgur::detail

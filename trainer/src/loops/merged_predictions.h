@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fulgur/core/collectives.h"
+#include "loops/predicted_share.h"
+
+namespace fulgur::detail {
+
+/// What all ranks have predicted of one loader, as rank 0 reads it: in blocks of rows, which the ranks send. So no rank
+/// holds more than its share and a block, and no disk must be shared.
+class MergedPredictions {
+ public:
+  struct Column {
+    std::string name;
+    at::ScalarType dtype;
+    std::vector<int64_t> row;  ///< the shape of a row
+    bool operator==(const Column&) const = default;
+  };
+
+  /// For each loader; all ranks must call it. They exchange what their shares look like, and throw the same Error on
+  /// all ranks if their outputs differ. Keeps references to both arguments.
+  static std::vector<MergedPredictions> of(Collectives& collectives, const std::vector<PredictedShare>& shares);
+
+  const std::vector<Column>& columns() const { return columns_; }
+  int64_t rows() const { return rows_; }
+  /// How many rows of all columns have about `bytes` bytes; at least one.
+  int64_t rows_in(int64_t bytes) const;
+  /// Rows of a column from `first` on, on rank 0; on the others an undefined tensor. All ranks must call it. In the
+  /// order of the data set if each rank read its samples in turns; else rank by rank.
+  Tensor read(size_t column, int64_t first, int64_t count) const;
+
+ private:
+  MergedPredictions(Collectives& collectives, const Outputs& own) : collectives_(&collectives), own_(&own) {}
+
+  Collectives* collectives_;
+  const Outputs* own_;
+  std::vector<Column> columns_;
+  std::vector<int64_t> rows_of_rank_;
+  int64_t rows_ = 0;
+  bool in_turns_ = true;
+};
+
+}  // namespace fulgur::detail

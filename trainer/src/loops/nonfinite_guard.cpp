@@ -1,0 +1,421 @@
+#include "loops/nonfinite_guard.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpointing/restore_optimizers.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/clip.h"
+#include "fulgur/core/late_number.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/regular_file.h"
+#include "fulgur/core/text.h"
+#include "loops/loss_leaves.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr int64_t kMostRollbacks = 3;
+
+bool is_finite(const Tensor& value) {
+  return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>();
+}
+
+// A scalar on the CPU, read where it lies: item() would cost more than the rest of the check.
+bool is_finite_on_cpu(const Tensor& scalar) {
+  if (scalar.layout() == at::kStrided && !scalar.is_neg()) {
+    if (scalar.scalar_type() == at::kFloat) return std::isfinite(*scalar.const_data_ptr<float>());
+    if (scalar.scalar_type() == at::kDouble) return std::isfinite(*scalar.const_data_ptr<double>());
+  }
+  return std::isfinite(scalar.item<double>());
+}
+
+}  // namespace
+
+void NonFiniteGuard::configure() {
+  const std::string& name = run_.options.on_nonfinite;
+  policy_ = name == "raise"      ? Policy::raise
+            : name == "skip"     ? Policy::skip
+            : name == "stop"     ? Policy::stop
+            : name == "rollback" ? Policy::rollback
+                                 : Policy::off;
+  if (run_.options.barebones) policy_ = Policy::off;
+}
+
+bool NonFiniteGuard::judges_gradients() const {
+  return policy_ == Policy::skip || (run_.world_size() > 1 && (policy_ == Policy::stop || policy_ == Policy::rollback));
+}
+
+void NonFiniteGuard::begin_window() {
+  own_loss_is_bad_ = false;
+  if (policy_ == Policy::skip) buffers_.save(*run_.model);
+}
+
+void NonFiniteGuard::begin_manual_batch() {
+  if (!manual_window_open_) begin_window();
+}
+
+// Inside of training_step graphs may be left that need the weights as they were.
+void NonFiniteGuard::end_manual_batch(bool stepped) {
+  manual_window_open_ = !stepped;
+  if (const auto what = std::exchange(rolls_back_for_, std::nullopt)) roll_back(*what);
+}
+
+bool NonFiniteGuard::saw_loss(const Tensor& loss) {
+  if (policy_ == Policy::off) return true;
+  if (rolls_back_for_) return false;
+  if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
+  if (loss.is_cpu()) {
+    if (is_finite_on_cpu(loss)) return true;
+    own_loss_is_bad_ = true;
+    // What to leave out is seen in the gradients: they say whose step it is, and are the same on all ranks.
+    loss_is_bad_ = judges_gradients();
+    return loss_is_bad_ && run_.world_size() > 1 ? true : act("the loss");
+  }
+  run_.logs.watch(loss);
+  return true;
+}
+
+// Cross entropy over no label at all is NaN, and its gradients are 0.
+Tensor NonFiniteGuard::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
+  if (!std::exchange(loss_is_bad_, false)) return loss;
+  for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
+    if (leaf.is_floating_point() && leaf.numel() > 0)
+      loss = loss + (leaf.sum() * std::numeric_limits<double>::quiet_NaN()).to(loss.options());
+  return loss;
+}
+
+bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
+  found_inf_ = run_.strategy->precision().found_inf(optimizer);
+  if (found_inf_) return saw_scaled_gradients();
+  if (policy_ == Policy::off) return true;
+  if (rolls_back_for_) return false;
+  bool steps = true;
+  const int64_t every = run_.options.check_every;
+  if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
+    if (const std::string bad = find_in_weights(); !bad.empty()) {
+      if (!act(bad)) return false;
+      steps = false;
+    }
+  }
+  at::NoGradGuard no_grad;
+  Tensor norm = known_norm;
+  if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
+  if (norm.defined() && norm.is_cpu()) {
+    if (!is_finite_on_cpu(norm)) {
+      if (!reported_) {
+        const std::string bad = find();
+        if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
+      }
+      steps = false;
+    }
+  } else if (norm.defined() && policy_ == Policy::skip) {
+    found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
+    count_skips(*found_inf_);
+    put_back_if(*found_inf_);
+  } else if (norm.defined()) {
+    // The run will not continue with these weights, so the step need not be left out.
+    run_.logs.watch(norm);
+  }
+  if (policy_ != Policy::skip) return steps;
+  if (!steps) {
+    ++skipped_;
+    buffers_.restore(*run_.model);
+  }
+  reported_ = false;
+  counts_ = true;
+  return steps;
+}
+
+// A scaled loss overflows now and then: that is what the scale is found by. The device leaves the step out.
+bool NonFiniteGuard::saw_scaled_gradients() {
+  reported_ = false;
+  at::NoGradGuard no_grad;
+  const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
+  if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
+    if (const std::string bad = find_in_weights(); !bad.empty() && !act(bad)) return false;
+  }
+  if (found_inf_->is_cpu())
+    skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
+  else
+    count_skips(*found_inf_);
+  put_back_if(*found_inf_);
+  counts_ = true;
+  return true;
+}
+
+// What the step's forwards made of the buffers goes with the step.
+void NonFiniteGuard::put_back_if(const Tensor& found_inf) {
+  if (policy_ != Policy::skip) return;
+  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, *run_.model);
+  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(*run_.model);
+}
+
+void NonFiniteGuard::count_skips(const Tensor& found_inf) {
+  if (!skipped_on_device_.defined())
+    skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
+  skipped_on_device_.add_(found_inf);
+}
+
+void NonFiniteGuard::log_counters() {
+  const int64_t step = run_.progress_.global_step;
+  if (!counts_ || run_.options.barebones || std::exchange(counters_logged_at_, step) == step) return;
+  Run::ScopeGuard scope(run_, LogScope::train_step);
+  const LogOptions last{.reduce_fx = Reduce::last};
+  if (skipped_on_device_.defined())
+    run_.log("skipped_steps", skipped_on_device_, last);
+  else
+    run_.log("skipped_steps", static_cast<double>(skipped_), last);
+  if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
+}
+
+class NonFiniteGuard::OfBatches {
+ public:
+  OfBatches(NonFiniteGuard& guard, int64_t first, int64_t last)
+      : guard_(guard), running_(std::exchange(guard.first_batch_, first)) {
+    guard.last_batch_ = last;
+  }
+  ~OfBatches() {
+    guard_.first_batch_ = running_;
+    guard_.last_batch_ = -1;
+  }
+  OfBatches(const OfBatches&) = delete;
+  OfBatches& operator=(const OfBatches&) = delete;
+
+ private:
+  NonFiniteGuard& guard_;
+  int64_t running_;
+};
+
+void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
+  // A scaled loss overflows now and then, which is no finding; on the CPU each was noted when it was seen.
+  const bool decided_by_device =
+      policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
+  if (!decided_by_device || skipped <= noted_skips_) return;
+  const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
+  const OfBatches of_batches(*this, first_batch, last_batch);
+  const std::string what = "the norm of the gradients";
+  bad_ranks_.clear();  // the device does not tell
+  note(what);
+  log::warn("trainer.nonfinite_skipped",
+            cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ", ", steps,
+                steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
+                batches(), ")"));
+}
+
+void NonFiniteGuard::saw_replayed_step() {
+  if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
+}
+
+std::pair<int64_t, int64_t> NonFiniteGuard::close_window() {
+  return {std::exchange(first_batch_, -1), run_.batch_idx_};
+}
+
+void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
+  if (policy_ == Policy::off) return;
+  if (!run_.device().is_cpu()) own_loss_is_bad_ = !good;
+  // Losses on a CPU were looked at one by one.
+  if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
+  // With skip, a bad loss has left no trace in the weights.
+  if (good || policy_ == Policy::skip) return;
+  const OfBatches of_batches(*this, first_batch, last_batch);
+  act("a loss or the norm of the gradients");
+}
+
+void NonFiniteGuard::judge_running_window() {
+  if (policy_ == Policy::off) return;
+  const bool good = run_.logs.watched_is_finite();
+  // A loss that is not finite may come of an exchange that failed.
+  run_.collectives().check();
+  if (!good) run_.logs.forget_watched();
+  judge(good, first_batch_, run_.batch_idx_);
+  first_batch_ = -1;
+}
+
+// One number says whether anything is wrong; only then each is looked at.
+Tensor NonFiniteGuard::weight_norm() const {
+  if (policy_ == Policy::off) return {};
+  at::NoGradGuard no_grad;
+  std::vector<Tensor> floating;
+  for (const auto& [name, value] : module_state(*run_.model))
+    if (value.is_floating_point() && value.numel() > 0) floating.push_back(value.detach());
+  return floating.empty() ? Tensor() : grad_norm(floating);
+}
+
+std::optional<std::string> NonFiniteGuard::bad_weight(const Tensor& norm, const NamedTensors& weights) {
+  if (is_finite(norm)) return std::nullopt;
+  at::NoGradGuard no_grad;
+  for (const auto& [name, value] : weights)
+    if (!is_finite(value)) return name;
+  return std::nullopt;  // a sum of squares beyond the largest number
+}
+
+std::optional<std::string> NonFiniteGuard::bad_weight() const {
+  return bad_weight(weight_norm(), module_state(*run_.model));
+}
+
+std::vector<int64_t> NonFiniteGuard::find_ranks() const {
+  std::vector<int64_t> ranks;
+  if (run_.world_size() == 1) return ranks;
+  if (policy_ == Policy::raise) {
+    if (own_loss_is_bad_) ranks.push_back(run_.rank());
+    return ranks;
+  }
+  // All ranks are here: they have decided by gradients that are the same on all of them.
+  const std::vector<std::string> bad = run_.collectives().gather_text(own_loss_is_bad_ ? "bad" : "");
+  for (size_t rank = 0; rank < bad.size(); ++rank)
+    if (!bad[rank].empty()) ranks.push_back(static_cast<int64_t>(rank));
+  return ranks;
+}
+
+bool NonFiniteGuard::act(const std::string& what) {
+  bad_ranks_ = policy_ == Policy::off ? std::vector<int64_t>() : find_ranks();
+  note(what);
+  switch (policy_) {
+    case Policy::off:
+      return true;
+    case Policy::raise: {
+      const std::string bad = find();
+      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")",
+                               bad.empty() || bad == what ? "" : cat("; first of all ", bad),
+                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip "
+                               "leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
+    }
+    case Policy::skip:
+      reported_ = true;
+      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (",
+                                                 run_.where(), bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
+      return true;
+    case Policy::stop:
+      stopped_ = true;
+      run_.checkpoints_allowed = false;
+      run_.stop_reason = cat("non-finite: ", what);
+      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(),
+                     "): the run ends here, no further checkpoint is written."));
+      return false;
+    case Policy::rollback:
+      if (run_.manual && run_.in_training_step)
+        rolls_back_for_ = what;
+      else
+        roll_back(what);
+      return false;
+  }
+  return true;
+}
+
+void NonFiniteGuard::roll_back(const std::string& what) {
+  run_.checkpoints.settle();
+  const auto path = run_.checkpoints.last();
+  const std::string where = cat("(", run_.where(), ", ", batches(), ")");
+  if (!path)
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
+                             ", and there is no checkpoint to roll back to."));
+  const CheckpointSummary summary = summarize_checkpoint(*path);
+  rollbacks_in_a_row_ = summary.global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
+  rolled_back_to_ = summary.global_step;
+  if (rollbacks_in_a_row_ > kMostRollbacks)
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks,
+                             " rollbacks to the same checkpoint, ", *path,
+                             ". Lower the learning rate or look at the data."));
+  const CheckpointContent content = read_checkpoint(*path);
+  load_module_state(*run_.model, content.module);
+  restore_optimizers(run_, content, {});
+  for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
+  run_.window_done = run_.window_losses = 0;
+  ++rollbacks_;
+  // What the running window has summed up is of weights that are gone. A captured step still watches by that sum, so
+  // the window ends here.
+  if (run_.device().is_cuda())
+    run_.rows.begin(Stage::train);
+  else
+    run_.logs.forget_watched();
+  run_.rows.forgive();
+  log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
+                 ": weights, optimizers and schedules are those of ", *path,
+                 " again; training goes on behind this batch."));
+}
+
+void NonFiniteGuard::note(const std::string& what) const {
+  // A rank that raises tells no other.
+  const bool alone = policy_ == Policy::raise && own_loss_is_bad_;
+  if (run_.run_dir.empty() || (!run_.is_global_zero() && !alone)) return;
+  try {
+    check_replaceable(run_.run_dir / "nonfinite.jsonl");
+  } catch (const Error& error) {
+    return log::error(error.what());
+  }
+  std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
+  nlohmann::ordered_json line{{"epoch", run_.progress_.epoch},
+                              {"global_step", run_.progress_.global_step},
+                              {"first_batch", first_batch_},
+                              {"last_batch", last_batch()},
+                              {"what", what},
+                              {"policy", run_.options.on_nonfinite}};
+  if (!bad_ranks_.empty()) line["ranks"] = bad_ranks_;
+  file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+}
+
+// Also names an entry of the batch, which may have caused what was found. It is no finding itself: data may have NaN
+// for missing values.
+std::string NonFiniteGuard::find() const {
+  for (const auto& [name, value] : run_.batch_)
+    if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
+      return cat("'", escape_controls(name), "' of the batch");
+  return find_in_weights();
+}
+
+// A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
+std::string NonFiniteGuard::find_in_weights() const {
+  const auto parameters = unique_parameters(*run_.model);
+  for (const auto& [name, value] : parameters)
+    if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
+  for (const auto& [name, value] : parameters)
+    if (!is_finite(value.grad())) return cat("the gradient of '", name, "'");
+  return "";
+}
+
+int64_t NonFiniteGuard::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
+
+std::string NonFiniteGuard::batches() const {
+  std::vector<std::string> ranks;
+  for (const int64_t rank : bad_ranks_) ranks.push_back(std::to_string(rank));
+  const std::string of = ranks.empty() ? "" : cat(ranks.size() == 1 ? " of rank " : " of ranks ", join(ranks));
+  if (first_batch_ < 0 || first_batch_ == last_batch()) return cat("batch ", last_batch(), of);
+  return cat("in batches ", first_batch_, " to ", last_batch(), of);
+}
+
+StateTree NonFiniteGuard::state() const {
+  StateTree skipped = skipped_;
+  if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
+  StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
+                                   {"rollbacks", rollbacks_},
+                                   {"reported", reported_},
+                                   {"counts", counts_},
+                                   {"counters_logged_at", counters_logged_at_}});
+  if (policy_ == Policy::skip && (run_.window_done > 0 || manual_window_open_))
+    tree["window_buffers"] = buffers_.state();
+  return tree;
+}
+
+void NonFiniteGuard::load_state(const StateTree& state) {
+  const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
+  skipped_ = noted_skips_ = skipped;
+  rollbacks_ = rollbacks;
+  // Checkpoints of earlier versions do not have these.
+  counts_ = state.contains("counts") && state.at("counts").as_bool();
+  counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
+  reported_ = state.contains("reported") && state.at("reported").as_bool();
+  manual_window_open_ = run_.manual && state.contains("window_buffers");
+  if (policy_ == Policy::skip)
+    buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
+                        *run_.model);
+}
+
+}  // namespace fulgur::detail

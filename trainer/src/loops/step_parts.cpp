@@ -1,0 +1,89 @@
+#include "loops/step_parts.h"
+
+#include <ATen/ops/cat.h>
+
+#include "fulgur/core/text.h"
+#include "run/replica_context.h"
+
+namespace fulgur::detail {
+
+void run_parts(Run& run, const std::vector<StepPart>& parts, const std::function<void(const StepPart&, size_t)>& step) {
+  const double samples = run.batch_samples_;
+  // The run's own module logs as it goes, for the samples of its part; its copies have places of their own.
+  const auto call = [&](size_t index) {
+    const StepPart& part = parts[index];
+    if (part.module == run.model.get())
+      run.batch_samples_ = static_cast<double>(part.batch.size());
+    else
+      run.replica_context(*part.module).set_samples(part.batch.size());
+    const auto guard = run.strategy->precision().forward_guard();
+    step(part, index);
+  };
+  run.strategy->run_parts(parts.size(), call);
+  run.batch_samples_ = samples;
+  for (const StepPart& part : parts)
+    if (part.module != run.model.get()) run.replica_context(*part.module).hand_over();
+}
+
+StepOutput training_step_of_parts(Run& run, const std::vector<StepPart>& parts, int64_t batch_idx) {
+  std::vector<StepOutput> outputs(parts.size());
+  run_parts(run, parts, [&](const StepPart& part, size_t index) {
+    outputs[index] = part.module->training_step(part.batch, batch_idx);
+  });
+  StepOutput whole;
+  std::vector<Outputs> extra;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Tensor& loss = outputs[i].loss;
+    extra.push_back(outputs[i].extra.detach());
+    if (!loss.defined()) {
+      if (i > 0 && whole.loss.defined())
+        throw Error(
+            "[trainer.training_step] training_step returned a loss for one part of the batch and none for another. "
+            "Return one for each, or for none.");
+      continue;
+    }
+    if (i > 0 && !whole.loss.defined())
+      throw Error(
+          "[trainer.training_step] training_step returned a loss for one part of the batch and none for another. "
+          "Return one for each, or for none.");
+    if (loss.numel() != 1)
+      throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
+                      static_cast<int64_t>(loss.numel()), " elements. Reduce it, for example with .mean()."));
+    Tensor here = (loss.dim() == 0 ? loss : loss.reshape({})).to(run.device(), /*non_blocking=*/true);
+    if (parts.size() > 1) here = here * parts[i].share;
+    whole.loss = whole.loss.defined() ? whole.loss + here : here;
+  }
+  whole.extra = join_outputs(run, parts, extra);
+  return whole;
+}
+
+Outputs join_outputs(const Run& run, const std::vector<StepPart>& parts, const std::vector<Outputs>& outputs) {
+  Outputs whole;
+  const Outputs& first = outputs.front();
+  for (const Outputs& other : outputs)
+    if (other.size() != first.size())
+      throw Error(cat("[trainer.outputs] a step must return the same outputs for each part of a batch; got ",
+                      static_cast<int64_t>(first.size()), " and ", static_cast<int64_t>(other.size()), "."));
+  for (const auto& [name, value] : first) {
+    std::vector<Tensor> values;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Tensor& part = outputs[i][name];
+      const bool rows = part.dim() > 0;
+      if (rows != (value.dim() > 0) || (rows && part.size(0) != parts[i].batch.size()))
+        throw Error(cat("[trainer.outputs] '", name, "' must have one row per sample, or be a single value; got ",
+                        shape_text(part.sizes()), " for a part of ", parts[i].batch.size(), " samples."));
+      values.push_back(part.to(run.device(), /*non_blocking=*/true));
+    }
+    if (value.dim() > 0 || values.size() == 1) {
+      whole.add(name, values.size() == 1 ? values.front() : at::cat(values));
+      continue;
+    }
+    Tensor mean;
+    for (size_t i = 0; i < values.size(); ++i)
+      mean = mean.defined() ? mean + values[i] * parts[i].share : values[i] * parts[i].share;
+    whole.add(name, mean);
+  }
+  return whole;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,435 @@
+// A training step, in order. A test pins it; docs/architecture.md describes it. Nothing here waits for a device.
+#include "loops/training_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+
+#include <chrono>
+#include <utility>
+
+#include "fulgur/core/clip.h"
+#include "fulgur/core/let_go.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/monitor.h"
+#include "fulgur/core/text.h"
+#include "loops/cannot_capture.h"
+#include "loops/step_parts.h"
+
+namespace fulgur::detail {
+
+namespace {
+
+[[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
+  throw ConfigError(
+      cat("[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
+          " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less "
+          "often than the schedule steps? lr_scheduler_frequency is every how many epochs or steps it does."));
+}
+
+}  // namespace
+
+void check_schedule_monitors(const Run& run) {
+  if (run.manual) return;
+  for (const auto& planned : run.plan.optimizers) {
+    if (!planned.scheduler || !planned.scheduler->scheduler->wants_metric() || !planned.scheduler->strict) continue;
+    // One that steps less often than each epoch may follow what is logged as seldom.
+    if (planned.scheduler->frequency == 1 &&
+        misspells_validation_metric(planned.scheduler->monitor.value_or(""), run.metric_names()))
+      refuse_monitor(run, *planned.scheduler);
+  }
+}
+
+void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
+  for (auto& planned : run.plan.optimizers) {
+    if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0)
+      continue;
+    SchedulerConfig& config = *planned.scheduler;
+    Run::ScopeGuard scope(run, LogScope::forbidden);
+    if (!config.scheduler->wants_metric()) {
+      run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
+      continue;
+    }
+    const auto value = run.metric(config.monitor.value_or(""));
+    if (value) {
+      run.model->lr_scheduler_step(*config.scheduler, *value);
+    } else {
+      if (config.strict) refuse_monitor(run, config);
+      log::warn("lr_scheduler.monitor_missing",
+                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run)));
+      // A plateau schedule stands still; what it is composed with, such as a warm-up, goes on.
+      if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
+    }
+  }
+}
+
+TrainingStep::TrainingStep(Run& run)
+    : run_(run),
+      handle_(run.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
+      clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
+      counts_tokens_(run.counts_tokens()),
+      run_ahead_(run.device()) {
+  GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
+  if (run.options.debug) debug_.emplace(run);
+  run.debug = debug_ ? &*debug_ : nullptr;
+}
+
+TrainingStep::~TrainingStep() { run_.debug = nullptr; }
+
+void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
+  if (captured_) captured_->set_prefetcher(prefetcher);
+}
+
+bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
+  Run& run = run_;
+  LightningModule& module = *run.model;
+  Progress& progress = run.progress_;
+  run.batch_idx_ = batch_idx;
+  Batch& batch = run.batch_;
+  run.in_batch_ = true;
+  run.doing_ = "the transfer of the batch";
+  run.stepped = false;
+  run.adds_gradients = run.manual || captured_;
+  run.logs.start_batch();
+  run.seen.start_batch();
+  progress.batches.ready = progress.batches.started = batch_idx + 1;
+  ++progress.batches_total.ready;
+
+  {
+    const HeldBatch as_loaded(batch);  // which a hook may replace
+    run.transfer(batch, 0);
+    if (!captured_ || !captured_->reads(batch)) run.to_memory_format(batch);
+  }
+  if (debug_) debug_->check_batch(batch);
+  const int64_t samples = batch.size();
+  run.batch_samples_ = static_cast<double>(samples);
+
+  run.doing_ = "on_train_batch_start";
+  run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
+                    [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
+  Run::ScopeGuard scope(run, LogScope::train_step);
+  const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
+  if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
+  if (!skip_rest) {
+    ++progress.batches_total.started;
+    run.doing_ = "a wait for earlier steps";
+    run_ahead_.begin_step();
+    const StepOutput output =
+        run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+    run_ahead_.end_step();
+    if (debug_) debug_->check_batch_unwritten(batch);
+    if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
+    std::optional<int64_t> tokens;
+    if (counts_tokens_) {
+      tokens = module.num_tokens(batch);
+      counts_tokens_ = tokens.has_value();
+      run.tokens_not_told = !tokens;
+    }
+    run.seen.add(samples, tokens.value_or(0));
+    ++progress.batches_total.processed;
+    progress.batches.processed = batch_idx + 1;
+    run.doing_ = "on_train_batch_end";
+    run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
+                      [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
+    module.on_train_batch_end(output, batch, batch_idx);
+    ++progress.batches_total.completed;
+    progress.batches.completed = batch_idx + 1;
+  }
+  run.in_batch_ = false;
+  // Before the loader makes the next: it may write into the same memory.
+  let_go(batch);
+  return !skip_rest;
+}
+
+void TrainingStep::read_ahead() {
+  if (!prefetcher_) return;
+  Run& run = run_;
+  run.reading_ = run.batch_idx_ + 1;
+  const auto asked = run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  prefetcher_->read_ahead();
+  if (run.counts_data_wait)
+    run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+  run.reading_.reset();
+}
+
+StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
+                                        std::optional<int64_t> batches_in_epoch) {
+  Run& run = run_;
+  // A window begins here; its real length is known now where the loader's is.
+  if (run.window_done == 0) {
+    run.window_length = run.accumulation_;
+    if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
+  }
+  if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
+  if (!captured_) return eager_step(batch, batch_idx);
+  run.checkpoints.before_writes();  // the optimizer's step is inside
+  if (auto output = captured_->step(batch, batch_idx)) {
+    ++run.window_losses;
+    if (++run.window_done < run.window_length) return *output;
+    handle_->count_step();
+    count_step();
+    return *output;
+  }
+  const std::shared_ptr<void> before_recording = captured_->eager_step(batch);
+  Batch in_format = batch;
+  run.to_memory_format(in_format);
+  return eager_step(in_format, batch_idx);
+}
+
+StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
+  Run& run = run_;
+  const bool last_of_window = run.window_done + 1 == run.window_length;
+  left_out_ = false;
+  StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+  if (left_out_) {
+    // What the window has gathered belongs to weights that are gone, or to a run that ends.
+    if (handle_) handle_->optimizer().zero_grad();
+    run.window_done = run.window_losses = 0;
+    return output;
+  }
+  ++run.window_done;
+  if (last_of_window) end_window();
+  return output;
+}
+
+StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
+  Run& run = run_;
+  StepOutput output;
+  {
+    run.in_training_step = true;
+    run.doing_ = "training_step";
+    run.finite.begin_manual_batch();
+    run.strategy->before_forward(*run.model, GradSync::now);
+    const auto guard = run.strategy->precision().forward_guard();
+    output = run.model->training_step(batch, batch_idx);
+    run.in_training_step = false;
+  }
+  run.finite.end_manual_batch(run.stepped);
+  run.strategy->precision().update();
+  output.extra = output.extra.detach();
+  if (output.loss.defined()) output.loss = output.loss.variable_data();
+  // However many optimizers stepped: one training step.
+  if (run.stepped || run.handles.empty()) count_step();
+  run.check_same_steps();
+  return output;
+}
+
+StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
+  Run& run = run_;
+  LightningModule& module = *run.model;
+  Precision& precision = run.strategy->precision();
+  StepOutput output;
+  run.doing_ = "training_step";
+  if (run.window_done == 0) run.finite.begin_window();
+  run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
+  if (const std::vector<StepPart> parts = run.strategy->split(module, batch, Stage::train); !parts.empty()) {
+    output = training_step_of_parts(run, parts, batch_idx);
+  } else {
+    const auto guard = precision.forward_guard();
+    output = module.training_step(batch, batch_idx);
+  }
+  if (!output.extra.empty()) output.extra = output.extra.detach();
+  if (!output.loss.defined()) {
+    if (run.world_size() > 1)
+      throw DistributedError(
+          "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
+    if (handle_)
+      log::warn("trainer.no_loss", cat("training_step returned no loss (", run.where(),
+                                       "): the step leaves this batch out. Return the loss, unless that is meant"));
+    return output;
+  }
+  if (output.loss.numel() != 1)
+    throw Error(cat("[trainer.training_step] the loss must be a scalar; got a tensor of ",
+                    static_cast<int64_t>(output.loss.numel()), " elements. Reduce it, for example with .mean()."));
+  if (!output.loss.requires_grad()) {
+    if (!handle_) return output;
+    throw Error(
+        "[trainer.training_step] the loss has no graph, so nothing can be learned from it. Was it detached, or "
+        "computed under NoGradGuard?");
+  }
+  leaves_.check(output.loss);
+  if (debug_) debug_->check_loss(output.loss);
+  if (!run.finite.saw_loss(output.loss)) {
+    left_out_ = true;
+    output.loss = output.loss.variable_data();
+    return output;
+  }
+  run.adds_gradients = true;
+  GradientNorm::forget(module);
+  Tensor loss = run.finite.shown_in_gradients(output.loss);
+  if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
+  loss = precision.scale(loss);
+  run.doing_ = "backward";
+  run.each_callback(LogScope::train_step, Hook::on_before_backward,
+                    [&](Callback& c) { c.on_before_backward(run, loss); });
+  module.on_before_backward(loss);
+  run.strategy->backward(module, loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
+  run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
+  module.on_after_backward();
+  if (debug_) debug_->check_gradients();
+  ++run.window_losses;
+  // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second
+  // tensor would cost more than all the rest behind the backward.
+  output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
+  return output;
+}
+
+namespace {
+/// Ends an optimizer's step from within its closure.
+struct LeftOut {};
+}  // namespace
+
+StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
+  Run& run = run_;
+  StepOutput first;
+  bool evaluated = false;
+  struct Unmute {
+    bool& flag;
+    ~Unmute() { flag = false; }
+  } unmute{run.muted};
+  const Closure closure = [&] {
+    // The optimizer asks again and again; what the user logs counts once.
+    run.muted = evaluated;
+    if (evaluated) handle_->zero_grad();
+    StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
+    if (left_out_) throw LeftOut();
+    if (!output.loss.defined())
+      throw Error(cat("[trainer.training_step] ", handle_->optimizer().name(),
+                      " needs a loss each time it evaluates the step; training_step returned none."));
+    prepare_gradients();
+    if (!makes_step_) throw LeftOut();
+    if (!evaluated) first = output;
+    evaluated = true;
+    // By the loss the optimizer decides on step length and end: all ranks by the same.
+    return run.collectives().all_reduce(output.loss, ReduceOp::mean);
+  };
+  left_out_ = false;
+  try {
+    step_and_zero(closure);
+  } catch (const LeftOut&) {
+    // The run ends with the weights of the last evaluation that was finite.
+    run.in_training_step = false;
+    handle_->zero_grad();
+  }
+  return first;
+}
+
+void TrainingStep::prepare_gradients() {
+  Run& run = run_;
+  Optimizer& optimizer = handle_->optimizer();
+  run.doing_ = "optimizer_step";
+  run.unscale_gradients(optimizer);
+  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+                    [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
+  run.model->on_before_optimizer_step(optimizer);
+  const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
+  const bool logs_norm = run.options.log_grad_norm;
+  Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();
+  run.model->configure_gradient_clipping(optimizer, run.options.gradient_clip_val, clip_algorithm_);
+  if (Tensor clipped = GradientNorm::take(*run.model, optimizer); clipped.defined()) norm = std::move(clipped);
+  if (logs_norm) {
+    if (!norm.defined()) norm = grad_norm(optimizer.gradients());
+    run.log("grad_norm", norm, {});
+  }
+  makes_step_ = run.finite.saw_gradients(optimizer, norm);
+}
+
+void TrainingStep::step_and_zero(const Closure& closure) {
+  Run& run = run_;
+  if (closure) makes_step_ = true;  // the gradients come in it
+  LightningModule& module = *run.model;
+  Optimizer& optimizer = handle_->optimizer();
+  run.checkpoints.before_writes();
+  if (captured_) optimizer.upload_rates();
+  if (makes_step_) {
+    run.in_training_step = true;
+    module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
+    run.in_training_step = false;
+  }
+  run.strategy->precision().update();
+  run.muted = false;
+  count_step();
+  run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
+                    [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
+  module.on_before_zero_grad(optimizer);
+  module.optimizer_zero_grad(run.progress_.epoch, run.batch_idx_, optimizer);
+}
+
+void TrainingStep::count_step() {
+  run_.stepped = true;
+  const int64_t step = ++run_.progress_.global_step;
+  run_.collectives().set_steps_done(step);
+  run_.strategy->after_step(*run_.model, step);
+  // Those of manual optimization are the module's to step.
+  if (handle_) step_schedulers(run_, ScheduleInterval::step, step);
+  run_.window_done = run_.window_losses = 0;
+}
+
+void TrainingStep::start_capturing() {
+  Run& run = run_;
+  std::optional<std::string> reason =
+      run.model->overridden().exact
+          ? std::nullopt
+          : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
+  std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
+  if (!reason && !graph)
+    reason = run.device().is_cuda()
+                 ? cat("strategy ", run.strategy->name(), " computes on several devices in one process")
+                 : cat("only a CUDA device can; this run is on ", run.device().str());
+  if (!reason) reason = cannot_capture(run);
+  if (reason) {
+    run.not_captured = *reason;
+    return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
+                                                 ". Training continues without CUDA graphs"));
+  }
+  captured_ = std::make_unique<CapturedStep>(run, std::move(graph),
+                                             [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
+                                               StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+                                               if (!output.loss.defined() || !last_of_window) return output;
+                                               Optimizer& optimizer = handle_->optimizer();
+                                               prepare_gradients();
+                                               run_.strategy->optimizer_step(optimizer, {}, run_.finite.found_inf());
+                                               run_.strategy->precision().update();
+                                               optimizer.zero_grad();
+                                               return output;
+                                             });
+  captured_->set_prefetcher(prefetcher_);
+}
+
+void TrainingStep::end_window() {
+  Run& run = run_;
+  // Batches without a loss do not count in the mean; a window without any is no step.
+  const int64_t losses = run.window_losses;
+  if (losses == 0 && handle_) {
+    run.window_done = 0;
+    return;
+  }
+  if (!handle_) {
+    // No optimizer: the training step is all there is.
+    for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
+    return count_step();
+  }
+  // Each loss was divided by the length that was expected; the real one is known only now.
+  if (losses != run.window_length) {
+    at::NoGradGuard no_grad;
+    // The module's: an optimizer with master weights has none yet.
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : handle_->parameters())
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    if (!gradients.empty())
+      at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
+  }
+  run.checkpoints.before_writes();
+  prepare_gradients();
+  step_and_zero({});
+}
+
+void TrainingStep::close_window() {
+  if (run_.window_done == 0) return;
+  Run::ScopeGuard scope(run_, LogScope::train_step);
+  // No batch of the window has exchanged gradients: the last was taken for one that others follow.
+  if (handle_ && run_.window_losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
+  end_window();
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "fulgur/data/device_prefetcher.h"
+#include "loops/captured_step.h"
+#include "loops/run_ahead.h"
+#include "loops/unregistered_leaves.h"
+#include "run/debug_checks.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+
+/// The one sequence of a training step. `batches_in_epoch` is nothing for loaders of unknown length.
+class TrainingStep {
+ public:
+  explicit TrainingStep(Run& run);
+  ~TrainingStep();
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  /// The loader of the batches, where it copies them to the device ahead of time; else nullptr.
+  void set_prefetcher(DevicePrefetcher* prefetcher);
+  /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's
+  /// rest.
+  bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// Steps a window that the end of an unsized loader cut short.
+  void close_window();
+
+ private:
+  StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
+  /// A step of automatic optimization that is no captured one.
+  StepOutput eager_step(const Batch& batch, int64_t batch_idx);
+  StepOutput manual_step(const Batch& batch, int64_t batch_idx);
+  /// The step of an optimizer that evaluates its loss several times.
+  StepOutput closure_step(const Batch& batch, int64_t batch_idx);
+  StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  void end_window();
+  /// While the device computes the step that was launched. The time counts as waiting for data.
+  void read_ahead();
+  /// Captures steps from here on where the run asks for it and they can be.
+  void start_capturing();
+  void count_step();
+  void prepare_gradients();
+  void step_and_zero(const Closure& closure);
+
+  Run& run_;
+  OptimizerHandle* handle_;  // of automatic optimization, or nullptr
+  ClipAlgorithm clip_algorithm_;
+  bool counts_tokens_;
+  UnregisteredLeaves leaves_{run_};
+  std::optional<DebugChecks> debug_;
+  bool makes_step_ = true;  // false: the optimizer is left out of this step
+  bool left_out_ = false;   // the loss was not finite: no backward
+  std::unique_ptr<CapturedStep> captured_;
+  bool capturing_decided_ = false;
+  DevicePrefetcher* prefetcher_ = nullptr;
+  RunAhead run_ahead_;
+  const BackwardOptions plain_backward_{};
+};
+
+/// Steps the schedulers of `interval`, those that are due by their frequency.
+void step_schedulers(Run& run, ScheduleInterval interval, int64_t count);
+
+/// After the sanity check: throws a ConfigError where a schedule follows a misspelt metric of validation.
+void check_schedule_monitors(const Run& run);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,60 @@
+#include "loops/unregistered_leaves.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "fulgur/core/text.h"
+#include "loops/loss_leaves.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Optimizers took the parameters that there were when they were made.
+void refuse_late_parameters(const Run& run, const std::unordered_set<const void*>& optimized) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : unique_parameters(*run.model)) {
+    const void* const parameter = value.unsafeGetTensorImpl();
+    if (value.requires_grad() && !run.parameters_at_start.contains(parameter) && !optimized.contains(parameter))
+      names.push_back(name);
+  }
+  if (names.empty()) return;
+  throw Error(cat("[trainer.training_step] registered while training runs, so no optimizer has them: ", join(names),
+                  ". Register layers and parameters in the module's constructor or in configure_model()."));
+}
+
+}  // namespace
+
+void UnregisteredLeaves::check(const Tensor& loss) {
+  // Over several devices the loss is computed with copies of the parameters.
+  if (losses_ == 2 || run_.strategy->devices().size() > 1) return;
+  ++losses_;
+  std::unordered_set<const void*> known;
+  for (const PlannedOptimizer& planned : run_.plan.optimizers)
+    for (const ParamGroup& group : planned.optimizer->groups())
+      for (const Tensor& value : group.of_module()) known.insert(value.unsafeGetTensorImpl());
+  refuse_late_parameters(run_, known);
+  for (const auto& [name, value] : unique_parameters(*run_.model)) known.insert(value.unsafeGetTensorImpl());
+  for (const auto& [name, value] : run_.batch_)
+    if (const auto* tensor = std::get_if<Tensor>(&value)) known.insert(tensor->unsafeGetTensorImpl());
+  std::vector<Tensor> unknown = leaves_of(loss);
+  std::erase_if(unknown, [&](const Tensor& leaf) { return known.contains(leaf.unsafeGetTensorImpl()); });
+  if (losses_ == 1) {
+    of_first_ = std::move(unknown);
+    return;
+  }
+  std::vector<std::string> texts;
+  for (const Tensor& leaf : unknown)
+    if (std::any_of(of_first_.begin(), of_first_.end(), [&](const Tensor& other) { return other.is_same(leaf); }))
+      texts.push_back(shape_text(leaf.sizes()));
+  of_first_.clear();
+  if (texts.empty()) return;
+  throw Error(
+      cat("[trainer.training_step] the loss depends on tensors that require gradients and are no parameters of the "
+          "module, so they learn nothing: of the shapes ",
+          join(texts),
+          ". Register what shall learn: register_module(\"name\", layer) or register_parameter(\"name\", tensor). "
+          "What shall not: requires_grad_(false)."));
+}
+
+}  // namespace fulgur::detail

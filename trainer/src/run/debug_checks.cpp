@@ -1,0 +1,92 @@
+#include "run/debug_checks.h"
+
+#include <ATen/ops/isfinite.h>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+bool finite(const Tensor& value) { return !value.is_floating_point() || at::isfinite(value).all().item<bool>(); }
+
+std::string shape(const Tensor& value) {
+  std::vector<std::string> sizes;
+  for (const int64_t size : value.sizes()) sizes.push_back(std::to_string(size));
+  return cat("[", join(sizes), "]");
+}
+
+}  // namespace
+
+void DebugChecks::check_batch(const Batch& batch) {
+  const int64_t samples = batch.size();
+  versions_.clear();
+  for (const auto& [name, value] : batch) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (!tensor) continue;
+    if (tensor->dim() == 0 || tensor->size(0) != samples)
+      throw DataError(cat("[trainer.debug] every entry of a batch must have one row per sample; '", name, "' is ",
+                          shape(*tensor), ", the batch has ", samples, " samples (", run_.where(), ")."));
+    if (tensor->device() != run_.device())
+      throw DataError(cat("[trainer.debug] the batch must be on ", run_.device().str(), "; '", name, "' is on ",
+                          tensor->device().str(), " (", run_.where(), "). Does transfer_batch_to_device move it?"));
+    versions_.emplace_back(tensor->unsafeGetTensorImpl(), tensor->_version());
+    if (!finite(*tensor))
+      throw DataError(cat("[trainer.debug] '", name, "' of the batch has NaN or infinity (", run_.where(), ")."));
+  }
+}
+
+void DebugChecks::check_batch_unwritten(const Batch& batch) {
+  for (const auto& [name, value] : batch) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (!tensor) continue;
+    for (const auto& [impl, version] : versions_)
+      if (impl == tensor->unsafeGetTensorImpl() && version != tensor->_version())
+        throw Error(cat("[trainer.debug] '", name, "' of the batch was written in place (", run_.where(),
+                        "). Its memory may be the data set's, which changes with it then. Write into a clone()."));
+  }
+}
+
+void DebugChecks::check_loss(const Tensor& loss) {
+  if (loss.device() != run_.device())
+    throw Error(cat("[trainer.debug] the loss is on ", loss.device().str(), ", the run on ", run_.device().str(), " (",
+                    run_.where(), ")."));
+  if (!finite(loss))
+    throw NonFiniteError(cat("[trainer.debug] the loss is ", loss.item<double>(), " (", run_.where(), ")."));
+}
+
+void DebugChecks::check_gradients() {
+  std::vector<std::string> bad, missing;
+  for (const auto& [name, value] : unique_parameters(*run_.model)) {
+    if (!value.requires_grad()) continue;
+    const Tensor& gradient = value.grad();
+    if (!gradient.defined()) {
+      // With manual optimization one backward need not reach all.
+      if (!run_.manual && without_gradient_.insert(name).second) missing.push_back(name);
+      continue;
+    }
+    if (gradient.device() != value.device() || gradient.sizes() != value.sizes())
+      throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape(gradient), " on ",
+                      gradient.device().str(), ", the parameter ", shape(value), " on ", value.device().str(), " (",
+                      run_.where(), ")."));
+    // Those of a scaled loss may overflow: the scale falls then.
+    if (!run_.strategy->precision().loss_scale() && !finite(gradient)) bad.push_back(name);
+  }
+  if (!missing.empty())
+    log::warn("trainer.debug_no_gradient",
+              cat("these parameters got no gradient: ", join(missing), ". Are they used in the loss?"));
+  if (!bad.empty())
+    throw NonFiniteError(
+        cat("[trainer.debug] NaN or infinity in the gradients of ", join(bad), " (", run_.where(), ")."));
+}
+
+void DebugChecks::check_parameters() {
+  std::vector<std::string> bad;
+  for (const auto& [name, value] : unique_parameters(*run_.model))
+    if (!finite(value)) bad.push_back(name);
+  if (!bad.empty())
+    throw NonFiniteError(
+        cat("[trainer.debug] NaN or infinity in ", join(bad), " after the optimizer's step (", run_.where(), ")."));
+}
+
+}  // namespace fulgur::detail

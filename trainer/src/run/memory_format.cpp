@@ -1,0 +1,43 @@
+#include "run/memory_format.h"
+
+#include <c10/core/MemoryFormat.h>
+
+#include "fulgur/core/optimizer.h"
+
+namespace fulgur::detail {
+namespace {
+
+bool is_image(const Tensor& tensor) {
+  return tensor.defined() && tensor.dim() == 4 && tensor.is_floating_point() && tensor.layout() == at::kStrided;
+}
+
+void convert(Tensor& tensor) {
+  if (!is_image(tensor)) return;
+  tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
+  // With one channel both orders look alike, and the strides stay; convolutions go by them.
+  const auto strides = c10::get_channels_last_strides_2d(tensor.sizes());
+  if (tensor.strides() != at::IntArrayRef(strides)) tensor = tensor.as_strided(tensor.sizes(), strides);
+}
+
+// torch::nn::Module has no to(memory_format); the tensor that others hold gets the new memory.
+void convert_in_place(const Tensor& tensor) {
+  if (is_image(tensor)) tensor.set_data(tensor.detach().contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+}  // namespace
+
+void to_channels_last(LightningModule& module) {
+  for (const auto& [name, value] : unique_parameters(module)) convert_in_place(value);
+  for (const Tensor& buffer : module.buffers()) convert_in_place(buffer);
+}
+
+void to_channels_last(Batch& batch) {
+  for (auto& [name, value] : batch) {
+    if (auto* tensor = std::get_if<Tensor>(&value))
+      convert(*tensor);
+    else if (auto* list = std::get_if<std::vector<Tensor>>(&value))
+      for (Tensor& item : *list) convert(item);
+  }
+}
+
+}  // namespace fulgur::detail

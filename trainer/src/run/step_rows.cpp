@@ -1,0 +1,96 @@
+#include "run/step_rows.h"
+
+#include <c10/util/ScopeExit.h>
+
+#include <exception>
+#include <utility>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "run/run.h"
+
+namespace fulgur::detail {
+namespace {
+
+void warn_of_small_scale(const Metrics& values) {
+  for (const auto& [name, value] : values)
+    if (name == "loss_scale" && value < 1)
+      log::warn(
+          "trainer.small_loss_scale",
+          cat("the loss scale has fallen to ", value,
+              ": the gradients overflow however small the loss is made. Is the learning rate too high, or does the "
+              "model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
+}
+
+}  // namespace
+
+void StepRows::begin(Stage stage) {
+  const auto [first_batch, last_batch] =
+      stage == Stage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
+  rows_.push_back({.window = run_.logs.close_step_window(stage),
+                   .stage = stage,
+                   .place = run_.row_place(),
+                   .first_batch = first_batch,
+                   .last_batch = last_batch});
+  if (!run_.device().is_cuda()) settle();
+}
+
+void StepRows::advance() {
+  for (Row& row : rows_) ++row.age;
+  while (!rows_.empty() && rows_.front().age >= kLater) {
+    write(rows_.front());
+    Row row = std::move(rows_.front());
+    rows_.pop_front();
+    judge(row);
+  }
+}
+
+void StepRows::settle(bool and_act) {
+  std::exception_ptr error;  // of the first row that cannot be written; the others are
+  for (Row& row : rows_) {
+    try {
+      write(row);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+  while (and_act && !rows_.empty()) {
+    const Row row = std::move(rows_.front());
+    rows_.pop_front();
+    judge(row);
+  }
+}
+
+void StepRows::forgive() {
+  for (Row& row : rows_) row.forgiven = true;
+}
+
+void StepRows::when_written(std::function<void()> then) {
+  if (rows_.empty() || rows_.back().written) return then();
+  rows_.back().then = std::move(then);
+}
+
+void StepRows::write(Row& row) {
+  if (std::exchange(row.written, true)) return;
+  // Also if a logger throws: a save may be held for this row.
+  const auto then = c10::make_scope_exit([&] {
+    if (const auto call = std::exchange(row.then, {})) call();
+  });
+  row.finite = row.window.finite();
+  Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
+  if (row.stage == Stage::train) {
+    warn_of_small_scale(values);
+    for (const auto& [name, value] : values)
+      if (name == "skipped_steps")
+        run_.finite.saw_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
+  }
+  run_.send_metrics(std::move(values), row.place);
+}
+
+void StepRows::judge(const Row& row) {
+  if (row.stage != Stage::train || row.forgiven || run_.failed_alone) return;
+  run_.finite.judge(row.finite, row.first_batch, row.last_batch);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,175 @@
+#include "setup/plan_optimizers.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+// The loss is evaluated several times in a step: what happens once per batch elsewhere cannot be.
+void check_closure(const Run& run, const Optimizer& optimizer) {
+  const auto refuse = [&](std::string_view what) {
+    throw ConfigError(cat("[trainer.fit] ", optimizer.name(),
+                          " evaluates the loss several times in a step, which does not go with ", what, "."));
+  };
+  if (run.manual) return;
+  if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
+  if (!run.strategy->precision().allows_closure())
+    refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
+  // Both would change weights and state inside of the optimizer's step.
+  if (run.options.on_nonfinite == "skip" || run.options.on_nonfinite == "rollback")
+    refuse(cat("on_nonfinite: ", run.options.on_nonfinite, "; use raise, stop or off"));
+  if (run.strategy->splits_batches()) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into parts"));
+}
+
+RunLength run_length(Run& run) {
+  RunLength length{
+      .epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
+  const StageLoaders& train = run.stages[Stage::train];
+  if (const auto batches = train.total())
+    length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
+  if (!train.loaders.empty())
+    length.samples_per_step =
+        static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
+  return length;
+}
+
+double lr_factor(const Run& run, const RunLength& length) {
+  if (run.options.scale_lr == "none") return 1;
+  const double ratio = length.samples_per_step.value_or(0) / static_cast<double>(*run.options.base_batch_size);
+  if (ratio <= 0)
+    throw ConfigError(
+        "[trainer.scale_lr] the training loader does not tell its batch size. Set the learning rate yourself, and "
+        "scale_lr: none.");
+  return run.options.scale_lr == "linear" ? ratio : std::sqrt(ratio);
+}
+
+}  // namespace
+
+double plan_optimizers(Run& run) {
+  run.plan = run.model->configure_optimizers();
+  const bool from_config = run.plan.empty();
+  if (from_config) {
+    if (!run.parts.optimizer)
+      throw ConfigError(
+          "[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, "
+          "init_args: {lr: 1e-3}}`, "
+          "or override configure_optimizers().");
+    PlannedOptimizer planned{run.parts.optimizer->create(), std::nullopt};
+    if (run.parts.lr_scheduler) {
+      planned.scheduler = run.parts.lr_scheduler_config;
+      planned.scheduler->scheduler = run.parts.lr_scheduler->create();
+    }
+    run.plan = OptimizerPlan({std::move(planned)});
+  } else if (run.parts.optimizer) {
+    throw ConfigError(
+        "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
+        "two.");
+  }
+  run.manual = !run.model->automatic_optimization();
+  if (run.plan.optimizers.size() > 1 && !run.manual)
+    throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
+                          static_cast<int64_t>(run.plan.optimizers.size()),
+                          " optimizers, which only manual optimization can use. Override automatic_optimization() to "
+                          "return false and step them in "
+                          "training_step, or put the parameters into groups of one optimizer."));
+  if (run.plan.without_optimizer && !run.manual)
+    log::warn("trainer.no_optimizer",
+              "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
+  const RunLength length = run_length(run);
+  const double factor = lr_factor(run, length);
+  if (factor != 1)
+    run.print(cat("learning rates: × ", factor, " (scale_lr: ", run.options.scale_lr, ", global batch ",
+                  *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
+  for (auto& planned : run.plan.optimizers) {
+    if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");
+    if (!planned.optimizer->attached() && run.plan.optimizers.size() > 1)
+      throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
+                            static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
+                            planned.optimizer->name(),
+                            " has no parameters, and it is not known which of the module's are its own. Attach each: "
+                            "optimizer->attach(fulgur::trainable_groups(*part))."));
+    if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
+    planned.optimizer->scale_lr(factor);
+    if (planned.optimizer->needs_closure()) check_closure(run, *planned.optimizer);
+    run.strategy->precision().prepare_optimizer(*planned.optimizer);
+    if (!planned.scheduler) continue;
+    SchedulerConfig& config = *planned.scheduler;
+    if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
+    if (config.frequency < 1)
+      throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
+    if (config.scheduler->wants_metric() && !config.monitor && !run.manual)
+      throw ConfigError(
+          "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
+          "config).");
+    config.scheduler->scale_rates(factor);
+    config.scheduler->set_run_length(length, config.interval, config.frequency);
+    config.scheduler->attach(*planned.optimizer);
+  }
+  run.make_handles();
+  return factor;
+}
+
+namespace {
+
+void scale_rates(ConfigNode& node, double factor) {
+  constexpr std::array<std::string_view, 5> kRates{"lr", "max_lr", "base_lr", "min_lr", "eta_min"};
+  for (auto& [key, value] : node.entries()) {
+    if (value.is_scalar() && std::find(kRates.begin(), kRates.end(), key) != kRates.end()) {
+      std::string comment = std::move(value.comment);
+      value = ConfigNode::number(std::strtod(value.text().c_str(), nullptr) * factor);
+      value.comment = std::move(comment);
+    } else {
+      scale_rates(value, factor);
+    }
+  }
+  for (ConfigNode& item : node.items()) scale_rates(item, factor);
+}
+
+// `node` is the `{class_path, init_args}` that `scheduler` was made from.
+void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
+  ConfigNode* options = node.find("init_args");
+  if (!options) return;
+  for (const auto& [option, steps] : scheduler.decided()) {
+    std::string comment;
+    if (const ConfigNode* before = options->find(option)) comment = before->comment;
+    options->set(option, ConfigNode::integer(steps));
+    options->find(option)->comment = std::move(comment);
+  }
+  // Its parts stand in its options in their order.
+  const auto parts = scheduler.parts();
+  size_t next = 0;
+  const auto visit = [&](ConfigNode& value) {
+    if (value.find("class_path") && next < parts.size()) write_lengths(value, *parts[next++]);
+  };
+  for (auto& [key, value] : options->entries()) {
+    visit(value);
+    for (ConfigNode& item : value.items()) visit(item);
+  }
+}
+
+}  // namespace
+
+void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor) {
+  ConfigNode* schedule = config.find("lr_scheduler");
+  if (schedule && schedule->is_map() && !plan.optimizers.empty() && plan.optimizers.front().scheduler)
+    write_lengths(*schedule, *plan.optimizers.front().scheduler->scheduler);
+  if (factor == 1) return;
+  ConfigNode* trainer = config.find("trainer");
+  const ConfigNode* optimizer = config.find("optimizer");
+  // Rates that are in the code are scaled anew by each run.
+  if (!trainer || !optimizer || !optimizer->is_map()) return;
+  scale_rates(*config.find("optimizer"), factor);
+  if (schedule) scale_rates(*schedule, factor);
+  const std::string was = trainer->find("scale_lr") ? trainer->find("scale_lr")->text() : "";
+  trainer->set("scale_lr", ConfigNode::string("none"));
+  trainer->find("scale_lr")->comment = cat("The learning rates below are scaled already: × ", factor, " (", was, ").");
+  trainer->erase("base_batch_size");
+}
+
+}  // namespace fulgur::detail

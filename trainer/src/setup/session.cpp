@@ -1,0 +1,903 @@
+#include "setup/session.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <typeinfo>
+
+#include "checkpointing/rank_states.h"
+#include "checkpointing/restore_optimizers.h"
+#include "checkpointing/resume.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+#include "fulgur/data/combined_loader.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "loops/evaluation_loop.h"
+#include "loops/fit_loop.h"
+#include "run/memory_format.h"
+#include "run/replica_context.h"
+#include "run/run_folder.h"
+#include "setup/allocator.h"
+#include "setup/failed_layers.h"
+#include "setup/failure_hints.h"
+#include "setup/plan_optimizers.h"
+#include "setup/same_on_all_ranks.h"
+#include "setup/shared_data.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+
+void Session::choose_hardware() {
+  Run& run = *run_;
+  threads_ = decide_threads(run.options.num_threads);
+  set_threads(threads_);
+  auto precision = run.parts.precision ? run.parts.precision : run.options.precision.create();
+  run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
+  check_allocator(run.options.allocator);
+  devices_ = choose_devices(run.options, run.strategy->device_use());
+  set_allocator(run.options.allocator, devices_.accelerator->name());
+  run.strategy->configure({.devices = devices_.devices,
+                           .devices_are_auto = devices_.is_auto,
+                           .num_nodes = run.options.num_nodes,
+                           .sync_batchnorm = run.options.sync_batchnorm,
+                           .precision = std::move(precision)});
+  // `at::kCUDA` without an index means this device from here on, as in Lightning.
+  // Some kinds of device have no current one (a strategy's own stand-ins).
+  if (const at::Device device = run.strategy->device();
+      !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
+    current_device_.emplace(device);
+  if (verb_ == Verb::fit)
+    for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
+  // A seed that each process has drawn for itself: samplers of all ranks need one.
+  if (run.parts.config) {
+    const std::string own = run.parts.seed ? std::to_string(*run.parts.seed) : std::string();
+    if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
+      run.parts.seed = std::stoull(first);
+  }
+  // Each rank draws numbers of its own; weights are rank 0's.
+  if (run.parts.seed) {
+    seed_everything(rank_seed(*run.parts.seed, run.rank()));
+    seed_devices(rank_seed(*run.parts.seed, run.rank()), run.strategy->devices());
+  }
+  if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
+}
+
+void Session::make_callbacks() {
+  Run& run = *run_;
+  std::vector<std::shared_ptr<Callback>> list;
+  for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
+  for (const auto& callback : run.parts.callbacks) list.push_back(callback);
+  for (auto& own : run.model->configure_callbacks()) {
+    // A callback of the module replaces a configured one of its class.
+    std::erase_if(list, [&](const auto& other) { return typeid(*other) == typeid(*own); });
+    list.push_back(std::move(own));
+  }
+  const auto has_phase = [&](Phase phase) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& c) { return c->phase() == phase; });
+  };
+  if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
+    throw ConfigError(
+        "[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the "
+        "two.");
+  const auto add_default = [&](const char* name) {
+    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; }))
+      list.push_back(Spec<Callback>(name).create());
+  };
+  const bool checkpoints = std::any_of(list.begin(), list.end(),
+                                       [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
+  if (verb_ == Verb::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
+  if (verb_ == Verb::fit && run.options.enable_model_summary) add_default("ModelSummary");
+  if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
+  run.set_callbacks(std::move(list));
+}
+
+void Session::make_loggers() {
+  Run& run = *run_;
+  if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
+  if (!run.parts.loggers.empty()) {
+    run.active_loggers = run.parts.loggers;
+  } else if (run.options.logger.enabled) {
+    if (run.options.logger.loggers.empty()) {
+      for (const char* name : {"CsvLogger", "JsonlLogger"}) run.active_loggers.push_back(Spec<Logger>(name).create());
+    }
+    for (const auto& spec : run.options.logger.loggers) run.active_loggers.push_back(spec.create());
+  }
+}
+
+// Each gets the first state of its key that no other has got. Checkpoints of earlier versions have none.
+void Session::give_states_to_loggers(const StateTree& state) const {
+  if (!state.contains("loggers")) return;
+  StateTree::List states = state.at("loggers").as_list();
+  for (const auto& logger : run_->active_loggers) {
+    const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
+      return item.at("key").as_string() == logger->state_key();
+    });
+    if (own == states.end()) continue;
+    if (!own->at("state").is_null()) logger->load_state(own->at("state"));
+    states.erase(own);
+  }
+}
+
+void Session::take_folder() {
+  Run& run = *run_;
+  std::string name = kDefaultRunName;
+  std::optional<int64_t> version;
+  if (!run.active_loggers.empty()) {
+    name = run.active_loggers.front()->run_name().value_or(name);
+    version = run.active_loggers.front()->run_version();
+  }
+  for (const auto& logger : run.active_loggers) {
+    const auto other = logger->run_name();
+    const auto other_version = logger->run_version();
+    if ((other && *other != name) || (other_version && other_version != version))
+      throw ConfigError(
+          "[trainer.logger] loggers name different run folders; name and version of the first count. Set them in one "
+          "logger only.");
+  }
+  // A trial run leaves nothing behind.
+  if (run.fast_dev_run() || run.options.barebones) return;
+  // The folder is rank 0's to choose and to write.
+  if (run.is_global_zero()) {
+    run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
+    if (!lock_) lock_.emplace(run.run_dir);
+    std::error_code error;
+    if (verb_ == Verb::fit && run.checkpoints_allowed) fs::create_directory(checkpoint_folder_of(run.run_dir), error);
+  }
+  run.run_dir = run.collectives().broadcast_text(run.run_dir.string(), 0);
+  if (!run.is_global_zero()) {
+    if (run.run_dir.empty()) return;
+    std::error_code error;
+    fs::create_directories(run.run_dir, error);
+    log::write_to(run.run_dir / cat("rank_", run.rank(), ".log"));
+    return;
+  }
+  std::optional<int64_t> resume_step;
+  if (goes_on_in_) {
+    resume_step = content_->state.at("progress").at("global_step").as_int();
+    give_states_to_loggers(content_->state);
+    remove_leftovers(run.checkpoint_dir());
+    unmark_finished(run.run_dir);
+  }
+  for (const auto& logger : run.active_loggers) {
+    logger->start(run.run_dir, resume_step);
+    started_loggers_.push_back(logger);
+  }
+}
+
+void Session::set_limits() {
+  Run& run = *run_;
+  TrainerOptions& o = run.options;
+  if (run.fast_dev_run()) {
+    const int64_t n = o.fast_dev_run.batches;
+    o.limit_train_batches = o.limit_val_batches = o.limit_test_batches = o.limit_predict_batches = BatchLimit(n);
+    o.max_steps = n;
+    o.max_epochs = 1;
+    o.min_epochs.reset();
+    o.min_steps.reset();
+    o.num_sanity_val_steps = 0;
+    o.val_check_interval = {};
+    o.check_val_every_n_epoch = 1;
+    o.log_every_n_steps = 1;
+  }
+  if (o.barebones) {
+    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug =
+        o.log_grad_norm = false;
+    o.num_sanity_val_steps = 0;
+  }
+  if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
+  run.checkpoints_allowed = o.enable_checkpointing && !run.fast_dev_run();
+  run.finite.configure();
+  run.accumulation_ = o.accumulate_grad_batches;
+  run.step_limit = o.max_steps;
+  run.epoch_limit = o.max_epochs;
+  if (verb_ != Verb::fit) return;
+  if (!o.max_epochs && o.max_steps < 0 && !o.max_time) {
+    log::warn("trainer.no_limit",
+              "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them "
+              "(max_epochs: -1 for no limit)");
+    run.epoch_limit = 1000;
+  }
+  if (run.epoch_limit && *run.epoch_limit < 0) run.epoch_limit.reset();
+}
+
+// Combinations that cannot work, before anything is made.
+void Session::check_options() const {
+  const Run& run = *run_;
+  const TrainerOptions& o = run.options;
+  if (o.max_time && o.max_time->unit != Interval::Unit::seconds)
+    throw ConfigError(cat("[trainer.max_time] the limit is a time, in s, min or h; got ", o.max_time->text(), "."));
+  if (o.min_epochs && run.epoch_limit && *o.min_epochs > *run.epoch_limit)
+    throw ConfigError(
+        cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
+  if (o.min_steps && run.step_limit >= 0 && *o.min_steps > run.step_limit)
+    throw ConfigError(
+        cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
+  if (o.scale_lr != "none" && !o.base_batch_size)
+    throw ConfigError(cat(
+        "[trainer.scale_lr] ", o.scale_lr,
+        " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
+  if (o.scale_lr == "none" && o.base_batch_size)
+    throw ConfigError(
+        "[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
+  if (verb_ != Verb::fit || run.model->automatic_optimization()) return;
+  if (o.accumulate_grad_batches != 1)
+    throw ConfigError(
+        cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so "
+            "the Trainer cannot accumulate; got ",
+            o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
+  if (o.log_grad_norm)
+    throw ConfigError(
+        "[trainer.log_grad_norm] the module optimizes by itself (automatic_optimization() is false), so the Trainer "
+        "does not know whose norm. Leave it out, "
+        "and log what clip_gradients(optimizer, value) returns.");
+  if (o.gradient_clip_val)
+    throw ConfigError(
+        "[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the "
+        "Trainer cannot clip. Leave it out, and call "
+        "clip_gradients(optimizer, value) in training_step.");
+}
+
+namespace {
+
+Loaders own_dataloaders(LightningModule& module, Stage stage) {
+  switch (stage) {
+    case Stage::train:
+      return module.train_dataloader();
+    case Stage::validate:
+      return module.val_dataloader();
+    case Stage::test:
+      return module.test_dataloader();
+    case Stage::predict:
+      return module.predict_dataloader();
+  }
+  return {};
+}
+
+const char* dataloader_hook(Stage stage) {
+  return stage == Stage::train      ? "train_dataloader"
+         : stage == Stage::validate ? "val_dataloader"
+         : stage == Stage::test     ? "test_dataloader"
+                                    : "predict_dataloader";
+}
+
+}  // namespace
+
+// A batch may go to the device before its turn only where nobody wants to see it before, or moves it.
+bool Session::reads_ahead() const {
+  const Run& run = *run_;
+  const auto moves = [](const HookMask& mask) {
+    return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
+  };
+  return !run.device().is_cpu() && !moves(run.model->overridden()) &&
+         (!run.data.module || !moves(run.data.module->overridden()));
+}
+
+// Of several ranks that train step by step together, the fewest batches of any; of an evaluation, in which each rank
+// comes to its own end, the most. Unknown if one rank does not know.
+std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths,
+                                                            const std::vector<SharedData>& shared) {
+  Collectives& collectives = run_->collectives();
+  if (collectives.world_size() == 1) return lengths;
+  const auto count = static_cast<int64_t>(lengths.size());
+  const std::vector<int64_t> counts = collectives.start_max({count, -count})->take();
+  if (counts[0] != -counts[1])
+    throw ConfigError(cat("[trainer.data] all ranks must have the same number of ", name_of(stage),
+                          " loaders; some have ", -counts[1], ", others ", counts[0], "."));
+  // The least is the greatest of what is below zero.
+  std::vector<int64_t> numbers;
+  for (const auto& length : lengths)
+    numbers.insert(numbers.end(), {length ? 0 : 1, stage == Stage::train ? -length.value_or(0) : length.value_or(0)});
+  // What ranks deal out among them must be one data set: the greatest is the least, and unknown only for all.
+  for (const SharedData& data : shared)
+    for (const int64_t number : data.numbers()) numbers.insert(numbers.end(), {number, ~number});
+  const std::vector<int64_t> agreed = collectives.start_max(std::move(numbers))->take();
+  for (size_t i = 2 * lengths.size(); i < agreed.size(); i += 2)
+    if (agreed[i] != ~agreed[i + 1]) throw_other_data(collectives, stage, shared);
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = agreed[2 * i] != 0 ? std::nullopt : std::optional(std::abs(agreed[2 * i + 1]));
+  return lengths;
+}
+
+namespace {
+
+UnevenShares uneven_shares(const TrainerOptions& options) {
+  return options.uneven_shares == "drop"    ? UnevenShares::drop
+         : options.uneven_shares == "error" ? UnevenShares::error
+                                            : UnevenShares::pad;
+}
+
+}  // namespace
+
+void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
+  Run& run = *run_;
+  const Loaders& given = stage == Stage::train      ? run.data.train
+                         : stage == Stage::validate ? run.data.validation
+                         : stage == Stage::test     ? run.data.test
+                                                    : run.data.predict;
+  Loaders loaders = run.data.module  ? run.data.module->loaders(stage)
+                    : !given.empty() ? given
+                                     : own_dataloaders(*run.model, stage);
+  std::erase(loaders, nullptr);
+  if (stage == Stage::train && loaders.size() > 1) {
+    std::vector<CombinedLoader::Named> named;
+    for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
+    loaders = {std::make_shared<CombinedLoader>(std::move(named))};
+  }
+  StageLoaders target;
+  std::vector<std::optional<int64_t>> lengths;
+  std::vector<SharedData> shared;
+  for (auto& loader : loaders) {
+    if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
+    const bool shares = run.options.use_distributed_sampler;
+    const uint64_t seed = run.parts.seed.value_or(0);
+    try {
+      if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
+      loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
+    } catch (const DataError& error) {
+      // Several loaders may have one name, or none.
+      throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
+                          loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
+    }
+    if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
+      if (!loader->keep_order())
+        throw ConfigError(
+            "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the "
+            "batches would differ from epoch to "
+            "epoch. Use a loader without shuffling.");
+      log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
+    }
+    if (stage != Stage::train && loader->shuffles())
+      log::warn("data.evaluation_shuffled",
+                cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+    lengths.push_back(loader->size());
+    if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
+    target.loaders.push_back(std::move(loader));
+  }
+  // A fraction is one of all ranks' length, so that no rank refuses what others accept; a rank may have less.
+  const auto agreed = agreed_lengths(stage, lengths, shared);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    auto batches = limit.resolve(agreed[i], option);
+    if (stage != Stage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
+    target.batches.push_back(batches);
+    target.sized.push_back(agreed[i].has_value());
+  }
+  run.stages[stage] = std::move(target);
+}
+
+const char* Session::limit_name(const char* option) const {
+  return run_->options.overfit_batches.is_zero() ? option : "overfit_batches";
+}
+
+void Session::set_up_data() {
+  Run& run = *run_;
+  const TrainerOptions& o = run.options;
+  const Stage first_stage = verb_ == Verb::fit        ? Stage::train
+                            : verb_ == Verb::validate ? Stage::validate
+                            : verb_ == Verb::test     ? Stage::test
+                                                      : Stage::predict;
+  const bool loaders_given =
+      !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
+  if (run.data.module && loaders_given)
+    throw ConfigError("[trainer.data] both a data module and loaders are given. Use one of the two.");
+  if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
+    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
+                          " and the module's own ", dataloader_hook(first_stage),
+                          "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage),
+                          "()."));
+  run.reload_loaders = [this](Stage stage) {
+    if (stage == Stage::train)
+      set_up_stage(stage, run_->options.limit_train_batches, limit_name("limit_train_batches"));
+    else
+      set_up_stage(stage, run_->options.limit_val_batches, limit_name("limit_val_batches"));
+  };
+  switch (verb_) {
+    case Verb::fit:
+      set_up_stage(Stage::train, o.limit_train_batches, limit_name("limit_train_batches"));
+      if (run.stages[Stage::train].loaders.empty())
+        throw ConfigError(
+            "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
+      if (!o.limit_val_batches.is_zero())
+        set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      run.validation_runs = !run.stages[Stage::validate].loaders.empty();
+      if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
+        warn_no_validation_step();
+        run.validation_runs = false;
+      }
+      if (run.stages[Stage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
+        throw DataError(
+            "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
+            "drop_last?");
+      // Throws now, not after an epoch, where the interval cannot be.
+      if (run.validation_runs) validation_interval(o, run.stages[Stage::train].batches.front());
+      break;
+    case Verb::validate:
+      set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      break;
+    case Verb::test:
+      set_up_stage(Stage::test, o.limit_test_batches, "limit_test_batches");
+      break;
+    case Verb::predict:
+      set_up_stage(Stage::predict, o.limit_predict_batches, "limit_predict_batches");
+      break;
+  }
+  require_step();
+  if (verb_ != Verb::fit && run.stages.begin()->second.loaders.empty())
+    throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_),
+                          " data. Does the data module have such a loader?"));
+}
+
+// Before a run folder is made for nothing. A fit only warns of a missing validation_step.
+void Session::require_step() const {
+  const HookMask& overridden = run_->model->overridden();
+  if (verb_ == Verb::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
+  if (verb_ == Verb::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
+  if (verb_ == Verb::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
+}
+
+void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
+  // Rank 0 looks; the others take what it has found, which they must be able to read too.
+  if (run_->is_global_zero()) find_checkpoint_for(choice, remembered);
+  if (run_->world_size() == 1) return;
+  const std::string path = run_->collectives().broadcast_text(checkpoint_ ? checkpoint_->string() : std::string(), 0);
+  checkpoint_ = path.empty() ? std::nullopt : std::optional<fs::path>(path);
+}
+
+void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered) {
+  Run& run = *run_;
+  if (!choice) {
+    if (verb_ != Verb::fit) return;
+    for (const auto& callback : run.callbacks)
+      if (!checkpoint_) checkpoint_ = callback->resume_candidate();
+  } else if (*choice == "last" && remembered.last) {
+    checkpoint_ = remembered.last;
+  } else if (*choice == "best" && remembered.best) {
+    checkpoint_ = remembered.best;
+  } else if (*choice == "auto") {
+    if (verb_ != Verb::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
+    const auto to_resume = find_run_to_resume(run.options, run.parts);
+    if (to_resume) lock_.emplace(to_resume->folder);
+    if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
+      if (!to_resume->passed_over.empty())
+        run.print(cat("resume: ", to_resume->folder.filename().string(),
+                      "; newer folders have no checkpoint of a fit: ", join(to_resume->passed_over)));
+      checkpoint_ = std::move(found->path);
+      content_ = std::move(found->content);
+    } else {
+      run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
+    }
+  } else {
+    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts),
+                                  run.parts.config_folder);
+  }
+  // A link is followed once, so that the report names the checkpoint itself.
+  std::error_code error;
+  if (checkpoint_ && fs::is_symlink(*checkpoint_, error)) {
+    const fs::path target = fs::read_symlink(*checkpoint_, error);
+    if (!error) checkpoint_ = target.is_absolute() ? target : checkpoint_->parent_path() / target;
+  }
+}
+
+void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
+                      const Remembered& remembered) {
+  Run& run = *run_;
+  if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
+  if (module->in_run())
+    throw Error(
+        "[trainer] the module is in a run already. Give each run a module of its own, or wait for the first to end.");
+  run.model = std::move(module);
+  run.data = std::move(data);
+  choose_hardware();
+  set_limits();
+  check_options();
+  run.parts.load.check();
+  run.model->set_run(&run);
+  make_callbacks();
+  make_loggers();
+  choose_checkpoint(choice, remembered);
+  const auto its_run =
+      checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
+  // Before it is read: a run at work there may remove it.
+  if (its_run && !lock_ && run.is_global_zero()) lock_.emplace(*its_run);
+  if (checkpoint_ && !content_)
+    content_ =
+        read_checkpoint(*checkpoint_,
+                        verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all
+                                                                               : CheckpointParts::weights_and_state,
+                        run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
+  // Imported weights begin a run, wherever they lie.
+  if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
+  if (run.parts.load.loads_loops()) goes_on_in_ = its_run;
+  if (!goes_on_in_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
+  const std::optional<CheckpointContent>& content = content_;
+
+  set_up_ = true;
+  prepare_data();
+  if (run.data.module) {
+    // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
+    if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
+    run.doing_ = "setup of the data module";
+    run.data.module->setup(verb_);
+    run.doing_ = nullptr;
+  }
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, verb_); });
+  run.check_state_keys();
+  run.doing_ = "setup of the module";
+  run.model->setup(verb_);
+  run.doing_ = "configure_model";
+  run.model->configure_model();
+  run.doing_ = nullptr;
+  set_up_data();
+  if (content) {
+    run.doing_ = "on_load_checkpoint of the module";
+    run.model->on_load_checkpoint(content->state);
+    run.doing_ = nullptr;
+    load_weights(*content);
+    if (verb_ != Verb::fit || run.parts.load.loads_loops()) load_callbacks(*content);
+  }
+  check_same_on_all_ranks(run);
+  run.strategy->attach(*run.model);
+  make_replicas();
+  if (run.channels_last()) {
+    to_channels_last(*run.model);
+    for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
+  }
+  if (verb_ == Verb::fit) {
+    run.doing_ = "configure_optimizers";
+    lr_factor_ = plan_optimizers(run);
+    run.doing_ = nullptr;
+  }
+  take_folder();
+  save_config();
+  print_start();
+  if (run.options.enable_autolog_hparams)
+    for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
+  if (content) {
+    if (verb_ == Verb::fit) restore(*content);
+    log::info(cat("checkpoint: ", *checkpoint_));
+    content_.reset();
+  }
+  if (verb_ == Verb::fit) run.strategy->start_training(*run.model, run.optimizers());
+}
+
+// Once per machine, or once in all; the others wait, so that setup finds what it needs.
+void Session::prepare_data() {
+  Run& run = *run_;
+  const ProcessPlace& place = run.strategy->place();
+  const auto mine = [&](bool per_node) { return per_node ? place.local_rank == 0 : place.rank == 0; };
+  if (run.data.module && mine(run.data.module->prepare_data_per_node())) run.data.module->prepare_data();
+  if (mine(run.model->prepare_data_per_node())) run.model->prepare_data();
+  run.collectives().barrier("prepare_data of the first process of each node");
+}
+
+// Copies of the module for the strategy's other devices, made and set up as the module was.
+void Session::make_replicas() {
+  Run& run = *run_;
+  const size_t count = run.strategy->replicas_wanted();
+  if (count == 0) return;
+  if (!run.model->factory())
+    throw ConfigError(cat("[trainer.strategy] ", run.strategy->name(),
+                          " needs a copy of the module on each device, and nobody has said how another is made: it was "
+                          "given as an object. "
+                          "Name it in the config (model:), or let the Trainer make it: trainer.fit<MyModule>(options, "
+                          "data), or make_component<LightningModule, MyModule>(options)."));
+  // Their first weights are nobody's: they do not move the numbers of the run.
+  const RngGuard rng(run.strategy->devices());
+  std::vector<std::shared_ptr<LightningModule>> replicas;
+  for (size_t i = 0; i < count; ++i) {
+    auto replica = run.model->factory()();
+    auto context = std::make_unique<ReplicaContext>(run, run.strategy->devices()[i + 1]);
+    context->set_module(*replica);
+    replica->set_run(context.get());
+    replicas.push_back(replica);
+    run.replicas.emplace_back(replica, std::move(context));
+    replica->setup(verb_);
+    replica->configure_model();
+  }
+  run.strategy->attach_replicas(*run.model, replicas);
+}
+
+void Session::load_weights(const CheckpointContent& content) {
+  const CheckpointLoading& load = run_->parts.load;
+  // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
+  const auto of_other_dtype = [&](const NamedParameter& parameter) {
+    return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
+      return saved.first == parameter.name && saved.second.scalar_type() != parameter.value.scalar_type();
+    });
+  };
+  const auto parameters = unique_parameters(*run_->model);
+  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype))
+    run_->strategy->precision().convert_module(*run_->model);
+  const LoadReport report =
+      load_module_state(*run_->model, content.module,
+                        {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
+  if (!report.converted.empty())
+    run_->print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
+                    report.converted.front()));
+  if (!report.differences.empty())
+    log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(),
+                                              " weights were loaded; the rest does not fit:\n", report.differences));
+}
+
+void Session::load_callbacks(const CheckpointContent& content) {
+  Run& run = *run_;
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
+  if (!content.state.contains("callbacks")) return;  // weights only
+  const StateTree& states = content.state.at("callbacks");
+  std::set<std::string> left;
+  for (const auto& [key, state] : states.as_map()) left.insert(key);
+  run.each_callback(LogScope::forbidden, [&](Callback& c) {
+    const std::string key = c.state_key();
+    if (left.erase(key) == 0) return;
+    try {
+      c.load_state(states.at(key));
+    } catch (const std::exception& error) {
+      const std::string text =
+          cat("the state of callback ", key, " in ", checkpoint_->string(), " does not fit: ", error.what());
+      if (verb_ == Verb::fit)
+        throw CheckpointError(cat("[trainer.fit] ", text,
+                                  "\nResume with the callback as it was when the checkpoint was "
+                                  "made, or begin a new run with its weights: --load.weights_only true."));
+      log::warn("trainer.callback_state", text + ". It is left out");
+    }
+  });
+  if (verb_ == Verb::fit && !left.empty())
+    log::warn("trainer.callback_state_unused",
+              cat(checkpoint_->string(), " has the state of callbacks that this run does not have: ",
+                  join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
+}
+
+void Session::restore(const CheckpointContent& content) {
+  Run& run = *run_;
+  const CheckpointLoading& load = run.parts.load;
+  const bool of_a_run = content.state.contains("rng");
+  const StateTree state =
+      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
+  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
+  const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
+  if (wants_more && state.at("weights_only").as_bool())
+    throw CheckpointError(
+        "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
+        "--load.weights_only true begins a new run with these weights.");
+  if (load.loads_optimizer()) restore_optimizers(run, content, load);
+  if (load.loads_loops()) restore_loops(content, state);
+  if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
+  if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
+  if (load.loads_loops()) {
+    tell_origin(content.origin);
+    tell_other_batch(content.origin, content.state.at("loaders").as_list());
+  }
+}
+
+void Session::restore_loops(const CheckpointContent& content, const StateTree& state) {
+  Run& run = *run_;
+  const auto& optimizer_steps = state.at("optimizer_steps").as_list();
+  for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
+    run.handles[i]->set_steps(optimizer_steps[i].as_int());
+  run.progress_.load_state(state.at("progress"));
+  run.logs.load_state(state.at("logs"));
+  run.finite.load_state(state.at("nonfinite"));
+  run.checkpoints.resumed_from(*checkpoint_, content);
+  const StateTree& loop = state.at("loop");
+  // What a callback made of the option goes on; an option that was changed counts from the next window on.
+  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
+    run.accumulation_ = loop.at("accumulation").as_int();
+  else
+    log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
+                  ", the run goes on with ", run.accumulation_));
+  run.window_length = loop.at("window_length").as_int();
+  run.window_done = loop.at("window_done").as_int();
+  run.window_losses = loop.at("window_losses").as_int();
+  run.validation_pending = loop.at("validation_pending").as_bool();
+  if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
+  if (loop.contains("stop_held_up"))
+    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty()) run.request_stop(reason);
+  run.logged_step_ = loop.at("logged_step").as_int();
+  run.batch_idx_ = std::max<int64_t>(run.progress_.batches.completed - 1, 0);
+  if (state.contains("last_batch")) run.batch_samples_ = state.at("last_batch").at("samples").as_double();
+  if (loop.contains("evaluation_batches")) run.evaluation_batches_ = loop.at("evaluation_batches").as_int();
+  restore_positions(content.origin.world_size, state.at("loaders").as_list());
+  for (auto& [name, value] : unique_parameters(*run.model)) {
+    if (!state.at("gradients").contains(name)) continue;
+    // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
+    value.mutable_grad() = at::empty_like(value).copy_(state.at("gradients").at(name).tensor());
+  }
+}
+
+// With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
+// it.
+void Session::restore_positions(int64_t saved_world_size, const StateTree::List& states) {
+  Run& run = *run_;
+  const auto& loaders = run.stages[Stage::train].loaders;
+  if (states.size() != loaders.size()) return;
+  // With data of their own, ranks share nothing out.
+  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
+                        run.progress_.batches.completed > 0;
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
+    const StateTree now = loaders[i]->state();
+    if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
+    const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
+    if (before == after || run.progress_.batches.completed != before) continue;
+    run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
+    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
+                  " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
+  }
+}
+
+// What a resume that is exact to the bit depends on, beside the state.
+void Session::tell_origin(const CheckpointOrigin& origin) const {
+  const CheckpointOrigin now = run_->origin();
+  std::vector<std::string> differences;
+  const auto compare = [&](const char* what, const auto& then, const auto& here) {
+    if (then != here) differences.push_back(cat(what, " ", then, " → ", here));
+  };
+  compare("Fulgur", origin.fulgur, now.fulgur);
+  compare("LibTorch", origin.libtorch, now.libtorch);
+  compare("device", origin.device, now.device);
+  compare("processes", origin.world_size, now.world_size);
+  compare("threads", origin.threads, now.threads);
+  compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
+  if (!differences.empty())
+    run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
+                    ". Results may differ in the last bits"));
+}
+
+// With the same batch size of a rank, another number of ranks trains with other batches of all.
+void Session::tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const {
+  if (loaders.empty() || !loaders.front().contains("batch_size")) return;
+  const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
+  const int64_t own = run_->stages[Stage::train].loaders.front()->batch_size(), now = own * run_->world_size();
+  if (before == now) return;
+  const bool divides = origin.world_size != run_->world_size() && before % run_->world_size() == 0;
+  run_->print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
+                  ", so that the run trains otherwise than before",
+                  divides ? cat("; a batch_size of ", before / run_->world_size(),
+                                " in the config with --allow-config-change keeps it")
+                          : ""));
+}
+
+ConfigNode options_node(TrainerOptions options) {
+  Fields fields;
+  options.fields(fields);
+  return fields.write();
+}
+
+void Session::save_config() {
+  Run& run = *run_;
+  ConfigNode written = run.parts.config ? *run.parts.config : ConfigNode::map({{"trainer", options_node(run.options)}});
+  run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.parts.seed);
+  if (verb_ == Verb::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
+  run.config_hash = content_hash(to_yaml(run.resolved_config));
+  run.device_text = devices_.text();
+  run.threads = threads_;
+  if (run.run_dir.empty() || !run.is_global_zero()) return;
+  const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
+  std::error_code error;
+  fs::remove(temporary, error);  // of a process that died; a fifo in its place would be waited for
+  std::ofstream file(temporary);
+  file << to_yaml(run.resolved_config, {.comments = true});
+  file.close();
+  if (file) fs::rename(temporary, path, error);
+  if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
+}
+
+void Session::print_start() {
+  Run& run = *run_;
+  run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(),
+                " · precision: ", run.strategy->precision().name(), " · threads: ", threads_,
+                " · seed: ", run.parts.seed ? std::to_string(*run.parts.seed) : "none"));
+  if (const std::string text = run.strategy->text(); !text.empty()) log::info(cat("processes: ", text));
+  std::vector<std::string> parts;
+  for (const auto& [stage, loaders] : run.stages) {
+    int64_t samples = 0;
+    bool known = true;
+    for (const auto& loader : loaders.loaders) {
+      known &= loader->samples().has_value();
+      samples += loader->samples().value_or(0);
+    }
+    if (loaders.loaders.empty()) continue;
+    const auto batches = loaders.total();
+    parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
+                        batches ? std::to_string(*batches) : "?", " batches"));
+  }
+  run.print(cat("data: ", join(parts, " · "), run.world_size() > 1 ? " (of rank 0)" : ""));
+  run.print(run.run_dir.empty()
+                ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)"
+                : cat("run folder: ", run.run_dir));
+}
+
+namespace {
+
+// What a person needs to know where memory ended, beside the message of LibTorch.
+void explain_out_of_memory(const Run& run) {
+  const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
+  for (const at::Device& device : run.devices())
+    if (const auto memory = device_memory(device))
+      log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
+                     mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
+  // Before the loops no batch has been there yet.
+  const bool evaluates = !run.failed_in_.empty() || (run.verb() != Verb::fit && !run.setting_up);
+  const bool trains = run.progress_.batches_total.ready > 0;
+  if (!evaluates && !trains)
+    return log::error(
+        "what takes less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
+  // An evaluation has no gradients, and its batches are other ones.
+  if (evaluates)
+    return log::error(
+        "what takes less memory: a smaller batch of the evaluation, such as data.eval_batch_size; precision: "
+        "bf16-mixed or 16-mixed; outputs that are not kept on the device");
+  log::error(
+      "what takes less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; "
+      "activation checkpointing (docs/memory.md)");
+}
+
+// What fails while a failure is handled is told, and does not take its place.
+template <class Function>
+void quietly(std::string_view when, Function function) noexcept {
+  try {
+    function();
+  } catch (const std::exception& later) {
+    const std::string_view text = later.what();
+    log::error(cat(when, ": ", text.substr(0, text.find('\n'))));  // a log line is one line
+  } catch (...) {
+    log::error(cat(when, ": an exception of unknown type"));
+  }
+}
+
+}  // namespace
+
+void Session::on_exception(const std::exception& error) noexcept {
+  Run& run = *run_;
+  if (!run.model || !run.strategy) return;
+  constexpr std::string_view kWhen = "while handling an earlier error";
+  const bool in_loops = run.progress_.batches_total.ready > 0;
+  run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
+  // Before the loops an error of ours says where it is from.
+  const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
+  if ((in_loops || !run.failed_in_.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
+    quietly(kWhen, [&] {
+      log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
+      // A strategy of several devices places the module's tensors itself.
+      if (run.strategy->devices().size() == 1)
+        if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
+      if (const auto hint = hint_for(error.what())) log::error(cat("what may help: ", *hint));
+    });
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) quietly(kWhen, [&] { explain_out_of_memory(run); });
+  if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
+  quietly(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
+  if (set_up_) {
+    quietly(kWhen, [&] { run.checkpoints.before_writes(); });
+    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
+    if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
+  }
+  quietly(kWhen, [&] { run.act_on_checkpoint_requests(); });
+  quietly(kWhen, [&] { run.checkpoints.settle(); });
+}
+
+void Session::finish(RunStatus status) noexcept {
+  if (finished_) return;
+  finished_ = true;
+  Run& run = *run_;
+  constexpr std::string_view kWhen = "during teardown";
+  for (const auto& logger : started_loggers_) logger->finalize(status);
+  if (set_up_) {
+    if (run.data.module) quietly(kWhen, [&] { run.data.module->teardown(verb_); });
+    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->teardown(run, verb_); });
+    quietly(kWhen, [&] { run.model->teardown(verb_); });
+    for (const auto& [replica, context] : run.replicas) quietly(kWhen, [&] { replica->teardown(verb_); });
+  }
+  if (run.strategy && run.failed_alone) run.strategy->abandon();
+  if (run.strategy) run.strategy->teardown();
+  if (run.model) run.model->set_run(nullptr);
+  for (const auto& [replica, context] : run.replicas) replica->set_run(nullptr);
+  current_device_.reset();
+  lock_.reset();
+}
+
+}  // namespace fulgur::detail

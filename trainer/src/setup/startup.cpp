@@ -1,0 +1,206 @@
+#include "setup/startup.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/virtual_devices/virtual_devices.h"
+
+namespace fulgur::detail {
+
+int64_t decide_threads(const Auto<int64_t>& num_threads) {
+  if (num_threads.value) return *num_threads.value;
+  if (const char* text = std::getenv("OMP_NUM_THREADS"); text && std::atoll(text) > 0) return std::atoll(text);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+void set_threads(int64_t count) {
+  if (at::get_num_threads() != static_cast<int>(count)) at::set_num_threads(static_cast<int>(count));
+}
+
+ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
+                          std::optional<uint64_t> seed) {
+  ConfigNode& trainer = config.get_or_add("trainer");
+  trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
+  // Indices that were named stay; a number is what it came to.
+  const ConfigNode* written = trainer.find("devices");
+  if (!written || !written->is_list())
+    trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
+  trainer.set("num_threads", ConfigNode::integer(threads));
+  if (seed) config.set("seed_everything", ConfigNode::scalar(std::to_string(*seed)));
+  return config;
+}
+
+std::string ChosenDevices::text() const {
+  return cat(static_cast<int64_t>(devices.size()), " × ", accelerator->name(),
+             accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"),
+             note);
+}
+
+namespace {
+
+// Eight, or as many as are asked for.
+int64_t virtual_devices_for(const DeviceChoice& devices) {
+  int64_t count = std::max<int64_t>(8, devices.count.value_or(0));
+  for (const int64_t index : devices.indices) count = std::max(count, index + 1);
+  return count;
+}
+
+// Ranks without an accelerator cannot work together (F53); one process that asks for it is badly configured.
+[[noreturn]] void refuse(DeviceUse use, const std::string& message) {
+  if (use == DeviceUse::one_each) throw DistributedError(message);
+  throw ConfigError(message);
+}
+
+// `devices` asks for what is not there, by number or by index.
+[[noreturn]] void refuse_devices(const Accelerator& accelerator, const std::string& wanted) {
+  const int64_t there = accelerator.device_count();
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < there; ++i) names.push_back(cat(i, " (", accelerator.device_name(i), ")"));
+  const std::string remedy =
+      accelerator.name() == "cpu"
+          ? "Set trainer.devices: 1. For several processes on the CPU, set trainer.strategy: "
+            "ddp; to try several devices without GPUs, set trainer.accelerator: virtual."
+          : cat("Set trainer.devices to ",
+                there == 1 ? "1 or [0]" : cat("a number up to ", there, " or to a list of indices up to ", there - 1),
+                ", or to -1 for all. CUDA_VISIBLE_DEVICES may hide some.");
+  throw ConfigError(cat("[trainer.devices] ", wanted, "; this machine has ", there, " of ", accelerator.name(), ": ",
+                        join(names), ". ", remedy));
+}
+
+}  // namespace
+
+std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu) {
+  if (remedy.empty()) return {};
+  const std::string what =
+      cat("this machine has an NVIDIA driver, but the program cannot use its GPUs: ", reason, ". ");
+  if (!for_cpu)
+    refuse(use, cat("[trainer.accelerator] 'auto' would take a GPU; ", what,
+                    "Set trainer.accelerator: cpu to train on the CPU. ", remedy, "."));
+  log::warn("trainer.built_for_cpu",
+            cat("training on the CPU; ", what, "Fulgur was built with FULGUR_LIBTORCH=cpu. ", remedy));
+  return " (built for the CPU: GPUs are not used)";
+}
+
+ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
+  ChosenDevices chosen;
+  const std::string wanted = options.accelerator == "gpu" ? "cuda" : options.accelerator;
+  if (wanted == "auto") {
+    chosen.accelerator = find_accelerator("cuda");
+    if (!chosen.accelerator) {
+      chosen.note = auto_without_cuda(use, why_no_cuda(), how_to_get_cuda(), built_for_cpu());
+      chosen.accelerator = find_accelerator("cpu");
+    }
+  } else {
+    if (wanted == "virtual") enable_virtual_devices(virtual_devices_for(options.devices));
+    chosen.accelerator = find_accelerator(wanted);
+    if (!chosen.accelerator) {
+      const std::string remedy = how_to_get_cuda();
+      refuse(use, cat("[trainer.accelerator] '", options.accelerator, "' is not available: 0 GPUs are visible; ",
+                      why_no_cuda(), ". ",
+                      remedy.empty() ? "Use trainer.accelerator: cpu or auto"
+                                     : cat("Use trainer.accelerator: cpu. ", remedy),
+                      "."));
+    }
+  }
+  chosen.is_auto = options.devices.is_auto();
+  const int64_t there = chosen.accelerator->device_count();
+  const bool cpu = chosen.accelerator->name() == "cpu";
+  if (use == DeviceUse::one_each && cpu && options.devices.count.value_or(1) > 0 && options.devices.indices.empty()) {
+    chosen.devices.assign(static_cast<size_t>(options.devices.count.value_or(1)), chosen.accelerator->device(0));
+    return chosen;
+  }
+  std::vector<int64_t> indices = options.devices.indices;
+  if (indices.empty()) {
+    int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
+    if (count == -1) count = there;
+    if (count > there) refuse_devices(*chosen.accelerator, cat(count, " devices were asked for"));
+    for (int64_t i = 0; i < count; ++i) indices.push_back(i);
+  }
+  for (const int64_t index : indices) {
+    if (index >= there) refuse_devices(*chosen.accelerator, cat("there is no device ", index));
+    chosen.devices.push_back(chosen.accelerator->device(index));
+  }
+  return chosen;
+}
+
+ChosenDevices choose_devices(const TrainerOptions& options) {
+  return choose_devices(options, options.strategy.create()->device_use());
+}
+
+namespace {
+
+using at::Float32Backend;
+using at::Float32MatmulPrecision;
+using at::Float32Op;
+
+const char* word_of(Float32MatmulPrecision precision) {
+  return precision == Float32MatmulPrecision::HIGHEST ? "highest"
+         : precision == Float32MatmulPrecision::HIGH  ? "high"
+                                                      : "medium";
+}
+
+}  // namespace
+
+ProcessSettings::MatmulPrecision ProcessSettings::matmul_precision() {
+  const auto& context = at::globalContext();
+  MatmulPrecision now{.word = {},
+                      .cuda = context.float32Precision(Float32Backend::CUDA, Float32Op::MATMUL),
+                      .cpu = context.float32Precision(Float32Backend::MKLDNN, Float32Op::MATMUL)};
+  try {
+    now.word = context.float32MatmulPrecision();
+  } catch (const c10::Error&) {
+    // The program has set the libraries one by one: there is no word for it.
+  }
+  return now;
+}
+
+void ProcessSettings::restore(const MatmulPrecision& precision) {
+  auto& context = at::globalContext();
+  if (precision.word) context.setFloat32MatmulPrecision(word_of(*precision.word));
+  context.setFloat32Precision(Float32Backend::CUDA, Float32Op::MATMUL, precision.cuda);
+  context.setFloat32Precision(Float32Backend::MKLDNN, Float32Op::MATMUL, precision.cpu);
+}
+
+ProcessSettings::ProcessSettings(const TrainerOptions& options) {
+  auto& context = at::globalContext();
+  algorithms_ = context.deterministicAlgorithms();
+  warn_only_ = context.deterministicAlgorithmsWarnOnly();
+  cudnn_deterministic_ = context.deterministicCuDNN();
+  cudnn_benchmark_ = context.benchmarkCuDNN();
+  anomaly_ = torch::autograd::AnomalyMode::is_enabled();
+  anomaly_nan_ = torch::autograd::AnomalyMode::should_check_nan();
+  if (options.benchmark) context.setBenchmarkCuDNN(*options.benchmark);
+  if (options.deterministic.enabled) {
+    // cuBLAS is deterministic only with a workspace of a fixed size, which it reads from here.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    context.setDeterministicAlgorithms(true, options.deterministic.warn_only);
+    context.setDeterministicCuDNN(true);
+    context.setBenchmarkCuDNN(false);
+  }
+  if (options.float32_matmul_precision) {
+    matmul_ = matmul_precision();
+    context.setFloat32MatmulPrecision(*options.float32_matmul_precision);
+  }
+  if ((options.detect_anomaly || options.debug) && !options.barebones)
+    torch::autograd::AnomalyMode::set_enabled(true, /*check_nan=*/true);
+}
+
+ProcessSettings::~ProcessSettings() {
+  auto& context = at::globalContext();
+  context.setDeterministicAlgorithms(algorithms_, warn_only_);
+  context.setDeterministicCuDNN(cudnn_deterministic_);
+  context.setBenchmarkCuDNN(cudnn_benchmark_);
+  if (matmul_) restore(*matmul_);
+  torch::autograd::AnomalyMode::set_enabled(anomaly_, anomaly_nan_);
+}
+
+}  // namespace fulgur::detail
