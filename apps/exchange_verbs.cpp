@@ -94,7 +94,7 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   if (!weights.left_out.empty())
     log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out),
                   ". Resuming a Python run is not possible; its weights are imported."));
-  const PreparedRun run = prepare(config, Verb::fit);
+  const PreparedRun run = prepare(config, TrainerFn::fit);
   run.module->configure_model();
   std::string line;
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);

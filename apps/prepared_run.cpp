@@ -14,12 +14,12 @@ namespace fulgur::cli {
 namespace {
 
 /// Facts of the data are known only after its setup, and the model may need them before it is made.
-void fill_links(Config& config, DataModule* data, Verb verb) {
+void fill_links(Config& config, DataModule* data, TrainerFn fn) {
   if (config.link.empty()) return;
   if (data == nullptr) throw ConfigError("[config] link needs data to take values from; none is chosen. Set `data`.");
   data->prepare_data();
-  data->setup(verb);
-  apply_links(config, data->facts());
+  data->setup(fn);
+  apply_links(config, data->exported_values());
 }
 
 /// The options of the model that are numbers, or lists of such.
@@ -62,15 +62,15 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
 
 }  // namespace
 
-PreparedRun prepare(Config config, Verb verb) {
+PreparedRun prepare(Config config, TrainerFn fn) {
   if (!config.model) {
-    throw ConfigError(cat("[cli] ", name_of(verb),
+    throw ConfigError(cat("[cli] ", name_of(fn),
                           " needs a model; the config names none. Give --config FILE or --model NAME; "
                           "`trainer list model` shows what there is."));
   }
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
-  fill_links(config, data.get(), verb);
+  fill_links(config, data.get(), fn);
   // Before the module is made: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
   std::shared_ptr<LightningModule> module = make_module(config.model);

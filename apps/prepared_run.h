@@ -14,6 +14,6 @@ struct PreparedRun {
 };
 
 /// Makes them, after links from the data were filled. Throws a ConfigError where the config names no model.
-PreparedRun prepare(Config config, Verb verb);
+PreparedRun prepare(Config config, TrainerFn fn);
 
 }  // namespace fulgur::cli

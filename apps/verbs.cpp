@@ -16,7 +16,7 @@
 #include "prepared_run.h"
 #include "print.h"
 #include "report_file.h"
-#include "started_again.h"
+#include "restart.h"
 
 namespace fulgur::cli {
 
@@ -76,7 +76,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
-  PreparedRun run = prepare(config, fulgur::Verb::fit);
+  PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
@@ -93,11 +93,11 @@ void warn_of_untrained(const Config& config) {
               "no checkpoint is given, so the weights are those of a new module. Use --ckpt_path last, best or a path");
 }
 
-ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb verb, FailureReport& failure) {
+ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, FailureReport& failure) {
   warn_of_untrained(config);
   PreparedRun run = prepare(config, verb);
   const auto watched = failure.watch(run.trainer);
-  const bool validates = verb == fulgur::Verb::validate;
+  const bool validates = verb == fulgur::TrainerFn::validate;
   const EvalReport report = validates ? run.trainer.validate(run.module, run.data, config.ckpt_path)
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -110,7 +110,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Verb
 
 ExitCode predict(const CommandLine& command, const Config& config, FailureReport& failure) {
   warn_of_untrained(config);
-  PreparedRun run = prepare(config, fulgur::Verb::predict);
+  PreparedRun run = prepare(config, fulgur::TrainerFn::predict);
   const auto watched = failure.watch(run.trainer);
   const PredictReport report = run.trainer.predict(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
@@ -175,8 +175,8 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
     }
     if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));
     if (command.verb == "fit") return fit(command, config, place, failure);
-    if (command.verb == "validate") return evaluate(command, config, fulgur::Verb::validate, failure);
-    if (command.verb == "test") return evaluate(command, config, fulgur::Verb::test, failure);
+    if (command.verb == "validate") return evaluate(command, config, fulgur::TrainerFn::validate, failure);
+    if (command.verb == "test") return evaluate(command, config, fulgur::TrainerFn::test, failure);
     return predict(command, config, failure);
   } catch (...) {
     if (!place || place->rank == 0) failure.write(launches);

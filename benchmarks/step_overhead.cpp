@@ -67,7 +67,7 @@ struct Net : LightningModule {
     log("train_loss", value);
     return value;
   }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.01}); }
 };
 
 // Overrides hooks of every step, and does nothing in them.
@@ -121,16 +121,16 @@ Result trainer_loop() {
   options.enable_progress_bar = false;
   options.enable_model_summary = false;
   options.default_root_dir = std::filesystem::temp_directory_path() / "fulgur_step_overhead";
-  Parts parts;
-  parts.loggers = {std::make_shared<MemoryLogger>()};
-  parts.callbacks = {timed};
+  TrainerComponents components;
+  components.loggers = {std::make_shared<MemoryLogger>()};
+  components.callbacks = {timed};
   for (int i = 0; i < 10; ++i) {
     auto idle = std::make_shared<Idle>();
     idle->set_overridden(Callback::hooks_of<Idle>());
-    parts.callbacks.push_back(idle);
+    components.callbacks.push_back(idle);
   }
   auto net = std::make_shared<Net>();
-  Trainer(options, parts).fit(net, DataSource(std::make_shared<PreparedLoader>()));
+  Trainer(options, components).fit(net, DataSource(std::make_shared<PreparedLoader>()));
   std::filesystem::remove_all(options.default_root_dir);
   return {timed->seconds, net->layer->weight.sum().item<double>()};
 }

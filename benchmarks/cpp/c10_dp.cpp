@@ -19,7 +19,7 @@ constexpr int64_t kDevices = 2;
 
 class Process {
  public:
-  Process(const bench::Inputs& inputs, fulgur::DpStrategy& strategy)
+  Process(const bench::Inputs& inputs, fulgur::DPStrategy& strategy)
       : inputs_(inputs), strategy_(strategy), net_(false) {
     strategy_.attach(net_);
     strategy_.attach_replicas(net_, {std::make_shared<bench::Net>(false)});
@@ -44,7 +44,7 @@ class Process {
     };
     const fulgur::Batch batch = fulgur::Batch{joined(0), joined(1)}.to(strategy_.device());
     ++number_;
-    const auto parts = strategy_.split(net_, batch, fulgur::Stage::train);
+    const auto parts = strategy_.split(net_, batch, fulgur::RunningStage::train);
     std::vector<Tensor> losses(parts.size());
     strategy_.run_parts(parts.size(),
                         [&](size_t i) { losses[i] = parts[i].module->training_step(parts[i].batch, 0).loss; });
@@ -58,16 +58,16 @@ class Process {
 
  private:
   const bench::Inputs& inputs_;
-  fulgur::DpStrategy& strategy_;
+  fulgur::DPStrategy& strategy_;
   bench::Net net_;
-  fulgur::Sgd optimizer_{fulgur::Sgd::Options{.lr = bench::kRate}};
+  fulgur::SGD optimizer_{fulgur::SGD::Options{.lr = bench::kRate}};
   int64_t number_ = 0;
 };
 
 void run(const bench::Arguments& arguments) {
   fulgur::enable_virtual_devices(kDevices);
   const bench::Inputs inputs(arguments);
-  fulgur::DpStrategy strategy;
+  fulgur::DPStrategy strategy;
   strategy.configure({.devices = {fulgur::virtual_device(0), fulgur::virtual_device(1)},
                       .precision = std::make_shared<fulgur::Float32True>()});
   Process process(inputs, strategy);

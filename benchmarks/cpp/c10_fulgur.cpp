@@ -44,7 +44,7 @@ struct Way {
 
 class Rank {
  public:
-  Rank(const bench::Inputs& inputs, fulgur::DdpStrategy& strategy, bool norm)
+  Rank(const bench::Inputs& inputs, fulgur::DDPStrategy& strategy, bool norm)
       : inputs_(inputs), strategy_(strategy), net_(norm) {
     strategy_.attach(net_);
     fulgur::ParamGroup group;
@@ -79,18 +79,18 @@ class Rank {
 
  private:
   const bench::Inputs& inputs_;
-  fulgur::DdpStrategy& strategy_;
+  fulgur::DDPStrategy& strategy_;
   bench::Net net_;
-  fulgur::Sgd optimizer_{fulgur::Sgd::Options{.lr = bench::kRate}};
+  fulgur::SGD optimizer_{fulgur::SGD::Options{.lr = bench::kRate}};
   int64_t number_ = 0;
 };
 
 void run(const bench::Arguments& arguments) {
   const std::string& variant = arguments.text("variant");
   const bench::Inputs inputs(arguments);
-  fulgur::DdpStrategy::Options options;
+  fulgur::DDPStrategy::Options options;
   options.gradient_as_bucket_view = variant == "view";
-  fulgur::DdpStrategy strategy(options);
+  fulgur::DDPStrategy strategy(options);
   // As many devices as ranks: `auto` takes what the environment says.
   strategy.configure({.devices = {at::Device(at::kCPU)},
                       .devices_are_auto = true,

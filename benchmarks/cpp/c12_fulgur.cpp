@@ -106,14 +106,14 @@ void train(const bench::Arguments& arguments) {
   options.max_epochs = arguments.number("epochs");
   options.memory_format = "channels_last";
   options.default_root_dir = arguments.text("scratch");
-  fulgur::Parts parts;
-  parts.add(std::make_shared<fulgur::EarlyStopping>(fulgur::EarlyStopping::Options{
+  fulgur::TrainerComponents components;
+  components.add(std::make_shared<fulgur::EarlyStopping>(fulgur::EarlyStopping::Options{
       .monitor = "val_acc", .patience = arguments.number("epochs"), .mode = "max", .stopping_threshold = goal - 1e-6}));
   const fulgur::DataSource data(
       inputs.loader("train",
                     {.batch_size = kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.start.at("order"))}),
       {inputs.loader("test", {.batch_size = kEvalBatch})});
-  const fulgur::FitReport report = fulgur::Trainer(options, parts).fit(module, data);
+  const fulgur::FitReport report = fulgur::Trainer(options, components).fit(module, data);
 
   double accuracy = 0;
   for (const auto& [name, value] : report.metrics)

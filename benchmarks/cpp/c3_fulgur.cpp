@@ -7,7 +7,7 @@ namespace {
 
 std::shared_ptr<fulgur::Optimizer> make(const std::string& kind) {
   if (kind == "SGD")
-    return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = bench::kRate, .momentum = bench::kMomentum});
+    return std::make_shared<fulgur::SGD>(fulgur::SGD::Options{.lr = bench::kRate, .momentum = bench::kMomentum});
   if (kind == "Adam") return std::make_shared<fulgur::Adam>(fulgur::Adam::Options{.lr = bench::kRate});
   fulgur::AdamW::Options options;
   options.lr = bench::kRate;

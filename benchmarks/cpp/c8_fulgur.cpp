@@ -49,13 +49,13 @@ void run(const bench::Arguments& arguments) {
     options.default_root_dir = folder;
     options.enable_progress_bar = options.enable_model_summary = false;
     options.log_every_n_steps = 1000;
-    fulgur::Parts parts;
-    parts.seed = 1;
+    fulgur::TrainerComponents components;
+    components.seed = 1;
     module.started_s = bench::wall_seconds();
     const auto loader =
         std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kBatch, .shuffle = true});
     // The module is the caller's.
-    return fulgur::Trainer(options, parts)
+    return fulgur::Trainer(options, components)
         .fit(std::shared_ptr<fulgur::LightningModule>(&module, [](auto*) {}), fulgur::DataSource(loader), from);
   };
   const auto fresh = [] {

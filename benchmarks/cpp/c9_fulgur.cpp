@@ -81,9 +81,9 @@ struct Kind {
 const std::array<Kind, 2> kKinds = {{
     {"gpt", "GPT", 8,
      []() -> std::shared_ptr<fulgur::LightningModule> {
-       const fulgur::Gpt::Options options{
+       const fulgur::GPT::Options options{
            .vocab_size = 256, .block_size = 256, .n_layer = 6, .n_head = 6, .n_embd = 384};
-       return std::make_shared<WithAdamW<fulgur::Gpt>>(options);
+       return std::make_shared<WithAdamW<fulgur::GPT>>(options);
      }},
     {"conv", "conv net", 64,
      []() -> std::shared_ptr<fulgur::LightningModule> { return std::make_shared<WithAdamW<ConvNet>>(); }},
@@ -114,12 +114,12 @@ void train(const bench::Arguments& arguments, const Kind& kind, const char* prec
   options.logger.enabled = options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary =
       false;
   const auto stamps = std::make_shared<Stamps>();
-  fulgur::Parts parts;
-  parts.add(stamps);
+  fulgur::TrainerComponents components;
+  components.add(stamps);
   const auto dataset = std::make_shared<fulgur::TensorDataset>(fulgur::Batch{data.at("x"), data.at("y")});
   const fulgur::DataSource source(
       std::make_shared<fulgur::DataLoader>(dataset, fulgur::DataLoaderOptions{.batch_size = kind.batch}));
-  fulgur::Trainer(options, parts).fit(module, source);
+  fulgur::Trainer(options, components).fit(module, source);
 
   auto samples = stamps->laps.samples();
   for (int64_t i = 1; i < kWarmups; ++i) samples.erase(samples.begin());

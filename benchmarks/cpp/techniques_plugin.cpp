@@ -117,8 +117,8 @@ class CostlySamples : public fulgur::DataModule {
     }
   };
   explicit CostlySamples(const Options& options) : options_(options) {}
-  std::vector<std::shared_ptr<fulgur::Loader>> loaders(fulgur::Stage stage) override {
-    if (stage != fulgur::Stage::train) return {};
+  std::vector<std::shared_ptr<fulgur::Loader>> loaders(fulgur::RunningStage stage) override {
+    if (stage != fulgur::RunningStage::train) return {};
     fulgur::DataLoaderOptions how{.batch_size = options_.batch_size, .shuffle = true, .name = "train"};
     options_.loading.apply(how);
     return {std::make_shared<fulgur::DataLoader>(std::make_shared<Samples>(options_), how)};
@@ -157,7 +157,7 @@ class OwnBuffer : public fulgur::TensorDataModule {
   };
   explicit OwnBuffer(const Options& options)
       : TensorDataModule({.batch_size = options.batch_size}), options_(options) {}
-  void setup(fulgur::Verb) override {
+  void setup(fulgur::TrainerFn) override {
     const int64_t values = options_.samples * kSide * kSide;
     buffer_.resize(static_cast<size_t>(values));
     for (size_t i = 0; i < buffer_.size(); ++i) buffer_[i] = static_cast<float>(i % 251) / 251;

@@ -51,7 +51,7 @@ void ChromeTrace::on_train_batch_end(RunContext& run, const StepOutput&, const B
 }
 
 void ChromeTrace::on_exception(RunContext& run, const std::exception&) { stop(&run); }
-void ChromeTrace::teardown(RunContext& run, Verb) { stop(&run); }
+void ChromeTrace::teardown(RunContext& run, TrainerFn) { stop(&run); }
 
 void ChromeTrace::stop(RunContext* run) noexcept {
   if (!std::exchange(recording_, false)) return;

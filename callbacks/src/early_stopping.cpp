@@ -58,11 +58,11 @@ bool EarlyStopping::checks_at_train_epoch_end(RunContext& run) const {
 }
 
 bool EarlyStopping::enabled(RunContext& run) const {
-  return run.verb() == Verb::fit && !run.sanity_checking() && !run.fast_dev_run();
+  return run.fn() == TrainerFn::fit && !run.sanity_checking() && !run.fast_dev_run();
 }
 
-void EarlyStopping::setup(RunContext&, Verb verb) {
-  if (verb != Verb::fit) return;
+void EarlyStopping::setup(RunContext&, TrainerFn fn) {
+  if (fn != TrainerFn::fit) return;
   best_score_ = worst_score();
   wait_count_ = stopped_epoch_ = 0;
   reason_ = EarlyStoppingReason::not_stopped;

@@ -66,7 +66,7 @@ int64_t GradientAccumulationScheduler::factor_at(double position) const {
 double GradientAccumulationScheduler::position(RunContext& run) const {
   const Progress& progress = run.progress();
   const auto epochs = [&] {
-    const auto batches = run.num_batches(Stage::train);
+    const auto batches = run.num_batches(RunningStage::train);
     const double part =
         batches && *batches > 0 ? static_cast<double>(progress.batches.completed) / static_cast<double>(*batches) : 0;
     return static_cast<double>(progress.epoch) + part;
@@ -79,7 +79,7 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
     case Interval::Unit::samples:
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.counts_tokens())
+      if (!run.has_token_counts())
         throw wrong("scheduling counts tokens, but the module does not tell them. Override num_tokens(batch).");
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
@@ -87,15 +87,15 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
     case Interval::Unit::run:
       break;
   }
-  // Not `part_done()`, where epochs are the limit: its estimate of all steps moves with the factor that is decided
-  // here.
+  // Not `progress_fraction()`, where epochs are the limit: its estimate of all steps moves with the factor that is
+  // decided here.
   std::optional<double> part;
-  if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(Stage::train))
+  if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(RunningStage::train))
     part = epochs() / static_cast<double>(*run.max_epochs());
   if (run.max_steps() && *run.max_steps() > 0)
     part =
         std::max(part.value_or(0), static_cast<double>(progress.global_step) / static_cast<double>(*run.max_steps()));
-  if (!part) part = run.part_done();
+  if (!part) part = run.progress_fraction();
   if (!part)
     throw wrong(
         "scheduling names parts of the run, whose length is not known. Set max_epochs with a loader of known length, "

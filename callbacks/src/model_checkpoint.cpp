@@ -105,7 +105,7 @@ void ModelCheckpoint::load_state(const StateTree& state) {
 }
 
 bool ModelCheckpoint::enabled(RunContext& run) const {
-  return !run.sanity_checking() && !run.fast_dev_run() && run.verb() == Verb::fit &&
+  return !run.sanity_checking() && !run.fast_dev_run() && run.fn() == TrainerFn::fit &&
          run.progress().global_step != saved_step_;
 }
 
@@ -119,7 +119,7 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
   return options_.every_n_epochs && (run.progress().epoch + 1) % *options_.every_n_epochs == 0;
 }
 
-void ModelCheckpoint::setup(RunContext&, Verb) {
+void ModelCheckpoint::setup(RunContext&, TrainerFn) {
   pending_.clear();
   batches_at_start_ = -1;
   waits_for_validation_ = false;
@@ -165,7 +165,7 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
   seen_step_ = step;
   bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
   // Epochs end in on_train_epoch_end, behind their validation.
-  const bool epoch_ends = counts_epochs() && run.num_batches(Stage::train) == batch_idx + 1;
+  const bool epoch_ends = counts_epochs() && run.num_batches(RunningStage::train) == batch_idx + 1;
   if (trigger_ && !epoch_ends && trigger_->due(run)) due = true;
   if (due) interval_passed(run);
 }
@@ -173,7 +173,7 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
 void ModelCheckpoint::interval_passed(RunContext& run) {
   if (!enabled(run)) return;
   // A rank by a validation metric waits for a fresh value of it.
-  if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != Stage::train) {
+  if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != RunningStage::train) {
     waits_for_validation_ = true;
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
       log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step,

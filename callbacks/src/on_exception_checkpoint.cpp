@@ -50,7 +50,7 @@ std::optional<fs::path> OnExceptionCheckpoint::resume_candidate() const {
   return paths.empty() ? std::nullopt : std::optional(paths.front());
 }
 
-void OnExceptionCheckpoint::setup(RunContext&, Verb) { batches_at_start_.reset(); }
+void OnExceptionCheckpoint::setup(RunContext&, TrainerFn) { batches_at_start_.reset(); }
 
 void OnExceptionCheckpoint::on_train_start(RunContext& run) {
   batches_at_start_ = run.progress().batches_total.completed;
@@ -59,7 +59,7 @@ void OnExceptionCheckpoint::on_train_start(RunContext& run) {
 void OnExceptionCheckpoint::on_exception(RunContext& run, const std::exception& error) {
   // Before the first batch there is nothing that the next run could not make anew.
   const bool trained = batches_at_start_ && run.progress().batches_total.completed > *batches_at_start_;
-  if (run.verb() != Verb::fit || run.fast_dev_run() || !trained) return;
+  if (run.fn() != TrainerFn::fit || run.fast_dev_run() || !trained) return;
   run.request_checkpoint({.name = options_.dirpath.value_or(run.checkpoint_dir()) / options_.filename,
                           .reason = cat("exception: ", error.what()),
                           .best = false,

@@ -107,7 +107,7 @@ ProgressBar::~ProgressBar() {
   if (installed_) log::set_console_guard(nullptr);
 }
 
-void ProgressBar::setup(RunContext& run, Verb) {
+void ProgressBar::setup(RunContext& run, TrainerFn) {
   terminal_ = is_terminal();
   colour_ = terminal_ && wants_colour();
   several_loaders_ = {};
@@ -119,7 +119,7 @@ void ProgressBar::setup(RunContext& run, Verb) {
   installed_ = true;
 }
 
-void ProgressBar::teardown(RunContext&, Verb) {
+void ProgressBar::teardown(RunContext&, TrainerFn) {
   leave();
   if (installed_) log::set_console_guard(nullptr);
   installed_ = false;
@@ -214,7 +214,7 @@ std::string ProgressBar::line(RunContext& run, int64_t columns) const {
 double ProgressBar::seconds_left(RunContext& run, double rate) const {
   const double batches = static_cast<double>(*bar_.total - bar_.done);
   if (batches > 0 && rate <= 0) return NAN;
-  const bool training = run.verb() == Verb::fit && run.stage() == Stage::train;
+  const bool training = run.fn() == TrainerFn::fit && run.stage() == RunningStage::train;
   return (batches > 0 ? batches / rate : 0) +
          (training ? static_cast<double>(validations_left(run)) * validation_s_ : 0);
 }
@@ -231,7 +231,7 @@ int64_t ProgressBar::validations_left(RunContext& run) const {
 void ProgressBar::begin_epoch(RunContext& run, int64_t done_before) {
   validated_in_epoch_ = false;
   epoch_began_at_ = run.progress().batches_total.completed - done_before;
-  begin(cat("Epoch ", run.progress().epoch), run.num_batches(Stage::train), done_before);
+  begin(cat("Epoch ", run.progress().epoch), run.num_batches(RunningStage::train), done_before);
 }
 
 void ProgressBar::on_train_start(RunContext& run) {
@@ -251,7 +251,7 @@ void ProgressBar::on_train_epoch_end(RunContext& run) { end(run); }
 // The fit ended inside an epoch.
 void ProgressBar::on_train_end(RunContext& run) { end(run); }
 
-void ProgressBar::begin_evaluation(RunContext& run, const char* title, Stage stage) {
+void ProgressBar::begin_evaluation(RunContext& run, const char* title, RunningStage stage) {
   evaluation_done_ = 0;
   evaluation_title_ = title;
   const bool several = several_loaders_[static_cast<size_t>(stage)];
@@ -268,7 +268,7 @@ void ProgressBar::advance_evaluation(RunContext& run, int64_t loader_idx) {
 void ProgressBar::on_validation_start(RunContext& run) {
   train_ = bar_;
   train_active_ = active_;
-  begin_evaluation(run, run.sanity_checking() ? "Sanity check" : "Validation", Stage::validate);
+  begin_evaluation(run, run.sanity_checking() ? "Sanity check" : "Validation", RunningStage::validate);
 }
 
 void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
@@ -276,7 +276,7 @@ void ProgressBar::on_validation_batch_end(RunContext& run, const Outputs&, const
 }
 
 void ProgressBar::on_validation_end(RunContext& run) {
-  if (run.verb() != Verb::fit) return end(run);
+  if (run.fn() != TrainerFn::fit) return end(run);
   const double took = std::chrono::duration<double>(Clock::now() - bar_.began).count();
   clear();
   bar_ = train_;
@@ -290,13 +290,13 @@ void ProgressBar::on_validation_end(RunContext& run) {
   validated_at_ = now;
 }
 
-void ProgressBar::on_test_start(RunContext& run) { begin_evaluation(run, "Test", Stage::test); }
+void ProgressBar::on_test_start(RunContext& run) { begin_evaluation(run, "Test", RunningStage::test); }
 void ProgressBar::on_test_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
   advance_evaluation(run, loader_idx);
 }
 void ProgressBar::on_test_end(RunContext& run) { end(run); }
 
-void ProgressBar::on_predict_start(RunContext& run) { begin_evaluation(run, "Predict", Stage::predict); }
+void ProgressBar::on_predict_start(RunContext& run) { begin_evaluation(run, "Predict", RunningStage::predict); }
 void ProgressBar::on_predict_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t loader_idx) {
   advance_evaluation(run, loader_idx);
 }

@@ -141,7 +141,7 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   };
   rate("batches_per_sec", static_cast<double>(window.batches) / seconds, ranks);
   rate("samples_per_sec", static_cast<double>(window.samples) / seconds, ranks);
-  if (run.counts_tokens()) rate("tokens_per_sec", static_cast<double>(window.tokens) / seconds, ranks);
+  if (run.has_token_counts()) rate("tokens_per_sec", static_cast<double>(window.tokens) / seconds, ranks);
   if (options_.flops_per_sample) {
     const double flops = static_cast<double>(window.samples) * *options_.flops_per_sample / seconds;
     rate("flops_per_sec", flops, ranks);

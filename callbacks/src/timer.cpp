@@ -18,41 +18,42 @@ Timer::Timer(Options options) : options_(std::move(options)) {
         cat("[callbacks.Timer] duration must be a time such as 90min; got '", options_.duration->text(), "'."));
 }
 
-StateTree Timer::state() const { return StateTree::map({{"train_time_s", time_elapsed_s(Stage::train)}}); }
+StateTree Timer::state() const { return StateTree::map({{"train_time_s", time_elapsed_s(RunningStage::train)}}); }
 
 void Timer::load_state(const StateTree& state) { before_s_ = state.at("train_time_s").as_double(); }
 
-void Timer::setup(RunContext& run, Verb) {
+void Timer::setup(RunContext& run, TrainerFn) {
   run_ = &run;
   spans_ = {};
   before_s_ = 0;  // that of a resumed fit is loaded behind this
   told_ = false;
 }
 
-void Timer::teardown(RunContext& run, Verb) {
+void Timer::teardown(RunContext& run, TrainerFn) {
   // A run that ended by an exception left its stages open.
-  for (const Stage stage : {Stage::train, Stage::validate, Stage::test, Stage::predict})
+  for (const RunningStage stage :
+       {RunningStage::train, RunningStage::validate, RunningStage::test, RunningStage::predict})
     if (span(stage).start && !span(stage).end) finish(run, stage);
   run_ = nullptr;
 }
 
-void Timer::begin(RunContext& run, Stage stage) { span(stage) = {.start = run.agreed_time_s(), .end = {}}; }
-void Timer::finish(RunContext& run, Stage stage) { span(stage).end = run.agreed_time_s(); }
+void Timer::begin(RunContext& run, RunningStage stage) { span(stage) = {.start = run.elapsed_s(), .end = {}}; }
+void Timer::finish(RunContext& run, RunningStage stage) { span(stage).end = run.elapsed_s(); }
 
-std::optional<double> Timer::start_time_s(Stage stage) const { return span(stage).start; }
-std::optional<double> Timer::end_time_s(Stage stage) const { return span(stage).end; }
+std::optional<double> Timer::start_time_s(RunningStage stage) const { return span(stage).start; }
+std::optional<double> Timer::end_time_s(RunningStage stage) const { return span(stage).end; }
 
-double Timer::time_elapsed_s(Stage stage) const {
+double Timer::time_elapsed_s(RunningStage stage) const {
   const Span& s = span(stage);
-  const double before = stage == Stage::train ? before_s_ : 0;
+  const double before = stage == RunningStage::train ? before_s_ : 0;
   if (!s.start) return before;
-  const double now = s.end ? *s.end : run_ ? run_->agreed_time_s() : *s.start;
+  const double now = s.end ? *s.end : run_ ? run_->elapsed_s() : *s.start;
   return before + now - *s.start;
 }
 
 std::optional<double> Timer::time_remaining_s() const {
   if (!options_.duration) return std::nullopt;
-  return options_.duration->value - time_elapsed_s(Stage::train);
+  return options_.duration->value - time_elapsed_s(RunningStage::train);
 }
 
 void Timer::check(RunContext& run) {
@@ -61,24 +62,24 @@ void Timer::check(RunContext& run) {
   told_ = true;
   const std::string reason = cat("Timer: the training time of ", options_.duration->text(), " is over");
   run.request_stop(reason);
-  if (options_.verbose) run.print(cat(reason, " after ", format_fixed(time_elapsed_s(Stage::train), 1), " s"));
+  if (options_.verbose) run.print(cat(reason, " after ", format_fixed(time_elapsed_s(RunningStage::train), 1), " s"));
 }
 
 void Timer::on_fit_start(RunContext& run) { check(run); }
-void Timer::on_train_start(RunContext& run) { begin(run, Stage::train); }
-void Timer::on_train_end(RunContext& run) { finish(run, Stage::train); }
+void Timer::on_train_start(RunContext& run) { begin(run, RunningStage::train); }
+void Timer::on_train_end(RunContext& run) { finish(run, RunningStage::train); }
 void Timer::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
   if (options_.interval == "step") check(run);
 }
 void Timer::on_train_epoch_end(RunContext& run) {
   if (options_.interval == "epoch") check(run);
 }
-void Timer::on_validation_start(RunContext& run) { begin(run, Stage::validate); }
-void Timer::on_validation_end(RunContext& run) { finish(run, Stage::validate); }
-void Timer::on_test_start(RunContext& run) { begin(run, Stage::test); }
-void Timer::on_test_end(RunContext& run) { finish(run, Stage::test); }
-void Timer::on_predict_start(RunContext& run) { begin(run, Stage::predict); }
-void Timer::on_predict_end(RunContext& run) { finish(run, Stage::predict); }
+void Timer::on_validation_start(RunContext& run) { begin(run, RunningStage::validate); }
+void Timer::on_validation_end(RunContext& run) { finish(run, RunningStage::validate); }
+void Timer::on_test_start(RunContext& run) { begin(run, RunningStage::test); }
+void Timer::on_test_end(RunContext& run) { finish(run, RunningStage::test); }
+void Timer::on_predict_start(RunContext& run) { begin(run, RunningStage::predict); }
+void Timer::on_predict_end(RunContext& run) { finish(run, RunningStage::predict); }
 
 [[maybe_unused]] static const bool registered_timer =
     Registry<Callback>::add<Timer>("Timer", "Measures stages and ends a fit whose training took too long.");

@@ -4,8 +4,8 @@
 
 namespace fulgur {
 
-void DataModule::setup(Verb) {}
-void DataModule::teardown(Verb) {}
+void DataModule::setup(TrainerFn) {}
+void DataModule::teardown(TrainerFn) {}
 void DataModule::on_exception(const std::exception&) {}
 
 Batch DataModule::on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx) {

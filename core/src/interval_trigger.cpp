@@ -18,7 +18,7 @@ double IntervalTrigger::position(RunContext& run) const {
   switch (every_.unit) {
     case Interval::Unit::epochs: {
       // Inside an epoch a part of it counts, where its length is known.
-      const auto batches = run.num_batches(Stage::train);
+      const auto batches = run.num_batches(RunningStage::train);
       const double part =
           batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
       // At the end of an epoch it counts as done, also where the number of its batches is not known.
@@ -29,14 +29,14 @@ double IntervalTrigger::position(RunContext& run) const {
     case Interval::Unit::samples:
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.counts_tokens())
+      if (!run.has_token_counts())
         throw ConfigError(cat("[core.interval] ", every_.text(),
                               " counts tokens, but the module does not tell them. Override num_tokens(batch)."));
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
-      return run.agreed_time_s();
+      return run.elapsed_s();
     case Interval::Unit::run: {
-      const auto part = run.part_done();
+      const auto part = run.progress_fraction();
       if (!part)
         throw ConfigError(cat("[core.interval] ", every_.text(),
                               " is a part of the run, whose length is not known. Set max_steps or max_time, or "

@@ -2,29 +2,29 @@
 
 namespace fulgur {
 
-std::string_view name_of(Verb verb) {
-  switch (verb) {
-    case Verb::fit:
+std::string_view name_of(TrainerFn fn) {
+  switch (fn) {
+    case TrainerFn::fit:
       return "fit";
-    case Verb::validate:
+    case TrainerFn::validate:
       return "validate";
-    case Verb::test:
+    case TrainerFn::test:
       return "test";
-    case Verb::predict:
+    case TrainerFn::predict:
       return "predict";
   }
   return "";
 }
 
-std::string_view name_of(Stage stage) {
+std::string_view name_of(RunningStage stage) {
   switch (stage) {
-    case Stage::train:
+    case RunningStage::train:
       return "train";
-    case Stage::validate:
+    case RunningStage::validate:
       return "validate";
-    case Stage::test:
+    case RunningStage::test:
       return "test";
-    case Stage::predict:
+    case RunningStage::predict:
       return "predict";
   }
   return "";

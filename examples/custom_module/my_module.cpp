@@ -73,10 +73,12 @@ class SpiralDataModule : public fulgur::TensorDataModule {
 
   explicit SpiralDataModule(const Options& options) : TensorDataModule({.batch_size = 32}), options_(options) {}
 
-  void setup(fulgur::Verb) override {
+  void setup(fulgur::TrainerFn) override {
     set_data({.train = spiral(options_.points, 0), .val = spiral(options_.points / 3, 1)});
   }
-  fulgur::StateTree facts() const override { return fulgur::StateTree::map({{"num_classes", options_.arms}}); }
+  fulgur::StateTree exported_values() const override {
+    return fulgur::StateTree::map({{"num_classes", options_.arms}});
+  }
 
  private:
   Batch spiral(int64_t points, uint64_t seed) const {

@@ -28,10 +28,10 @@ std::vector<at::Tensor> weights_after_fit(const std::string& accelerator) {
   options.logger.enabled = false;
   options.enable_checkpointing = false;
   options.enable_progress_bar = options.enable_model_summary = false;
-  fulgur::Parts parts;
-  parts.seed = 1;
-  parts.optimizer = fulgur::Spec<fulgur::Optimizer>("AdamW");
-  fulgur::Trainer trainer(options, parts);
+  fulgur::TrainerComponents components;
+  components.seed = 1;
+  components.optimizer = fulgur::Spec<fulgur::Optimizer>("AdamW");
+  fulgur::Trainer trainer(options, components);
   const std::shared_ptr<fulgur::DataModule> data = std::make_shared<fulgur::SyntheticDataModule>(made);
   trainer.fit(module, data);
 

@@ -33,16 +33,16 @@ int64_t checkpoint_interval(const std::string& text) {
     if (error == std::errc() && stop == end && every >= 2) return every;
   }
   throw ConfigError(
-      cat("[models.Gpt] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '",
+      cat("[models.GPT] activation_checkpointing must be none, all or every_N with N of at least 2 (every_2); got '",
           escape_controls(text), "'."));
 }
 
 void check_tokens(const Tensor& tokens, int64_t block_size) {
   if (tokens.dim() != 2 || tokens.scalar_type() != at::kLong || tokens.size(1) < 1)
-    throw DataError(cat("[models.Gpt] tokens must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()),
+    throw DataError(cat("[models.GPT] tokens must be int64 of shape [N, T]; got ", c10::toString(tokens.scalar_type()),
                         " of shape ", shape_text(tokens.sizes()), "."));
   if (tokens.size(1) > block_size)
-    throw DataError(cat("[models.Gpt] a sequence has at most block_size = ", block_size, " tokens; got ",
+    throw DataError(cat("[models.GPT] a sequence has at most block_size = ", block_size, " tokens; got ",
                         tokens.size(1), ". Set the block_size of model and data alike."));
 }
 
@@ -50,14 +50,14 @@ void check_tokens(const Tensor& tokens, int64_t block_size) {
 [[noreturn]] void throw_token_out_of_range(const Tensor& tokens, int64_t vocab_size) {
   const Tensor wrong = tokens.lt(0).logical_and(tokens.ne(kIgnoredToken)).logical_or(tokens.ge(vocab_size));
   const Tensor values = tokens.masked_select(wrong);
-  throw DataError(cat("[models.Gpt] tokens must be in [0, vocab_size = ", vocab_size, "); got ",
+  throw DataError(cat("[models.GPT] tokens must be in [0, vocab_size = ", vocab_size, "); got ",
                       values.numel() > 0 ? values[0].item<int64_t>() : kIgnoredToken,
                       ". Link vocab_size to the data's: `link: [{from: data.vocab_size, to: model.vocab_size}]`."));
 }
 
 }  // namespace
 
-void Gpt::Options::fields(Fields& f) {
+void GPT::Options::fields(Fields& f) {
   f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").range(1, detail::kMostWidth);
   f(block_size, "block_size", "Tokens of the longest sequence.").range(1, detail::kMostWidth);
   f(n_layer, "n_layer", "Blocks.").range(1, detail::kMostLayers);
@@ -73,7 +73,7 @@ void Gpt::Options::fields(Fields& f) {
     "first of every N.");
 }
 
-Gpt::Gpt(const Options& options)
+GPT::GPT(const Options& options)
     : options_(options), checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
   const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
   wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
@@ -92,7 +92,7 @@ Gpt::Gpt(const Options& options)
   initialize();
 }
 
-void Gpt::initialize() {
+void GPT::initialize() {
   const at::NoGradGuard no_grad;
   const double of_branches = 0.02 / std::sqrt(2.0 * static_cast<double>(options_.n_layer));
   for (auto& [name, value] : unique_parameters(*this)) {
@@ -105,7 +105,7 @@ void Gpt::initialize() {
   }
 }
 
-Tensor Gpt::forward(const Tensor& tokens) {
+Tensor GPT::forward(const Tensor& tokens) {
   check_tokens(tokens, options_.block_size);
   Tensor x;
   try {
@@ -121,11 +121,11 @@ Tensor Gpt::forward(const Tensor& tokens) {
   return lm_head_(ln_f_->forward(x));
 }
 
-Tensor Gpt::loss_of(const Batch& batch) {
+Tensor GPT::loss_of(const Batch& batch) {
   const Tensor& targets = batch[1];
   const Tensor logits = forward(batch[0]);
   if (targets.sizes() != batch[0].sizes() || targets.scalar_type() != at::kLong)
-    throw DataError(cat("[models.Gpt] what follows each token must be int64 of the tokens' shape ",
+    throw DataError(cat("[models.GPT] what follows each token must be int64 of the tokens' shape ",
                         shape_text(batch[0].sizes()), "; got ", c10::toString(targets.scalar_type()), " of shape ",
                         shape_text(targets.sizes()), ". The second entry of a batch holds it."));
   try {
@@ -135,13 +135,13 @@ Tensor Gpt::loss_of(const Batch& batch) {
   }
 }
 
-StepOutput Gpt::training_step(const Batch& batch, int64_t) {
+StepOutput GPT::training_step(const Batch& batch, int64_t) {
   Tensor loss = loss_of(batch);
   log("train_loss", loss, {.prog_bar = true});
   return loss;
 }
 
-void Gpt::evaluate(const Batch& batch, const char* loss_name) {
+void GPT::evaluate(const Batch& batch, const char* loss_name) {
   const Tensor loss = loss_of(batch);
   log(loss_name, loss, {.prog_bar = true});
   const Tensor count = batch[1].ne(kIgnoredToken).sum().to(at::kDouble);
@@ -150,35 +150,35 @@ void Gpt::evaluate(const Batch& batch, const char* loss_name) {
   if (evaluated_.defined()) evaluated_.add_(at::stack({sum, count}));
 }
 
-void Gpt::begin_perplexity() { evaluated_ = at::zeros({2}, at::TensorOptions(device()).dtype(at::kDouble)); }
+void GPT::begin_perplexity() { evaluated_ = at::zeros({2}, at::TensorOptions(device()).dtype(at::kDouble)); }
 
-void Gpt::log_perplexity(const char* name) {
+void GPT::log_perplexity(const char* name) {
   const Tensor all = run().collectives().all_reduce(evaluated_, ReduceOp::sum);
   log(name, all[0].div(all[1]).exp());
   evaluated_ = Tensor();
 }
 
-Outputs Gpt::validation_step(const Batch& batch, int64_t, int64_t) {
+Outputs GPT::validation_step(const Batch& batch, int64_t, int64_t) {
   evaluate(batch, "val_loss");
   return {};
 }
 
-Outputs Gpt::test_step(const Batch& batch, int64_t, int64_t) {
+Outputs GPT::test_step(const Batch& batch, int64_t, int64_t) {
   evaluate(batch, "test_loss");
   return {};
 }
 
-void Gpt::on_validation_epoch_start() { begin_perplexity(); }
-void Gpt::on_validation_epoch_end() { log_perplexity("val_perplexity"); }
-void Gpt::on_test_epoch_start() { begin_perplexity(); }
-void Gpt::on_test_epoch_end() { log_perplexity("test_perplexity"); }
+void GPT::on_validation_epoch_start() { begin_perplexity(); }
+void GPT::on_validation_epoch_end() { log_perplexity("val_perplexity"); }
+void GPT::on_test_epoch_start() { begin_perplexity(); }
+void GPT::on_test_epoch_end() { log_perplexity("test_perplexity"); }
 
-Outputs Gpt::predict_step(const Batch& batch, int64_t, int64_t) {
+Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
   const auto [probability, prediction] = forward(batch[0]).softmax(2).max(2);
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-[[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<Gpt>(
-    "Gpt", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
+[[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<GPT>(
+    "GPT", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
 
 }  // namespace fulgur

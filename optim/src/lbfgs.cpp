@@ -12,7 +12,7 @@ namespace fulgur {
 
 using TorchState = torch::optim::LBFGSParamState;
 
-struct Lbfgs::Impl {
+struct LBFGS::Impl {
   explicit Impl(std::vector<Tensor> parameters, const torch::optim::LBFGSOptions& options)
       : torch(std::move(parameters), options) {}
   // LibTorch keeps the state at the first parameter; nothing before the first step.
@@ -24,7 +24,7 @@ struct Lbfgs::Impl {
   torch::optim::LBFGS torch;
 };
 
-void Lbfgs::Options::fields(Fields& f) {
+void LBFGS::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate: length of a step, or the first one that the line search tries.").at_least(0);
   f(max_iter, "max_iter", "Iterations in a step, at most.").at_least(1);
   f(max_eval, "max_eval", "Evaluations of the loss in a step, at most; null: max_iter * 5 / 4.").at_least(1);
@@ -34,12 +34,12 @@ void Lbfgs::Options::fields(Fields& f) {
   f(line_search_fn, "line_search_fn", "Line search; null: steps of fixed length.").one_of({"strong_wolfe"});
 }
 
-Lbfgs::Lbfgs(Options options) : options_(std::move(options)) {}
-Lbfgs::~Lbfgs() = default;
+LBFGS::LBFGS(Options options) : options_(std::move(options)) {}
+LBFGS::~LBFGS() = default;
 
-bool Lbfgs::is_first(const Tensor& parameter) const { return parameter.is_same(groups()[0].params[0]); }
+bool LBFGS::is_first(const Tensor& parameter) const { return parameter.is_same(groups()[0].params[0]); }
 
-void Lbfgs::on_attached() {
+void LBFGS::on_attached() {
   if (groups().size() != 1)
     throw ConfigError(cat("[optim.LBFGS] all parameters must be in one group; got ", groups().size(),
                           " groups. Use one group, or another optimizer."));
@@ -61,17 +61,17 @@ void Lbfgs::on_attached() {
   impl_ = std::make_unique<Impl>(group.params, torch_options);
 }
 
-Tensor Lbfgs::step_closure(const Closure& closure) {
+Tensor LBFGS::step_closure(const Closure& closure) {
   if (!impl_) throw Error("[optim.LBFGS] attach parameters before the first step.");
   static_cast<torch::optim::LBFGSOptions&>(impl_->torch.param_groups()[0].options()).lr(groups()[0].lr);
   return impl_->torch.step(closure);
 }
 
-void Lbfgs::step(const std::optional<Tensor>&) {
+void LBFGS::step(const std::optional<Tensor>&) {
   throw Error("[optim.LBFGS] a step evaluates the loss several times and needs a closure; call step_closure(closure).");
 }
 
-StateTree Lbfgs::parameter_state(const Tensor& parameter) const {
+StateTree LBFGS::parameter_state(const Tensor& parameter) const {
   StateTree tree;
   const TorchState* state = is_first(parameter) ? impl_->state() : nullptr;
   if (!state) return tree;
@@ -91,7 +91,7 @@ StateTree Lbfgs::parameter_state(const Tensor& parameter) const {
   return tree;
 }
 
-void Lbfgs::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
+void LBFGS::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
   if (state.as_map().empty()) return;
   if (!is_first(value))
     throw CheckpointError(cat("state of '", parameter, "' must be empty: LBFGS keeps its own at the first parameter"));
@@ -118,7 +118,7 @@ void Lbfgs::check_parameter_state(const std::string& parameter, const Tensor& va
   }
 }
 
-void Lbfgs::load_state(const StateTree& state) {
+void LBFGS::load_state(const StateTree& state) {
   const auto& saved_groups = state.at("groups").as_list();
   if (state.at("class").as_string() == name() && saved_groups.size() == 1 && groups().size() == 1) {
     const auto& saved = saved_groups[0].at("params").as_list();
@@ -133,7 +133,7 @@ void Lbfgs::load_state(const StateTree& state) {
   Optimizer::load_state(state);
 }
 
-void Lbfgs::load_parameter_state(const Tensor& parameter, const StateTree& state) {
+void LBFGS::load_parameter_state(const Tensor& parameter, const StateTree& state) {
   if (!is_first(parameter)) return;
   auto& all = impl_->torch.state();
   all.erase(impl_->first());
@@ -159,6 +159,6 @@ void Lbfgs::load_parameter_state(const Tensor& parameter, const StateTree& state
 }
 
 [[maybe_unused]] static const bool registered_lbfgs =
-    Registry<Optimizer>::add<Lbfgs>("LBFGS", "LibTorch's L-BFGS; evaluates the loss several times in a step.");
+    Registry<Optimizer>::add<LBFGS>("LBFGS", "LibTorch's L-BFGS; evaluates the loss several times in a step.");
 
 }  // namespace fulgur

@@ -13,7 +13,7 @@
 
 namespace fulgur {
 
-void RmsProp::Options::fields(Fields& f) {
+void RMSprop::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
   f(alpha, "alpha", "Decay rate of the average of squared gradients.").range(0, 1);
   f(eps, "eps", "Added to the denominator.").at_least(0);
@@ -24,23 +24,23 @@ void RmsProp::Options::fields(Fields& f) {
   parameters.fields(f);
 }
 
-std::optional<double> RmsProp::momentum() const {
+std::optional<double> RMSprop::momentum() const {
   return has_momentum_ ? std::optional(options_.momentum) : std::nullopt;
 }
 
-void RmsProp::set_momentum(double value) {
+void RMSprop::set_momentum(double value) {
   if (!has_momentum_) Optimizer::set_momentum(value);
   options_.momentum = value;
 }
 
-std::vector<std::string> RmsProp::state_names(const Tensor&) const {
+std::vector<std::string> RMSprop::state_names(const Tensor&) const {
   std::vector<std::string> names{"square_avg"};
   if (options_.centered) names.emplace_back("grad_avg");
   if (has_momentum_) names.emplace_back("momentum_buffer");
   return names;
 }
 
-void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
+void RMSprop::update(Bucket& b, const std::optional<Tensor>&) {
   const double decay = *weight_decay(*b.group);
   std::vector<Tensor> gradients = options_.maximize ? at::_foreach_neg(b.grads) : b.grads;
   if (decay != 0) gradients = at::_foreach_add(gradients, b.params, decay);
@@ -72,6 +72,6 @@ void RmsProp::update(Bucket& b, const std::optional<Tensor>&) {
 }
 
 [[maybe_unused]] static const bool registered_rmsprop =
-    Registry<Optimizer>::add<RmsProp>("RMSprop", "RMSprop on ATen's foreach operations.");
+    Registry<Optimizer>::add<RMSprop>("RMSprop", "RMSprop on ATen's foreach operations.");
 
 }  // namespace fulgur

@@ -10,7 +10,7 @@
 
 namespace fulgur {
 
-void Sgd::Options::fields(Fields& f) {
+void SGD::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
   f(momentum, "momentum", "Decay rate of the velocity; 0 for none.").at_least(0).less_than(1);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
@@ -20,7 +20,7 @@ void Sgd::Options::fields(Fields& f) {
   parameters.fields(f);
 }
 
-Sgd::Sgd(Options options)
+SGD::SGD(Options options)
     : FusedOptimizer(options.parameters),
       options_(std::move(options)),
       has_momentum_(options_.momentum != 0),
@@ -29,21 +29,21 @@ Sgd::Sgd(Options options)
     throw ConfigError("[optim.SGD] nesterov needs momentum > 0 and dampening 0. Set momentum, or leave nesterov off.");
 }
 
-std::optional<double> Sgd::momentum() const { return has_momentum_ ? std::optional(options_.momentum) : std::nullopt; }
+std::optional<double> SGD::momentum() const { return has_momentum_ ? std::optional(options_.momentum) : std::nullopt; }
 
-void Sgd::set_momentum(double value) {
+void SGD::set_momentum(double value) {
   if (!has_momentum_) Optimizer::set_momentum(value);
   options_.momentum = value;
 }
 
-std::vector<std::string> Sgd::state_names(const Tensor&) const {
+std::vector<std::string> SGD::state_names(const Tensor&) const {
   if (!has_momentum_) return {};
   return {"momentum_buffer"};
 }
 
-bool Sgd::counts_steps(const Tensor&) const { return is_dampened_; }
+bool SGD::counts_steps(const Tensor&) const { return is_dampened_; }
 
-void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
+void SGD::update(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (is_dampened_) return update_dampened(b);
   if (b.momentum.defined()) return update_moved(b, found_inf);
   // Buffers start at zero, which without dampening gives Python's first step, so is_first_step is never needed.
@@ -64,7 +64,7 @@ void Sgd::update(Bucket& b, const std::optional<Tensor>& found_inf) {
 
 // The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are multiplied by
 // it first, and the kernel's own is 1. Nesterov's step, lr·(g + μb), is that of the velocity and that of the gradient.
-void Sgd::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
+void SGD::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
   std::vector<Tensor> gradients = b.grads;
   if (options_.maximize) gradients = at::_foreach_neg(gradients);
   if (const double decay = *weight_decay(*b.group); decay != 0)
@@ -76,7 +76,7 @@ void Sgd::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
 }
 
 // Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.
-void Sgd::update_dampened(Bucket& b) {
+void SGD::update_dampened(Bucket& b) {
   const double decay = *weight_decay(*b.group);
   for (size_t i = 0; i < b.params.size(); ++i) {
     Tensor gradient = options_.maximize ? b.grads[i].neg() : b.grads[i];
@@ -92,6 +92,6 @@ void Sgd::update_dampened(Bucket& b) {
 }
 
 [[maybe_unused]] static const bool registered_sgd =
-    Registry<Optimizer>::add<Sgd>("SGD", "Stochastic gradient descent on ATen's fused kernel.");
+    Registry<Optimizer>::add<SGD>("SGD", "Stochastic gradient descent on ATen's fused kernel.");
 
 }  // namespace fulgur

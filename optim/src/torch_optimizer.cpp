@@ -171,7 +171,7 @@ void TorchOptimizer::on_attached() {
   }
   if (dynamic_cast<to::LBFGS*>(torch_.get()))
     throw ConfigError(
-        "[optim.TorchOptimizer] torch::optim::LBFGS needs a closure. Use fulgur::Lbfgs (optim/lbfgs.h), which is the "
+        "[optim.TorchOptimizer] torch::optim::LBFGS needs a closure. Use fulgur::LBFGS (optim/lbfgs.h), which is the "
         "same algorithm.");
   for (size_t g = 1; g < groups().size(); ++g) torch_->add_param_group(to::OptimizerParamGroup(groups()[g].params));
   complete_adagrad(*torch_);

@@ -34,7 +34,7 @@ std::vector<Tensor> own_buffers(const LightningModule& module) {
 
 }  // namespace
 
-void DdpStrategy::Options::fields(Fields& f) {
+void DDPStrategy::Options::fields(Fields& f) {
   f(process_group_backend, "process_group_backend",
     "What gradients go through. auto: nccl for GPUs, gloo for the CPU. Named, one process is a group as well.")
       .one_of({"auto", "gloo", "nccl", "mpi"});
@@ -69,10 +69,10 @@ void DdpStrategy::Options::fields(Fields& f) {
       .at_least(0);
 }
 
-DdpStrategy::DdpStrategy(Options options) : options_(std::move(options)) {}
-DdpStrategy::~DdpStrategy() { DdpStrategy::teardown(); }
+DDPStrategy::DDPStrategy(Options options) : options_(std::move(options)) {}
+DDPStrategy::~DDPStrategy() { DDPStrategy::teardown(); }
 
-void DdpStrategy::configure(StrategySetup setup) {
+void DDPStrategy::configure(StrategySetup setup) {
   precision_ = std::move(setup.precision);
   sync_batchnorm_ = setup.sync_batchnorm;
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
@@ -103,17 +103,17 @@ void DdpStrategy::configure(StrategySetup setup) {
   require_place(place_, place_.local_world_size, setup.num_nodes == 1 ? place_.num_nodes : setup.num_nodes);
 }
 
-Collectives& DdpStrategy::collectives() {
+Collectives& DDPStrategy::collectives() {
   if (group_) return group_->collectives();
   return alone_;
 }
 
-std::string DdpStrategy::text() const {
+std::string DDPStrategy::text() const {
   return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->text())
                 : std::string();
 }
 
-void DdpStrategy::attach(LightningModule& module) {
+void DDPStrategy::attach(LightningModule& module) {
   module_ = &module;
   convert_and_move(module);
   if (sync_batchnorm_) {
@@ -132,7 +132,7 @@ void DdpStrategy::attach(LightningModule& module) {
   take_from_rank_0(tensors);
 }
 
-void DdpStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
+void DDPStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
   if (tensors.empty()) return;
   try {
     c10d::broadcast_coalesced(group_->impl().group, tensors, kBroadcastBytes, 0);
@@ -141,7 +141,7 @@ void DdpStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
   }
 }
 
-void DdpStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
+void DDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   if (!group_) return;
   optimizers_ = optimizers;
   std::vector<std::vector<NamedParameter>> shares;
@@ -183,7 +183,7 @@ void DdpStrategy::start_training(LightningModule& module, const std::vector<Opti
     unsynced_ = std::make_unique<detail::UnsyncedGradients>(all);
 }
 
-void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
+void DDPStrategy::before_forward(LightningModule& module, GradSync sync) {
   if (!group_) return;
   group_->collectives().set_activity("training_step");
   try {
@@ -196,11 +196,11 @@ void DdpStrategy::before_forward(LightningModule& module, GradSync sync) {
     take_from_rank_0(own_buffers(module));
 }
 
-bool DdpStrategy::has_own_buffers() const {
+bool DDPStrategy::has_own_buffers() const {
   return group_ && place_.rank > 0 && !(options_.broadcast_buffers && syncs_buffers_next_);
 }
 
-void DdpStrategy::put_back_buffers(const LightningModule& module) {
+void DDPStrategy::put_back_buffers(const LightningModule& module) {
   if (kept_buffers_.empty()) return;
   const std::vector<Tensor> buffers = own_buffers(module);
   // A module that replaces its buffers in an evaluation has others now.
@@ -209,7 +209,7 @@ void DdpStrategy::put_back_buffers(const LightningModule& module) {
   kept_buffers_.clear();
 }
 
-void DdpStrategy::before_evaluation(LightningModule& module) {
+void DDPStrategy::before_evaluation(LightningModule& module) {
   if (!group_) return;
   group_->collectives().set_activity("evaluation");
   // In a fit the first step is still to come, which may take its time; here the start is over.
@@ -221,7 +221,7 @@ void DdpStrategy::before_evaluation(LightningModule& module) {
   take_from_rank_0(own_buffers(module));
 }
 
-void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
+void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   if (!group_) return module.backward(loss, options);
   if (unsynced_) unsynced_->before_backward();
   if (sync == GradSync::deferred) {
@@ -246,7 +246,7 @@ void DdpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync
   }
 }
 
-void DdpStrategy::sync_gradients(Optimizer& optimizer) {
+void DDPStrategy::sync_gradients(Optimizer& optimizer) {
   if (!group_) return;
   group_->collectives().set_activity("sync_gradients");
   detail::average_gradients(optimizer, group_->collectives());
@@ -254,13 +254,13 @@ void DdpStrategy::sync_gradients(Optimizer& optimizer) {
   syncs_buffers_next_ = true;
 }
 
-void DdpStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
+void DDPStrategy::optimizer_step(Optimizer& optimizer, const Closure& closure, const std::optional<Tensor>& found_inf) {
   if (unsynced_) unsynced_->check_step(optimizer);
   if (group_) group_->collectives().set_activity("the optimizer's step");
   Strategy::optimizer_step(optimizer, closure, found_inf);
 }
 
-void DdpStrategy::after_step(LightningModule& module, int64_t global_step) {
+void DDPStrategy::after_step(LightningModule& module, int64_t global_step) {
   if (!group_) return;
   group_->use_short_timeout();
   if (options_.check_replicas_every > 0 && global_step % options_.check_replicas_every == 0)
@@ -271,7 +271,7 @@ void DdpStrategy::after_step(LightningModule& module, int64_t global_step) {
   group_->collectives().set_activity("between steps");
 }
 
-std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
+std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
   const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
   auto graph = accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
   if (!graph || !group_ || !module_) return graph;
@@ -292,7 +292,7 @@ std::unique_ptr<GraphCapture> DdpStrategy::make_graph_capture() {
       });
 }
 
-void DdpStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
+void DDPStrategy::check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                    int64_t global_step) {
   if (!group_ || options_.check_replicas_every < 0) return;
   detail::RankState state{.module = module, .optimizers = {}, .optimizer_steps = {}, .global_step = global_step};
@@ -303,7 +303,7 @@ void DdpStrategy::check_same_ranks(LightningModule& module, const std::vector<Op
   detail::check_same_ranks(group_->collectives(), state);
 }
 
-StateTree DdpStrategy::state() const {
+StateTree DDPStrategy::state() const {
   StateTree::List reducers;
   for (const auto& reducer : reducers_) {
     StateTree::List buckets;
@@ -326,7 +326,7 @@ StateTree DdpStrategy::state() const {
                          {"bucket_cap_mb", options_.bucket_cap_mb}});
 }
 
-void DdpStrategy::load_state(const StateTree& state) {
+void DDPStrategy::load_state(const StateTree& state) {
   loaded_buckets_.clear();
   if (state.contains("buffers") && state.at("world_size").as_int() == place_.world_size) {
     syncs_buffers_next_ = state.at("syncs_buffers_next").as_bool();
@@ -356,11 +356,11 @@ void DdpStrategy::load_state(const StateTree& state) {
   loaded_buckets_ = std::move(all);
 }
 
-void DdpStrategy::unsync_norms() noexcept {
+void DDPStrategy::unsync_norms() noexcept {
   if (sync_batchnorm_ && module_) nn::sync_norms_over(*module_, nullptr);
 }
 
-void DdpStrategy::abandon() noexcept {
+void DDPStrategy::abandon() noexcept {
   unsync_norms();
   if (group_) group_->impl().heartbeat->say_failed();
   // First, since what is destroyed then may wait for the device, and the device for other ranks.
@@ -370,7 +370,7 @@ void DdpStrategy::abandon() noexcept {
   group_.reset();
 }
 
-void DdpStrategy::teardown() noexcept {
+void DDPStrategy::teardown() noexcept {
   unsync_norms();
   reducers_.clear();
   kept_buffers_.clear();
@@ -381,7 +381,7 @@ void DdpStrategy::teardown() noexcept {
   module_ = nullptr;
 }
 
-[[maybe_unused]] static const bool registered_ddp = Registry<Strategy>::add<DdpStrategy>(
+[[maybe_unused]] static const bool registered_ddp = Registry<Strategy>::add<DDPStrategy>(
     "ddp", "Distributed data parallel: one process per device, gradients averaged over all.");
 
 }  // namespace fulgur

@@ -5,19 +5,19 @@
 
 #include <vector>
 
+#include "check_multi_device.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/parallel_apply.h"
-#include "several_devices.h"
 
 namespace fulgur {
 
-void DpStrategy::configure(StrategySetup setup) {
-  detail::check_several_devices("dp", setup);
+void DPStrategy::configure(StrategySetup setup) {
+  detail::check_multi_device("dp", setup);
   devices_ = std::move(setup.devices);
   precision_ = std::move(setup.precision);
 }
 
-void DpStrategy::attach(LightningModule& module) {
+void DPStrategy::attach(LightningModule& module) {
   if (!module.automatic_optimization())
     throw ConfigError(
         "[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on "
@@ -25,7 +25,7 @@ void DpStrategy::attach(LightningModule& module) {
   convert_and_move(module);
 }
 
-void DpStrategy::attach_replicas(LightningModule& module,
+void DPStrategy::attach_replicas(LightningModule& module,
                                  const std::vector<std::shared_ptr<LightningModule>>& replicas) {
   for (size_t i = 0; i < replicas.size(); ++i) {
     precision_->convert_module(*replicas[i]);
@@ -35,11 +35,11 @@ void DpStrategy::attach_replicas(LightningModule& module,
   tensors_.emplace(module, std::vector<std::shared_ptr<torch::nn::Module>>(replicas.begin(), replicas.end()));
 }
 
-std::vector<StepPart> DpStrategy::split(LightningModule& module, const Batch& batch, Stage) {
+std::vector<MicroBatch> DPStrategy::split(LightningModule& module, const Batch& batch, RunningStage) {
   const std::vector<int64_t> chunks = nn::even_parts(batch.size(), static_cast<int64_t>(devices_.size()));
   if (chunks.size() < 2) return {};
   tensors_->copy_values();
-  std::vector<StepPart> parts;
+  std::vector<MicroBatch> parts;
   int64_t begin = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
     parts.push_back({.module = i == 0 ? &module : replicas_[i - 1].get(),
@@ -50,7 +50,7 @@ std::vector<StepPart> DpStrategy::split(LightningModule& module, const Batch& ba
   return parts;
 }
 
-void DpStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
+void DPStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
   // A thread's current streams are its own; weights and batch were copied on the caller's.
   std::vector<c10::Stream> streams;
   for (size_t i = 0; i < parts; ++i)
@@ -62,17 +62,17 @@ void DpStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work
   });
 }
 
-void DpStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
+void DPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
   module.backward(loss, options);
   if (tensors_) tensors_->reduce_gradients();
 }
 
-void DpStrategy::teardown() noexcept {
+void DPStrategy::teardown() noexcept {
   tensors_.reset();
   replicas_.clear();
 }
 
-[[maybe_unused]] static const bool registered_dp = Registry<Strategy>::add<DpStrategy>(
+[[maybe_unused]] static const bool registered_dp = Registry<Strategy>::add<DPStrategy>(
     "dp", "Data parallel in one process: a copy of the module on each device, a chunk of the batch for each.");
 
 }  // namespace fulgur

@@ -6,11 +6,11 @@
 #include <map>
 #include <unordered_map>
 
-#include "busy_shares.h"
+#include "check_multi_device.h"
+#include "device_utilization.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/parallel_apply.h"
-#include "several_devices.h"
 
 namespace fulgur {
 namespace {
@@ -53,7 +53,7 @@ PlacedStrategy::PlacedStrategy(Placement placement, int64_t micro_batches)
 PlacedStrategy::~PlacedStrategy() = default;
 
 void PlacedStrategy::configure(StrategySetup setup) {
-  detail::check_several_devices(name(), setup);
+  detail::check_multi_device(name(), setup);
   devices_ = std::move(setup.devices);
   precision_ = std::move(setup.precision);
 }
@@ -130,7 +130,7 @@ void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {
 }
 
 void PlacedStrategy::start_training(LightningModule&, const std::vector<Optimizer*>&) {
-  busy_ = std::make_unique<detail::BusyShares>(devices_);
+  busy_ = std::make_unique<detail::DeviceUtilization>(devices_);
 }
 
 void PlacedStrategy::copy_values() {
@@ -139,12 +139,12 @@ void PlacedStrategy::copy_values() {
 
 void PlacedStrategy::before_forward(LightningModule&, GradSync) { copy_values(); }
 
-std::vector<StepPart> PlacedStrategy::split(LightningModule& module, const Batch& batch, Stage) {
+std::vector<MicroBatch> PlacedStrategy::split(LightningModule& module, const Batch& batch, RunningStage) {
   copy_values();
   const std::vector<int64_t> sizes = nn::even_parts(batch.size(), micro_batches_);
   // Whole, whatever entries it has: those of combined loaders differ in their numbers of samples.
   if (sizes.size() < 2) return {{.module = &module, .batch = batch, .share = 1}};
-  std::vector<StepPart> parts;
+  std::vector<MicroBatch> parts;
   int64_t begin = 0;
   for (const int64_t size : sizes) {
     parts.push_back({.module = &module,
@@ -198,7 +198,8 @@ void PlacedStrategy::teardown() noexcept {
 namespace {
 
 constexpr const char* kMicroBatches =
-    "Parts that a batch is cut into, so that devices compute at the same time; their losses count by their share of "
+    "TrainerComponents that a batch is cut into, so that devices compute at the same time; their losses count by their "
+    "share of "
     "the samples.";
 
 }  // namespace

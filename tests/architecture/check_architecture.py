@@ -38,7 +38,7 @@ UPWARD = {
     ("trainer/src/run/run.cpp", "checkpointing/rank_states.h"),
     ("trainer/src/run/run.cpp", "checkpointing/resume.h"),
     ("trainer/src/run/run.h", "checkpointing/checkpoint_store.h"),
-    ("trainer/src/run/run.h", "loops/nonfinite_guard.h"),
+    ("trainer/src/run/run.h", "loops/nonfinite_policy.h"),
 }
 
 CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")

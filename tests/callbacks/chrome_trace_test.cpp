@@ -25,9 +25,9 @@ std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& fo
   };
   auto module = std::make_shared<Failing>();
   module->fails = fails;
-  Parts parts;
-  parts.add(std::make_shared<ChromeTrace>(options));
-  Trainer trainer(quiet(folder), parts);
+  TrainerComponents components;
+  components.add(std::make_shared<ChromeTrace>(options));
+  Trainer trainer(quiet(folder), components);
   if (fails)
     CHECK_THROWS(trainer.fit(module, regression_data()));
   else

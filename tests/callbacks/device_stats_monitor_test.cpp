@@ -32,11 +32,11 @@ std::shared_ptr<MemoryLogger> train(DeviceStatsMonitor::Options options, bool on
   trainer_options.limit_val_batches = 0;
   trainer_options.log_every_n_steps = 5;
   const auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  parts.add(std::make_shared<DeviceStatsMonitor>(std::move(options)));
-  if (on_fake_device) parts.strategy = std::make_shared<OnFakeDevice>();
-  Trainer(trainer_options, parts).fit(std::make_shared<Staying>(), regression_data());
+  TrainerComponents components;
+  components.loggers = {logger};
+  components.add(std::make_shared<DeviceStatsMonitor>(std::move(options)));
+  if (on_fake_device) components.strategy = std::make_shared<OnFakeDevice>();
+  Trainer(trainer_options, components).fit(std::make_shared<Staying>(), regression_data());
   return logger;
 }
 

@@ -33,7 +33,7 @@ struct Stopped {
 
 // Two steps an epoch, one score an epoch.
 Stopped train(EarlyStopping::Options options, std::vector<double> scores,
-              const std::function<void(TrainerOptions&)>& change = {}, Parts parts = {},
+              const std::function<void(TrainerOptions&)>& change = {}, TrainerComponents components = {},
               const CheckpointChoice& from = {}, bool in_training = false) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
@@ -41,9 +41,9 @@ Stopped train(EarlyStopping::Options options, std::vector<double> scores,
   trainer_options.enable_model_summary = false;
   if (change) change(trainer_options);
   Stopped run{.report = {}, .callback = std::make_shared<EarlyStopping>(options)};
-  parts.add(run.callback);
-  run.report =
-      Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores, in_training), regression_data(8, 4), from);
+  components.add(run.callback);
+  run.report = Trainer(trainer_options, components)
+                   .fit(std::make_shared<Scored>(scores, in_training), regression_data(8, 4), from);
   return run;
 }
 
@@ -208,9 +208,9 @@ TEST_CASE("EarlyStopping does nothing in the sanity check, a trial run and outsi
   options.monitor = "missing";
   CHECK_NOTHROW(train(options, {1, 1}, [](TrainerOptions& o) { o.fast_dev_run.batches = 1; }));
   TemporaryFolder folder;
-  Parts parts;
-  parts.add(std::make_shared<EarlyStopping>(options));
-  Trainer trainer(quiet(folder), parts);
+  TrainerComponents components;
+  components.add(std::make_shared<EarlyStopping>(options));
+  Trainer trainer(quiet(folder), components);
   CHECK_NOTHROW(trainer.validate(std::make_shared<Scored>(std::vector<double>{1}), regression_data(8, 4)));
 }
 
@@ -235,21 +235,21 @@ TEST_CASE("EarlyStopping: a stop on one rank is a stop on all, and log_rank_zero
     EarlyStopping::Options options = watch_score();
     options.verbose = true;
     options.log_rank_zero_only = zero_only;
-    Parts parts;
-    parts.strategy = std::make_shared<HalfOfTwo>(rank, false);
+    TrainerComponents components;
+    components.strategy = std::make_shared<HalfOfTwo>(rank, false);
     LogLines log;
     // Rank 0, which would choose the run's folder, is not there.
     train(
-        options, {3, 2}, [](TrainerOptions& o) { o.enable_checkpointing = false; }, parts);
+        options, {3, 2}, [](TrainerOptions& o) { o.enable_checkpointing = false; }, components);
     return log.count(cat("[rank ", rank, "] EarlyStopping: score improved"));
   };
   CHECK(lines_of(0, false) == 1);
   CHECK(lines_of(0, true) == 1);
   CHECK(lines_of(1, false) == 1);
   CHECK(lines_of(1, true) == 0);
-  Parts parts;
-  parts.strategy = std::make_shared<HalfOfTwo>(0, true);
-  const Stopped run = train(watch_score(), {3, 2, 1}, {}, parts);
+  TrainerComponents components;
+  components.strategy = std::make_shared<HalfOfTwo>(0, true);
+  const Stopped run = train(watch_score(), {3, 2, 1}, {}, components);
   CHECK(run.report.epochs == 1);
   CHECK(run.report.stop_reason == "EarlyStopping: score, by the decision of another rank");
   CHECK(run.callback->stopping_reason() == Reason::not_stopped);
@@ -285,9 +285,9 @@ TEST_CASE("EarlyStopping: a second fit with the same object begins anew") {
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = 5;
   auto callback = std::make_shared<EarlyStopping>(options);
-  Parts parts;
-  parts.add(callback);
-  Trainer trainer(trainer_options, parts);
+  TrainerComponents components;
+  components.add(callback);
+  Trainer trainer(trainer_options, components);
   CHECK(trainer.fit(std::make_shared<Scored>(std::vector<double>{1, 1, 1, 1, 1}), regression_data(8, 4)).epochs == 3);
   CHECK(trainer.fit(std::make_shared<Scored>(std::vector<double>{5, 4, 4, 3, 2}), regression_data(8, 4)).epochs == 5);
   CHECK(callback->best_score() == 2);

@@ -35,14 +35,14 @@ Trained train(const Scheduling& scheduling, const std::function<void(TrainerOpti
   TrainerOptions options = quiet(folder);
   options.limit_val_batches = 0;
   change(options);
-  Parts parts;
-  parts.seed = 3;
-  parts.add(std::make_shared<GradientAccumulationScheduler>(
+  TrainerComponents components;
+  components.seed = 3;
+  components.add(std::make_shared<GradientAccumulationScheduler>(
       GradientAccumulationScheduler::Options{.scheduling = scheduling}));
   at::manual_seed(4);
   auto module = std::make_shared<Module>();
   Trained run;
-  run.report = Trainer(options, parts).fit(module, regression_data(), from);
+  run.report = Trainer(options, components).fit(module, regression_data(), from);
   run.weights = weights(*module);
   return run;
 }

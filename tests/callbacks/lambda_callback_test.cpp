@@ -15,8 +15,8 @@ TEST_CASE("LambdaCallback calls the functions that it was given, with what the h
   const auto note = [&](const char* name) { return [&calls, name](RunContext&) { calls.emplace_back(name); }; };
   double losses = 0;
   LambdaCallback::Hooks functions{
-      .setup = [&](RunContext&, Verb verb) { calls.push_back(cat("setup ", name_of(verb))); },
-      .teardown = [&](RunContext&, Verb) { calls.emplace_back("teardown"); },
+      .setup = [&](RunContext&, TrainerFn fn) { calls.push_back(cat("setup ", name_of(fn))); },
+      .teardown = [&](RunContext&, TrainerFn) { calls.emplace_back("teardown"); },
       .on_fit_start = note("fit start"),
       .on_train_epoch_end = note("epoch end"),
       .on_train_batch_end =
@@ -34,9 +34,9 @@ TEST_CASE("LambdaCallback calls the functions that it was given, with what the h
                                      const CheckpointInfo& info) { calls.push_back(info.path.filename().string()); },
   };
   TemporaryFolder folder;
-  Parts parts;
-  parts.add(std::make_shared<LambdaCallback>(functions));
-  Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+  TrainerComponents components;
+  components.add(std::make_shared<LambdaCallback>(functions));
+  Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
   CHECK(calls == std::vector<std::string>{"setup fit", "fit start", "SGD", "batch 0 of 4 step 1", "SGD",
                                           "batch 1 of 4 step 2", "validation 0 0", "epoch end", "epoch=0-step=2.ckpt",
                                           "teardown"});

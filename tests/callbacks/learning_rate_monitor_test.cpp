@@ -40,7 +40,7 @@ struct Planned : BoringModule {
   }
 };
 
-std::shared_ptr<Sgd> sgd() { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}); }
+std::shared_ptr<SGD> sgd() { return std::make_shared<SGD>(SGD::Options{.lr = 0.05}); }
 
 // A schedule that makes the rate a tenth each time it steps.
 SchedulerConfig tenth(ScheduleInterval interval, std::string name = {}) {
@@ -63,13 +63,13 @@ Logged train(LearningRateMonitor::Options options, std::function<OptimizerPlan(P
   trainer_options.log_every_n_steps = every;
   Logged logged;
   logged.monitor = std::make_shared<LearningRateMonitor>(options);
-  Parts parts;
-  parts.loggers = {logged.logger};
-  parts.add(logged.monitor);
+  TrainerComponents components;
+  components.loggers = {logged.logger};
+  components.add(logged.monitor);
   auto module = std::make_shared<Planned>();
   module->plan = std::move(plan);
   module->manual = manual;
-  Trainer(trainer_options, parts).fit(module, regression_data(16, 4));
+  Trainer(trainer_options, components).fit(module, regression_data(16, 4));
   return logged;
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optim
     void check_parameter_state(const std::string&, const Tensor&, const StateTree&) const override {}
   };
   const auto with_momentum = [](Planned&) {
-    return OptimizerPlan(std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9}));
+    return OptimizerPlan(std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9}));
   };
   CHECK(train({}, with_momentum).logger->values("lr-SGD-momentum").empty());
   const Logged logged = train({.log_momentum = true, .log_key_prefix = "o."}, with_momentum);

@@ -49,9 +49,9 @@ Trained train(const ModelCheckpoint::Options& options,
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = 4;
   trainer_options.max_steps = max_steps;
-  Parts parts;
-  parts.add(std::make_shared<ModelCheckpoint>(options));
-  Trainer trainer(trainer_options, parts);
+  TrainerComponents components;
+  components.add(std::make_shared<ModelCheckpoint>(options));
+  Trainer trainer(trainer_options, components);
   Trained run;
   try {
     run.report = trainer.fit(std::move(module), regression_data(20, 4), from);

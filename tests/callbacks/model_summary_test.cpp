@@ -97,24 +97,24 @@ TEST_CASE("summarize: a note only where batch norm follows a convolution with a 
 }
 
 TEST_CASE("ModelSummary prints when a fit begins, and only then") {
-  const auto lines = [](Verb verb, int64_t depth) {
+  const auto lines = [](TrainerFn fn, int64_t depth) {
     TemporaryFolder folder;
     TrainerOptions options = quiet(folder);
     options.enable_model_summary = false;
-    Parts parts;
-    parts.add(std::make_shared<ModelSummary>(ModelSummary::Options{.max_depth = depth}));
+    TrainerComponents components;
+    components.add(std::make_shared<ModelSummary>(ModelSummary::Options{.max_depth = depth}));
     LogLines log;
-    Trainer trainer(options, parts);
+    Trainer trainer(options, components);
     auto module = std::make_shared<SelfPlanned>();
-    if (verb == Verb::fit)
+    if (fn == TrainerFn::fit)
       trainer.fit(module, regression_data(8, 4));
     else
       trainer.validate(module, regression_data(8, 4));
     return std::pair{log.count("0 | first  | Linear  | 40     | train"), log.count("58        Total params")};
   };
-  CHECK(lines(Verb::fit, 1) == std::pair<size_t, size_t>(1, 1));
-  CHECK(lines(Verb::fit, 0) == std::pair<size_t, size_t>(0, 1));
-  CHECK(lines(Verb::validate, 1) == std::pair<size_t, size_t>(0, 0));
+  CHECK(lines(TrainerFn::fit, 1) == std::pair<size_t, size_t>(1, 1));
+  CHECK(lines(TrainerFn::fit, 0) == std::pair<size_t, size_t>(0, 1));
+  CHECK(lines(TrainerFn::validate, 1) == std::pair<size_t, size_t>(0, 0));
 }
 
 }  // namespace model_summary_test

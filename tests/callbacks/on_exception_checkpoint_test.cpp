@@ -51,10 +51,10 @@ struct Runner {
     TrainerOptions trainer_options = quiet(folder);
     trainer_options.max_epochs = 2;
     if (change) change(trainer_options);
-    Parts parts;
-    parts.seed = 1;
-    parts.add(std::make_shared<OnExceptionCheckpoint>(options));
-    Trainer trainer(trainer_options, parts);
+    TrainerComponents components;
+    components.seed = 1;
+    components.add(std::make_shared<OnExceptionCheckpoint>(options));
+    Trainer trainer(trainer_options, components);
     struct Note {
       Runner& runner;
       Trainer& trainer;
@@ -119,9 +119,10 @@ TEST_CASE("OnExceptionCheckpoint writes nothing before the first batch is done, 
   CHECK_THROWS_AS(runner.fit(std::make_shared<BadPlan>()), ConfigError);
   CHECK_THROWS_AS(runner.fit(std::make_shared<Failing>(1), [](TrainerOptions& o) { o.fast_dev_run.batches = 2; }),
                   Error);
-  Parts parts;
-  parts.add(std::make_shared<OnExceptionCheckpoint>(runner.options));
-  CHECK_THROWS_AS(Trainer(quiet(runner.folder), parts).validate(std::make_shared<BadPlan>(), regression_data()), Error);
+  TrainerComponents components;
+  components.add(std::make_shared<OnExceptionCheckpoint>(runner.options));
+  CHECK_THROWS_AS(Trainer(quiet(runner.folder), components).validate(std::make_shared<BadPlan>(), regression_data()),
+                  Error);
   CHECK(runner.crashed().empty());
   // A resumed fit that fails in its first batch has nothing new either.
   runner.fail(5);

@@ -45,9 +45,9 @@ void run(std::shared_ptr<Module> module, const std::function<void(TrainerOptions
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
   if (change) change(trainer_options);
-  Parts parts;
-  parts.add(std::make_shared<ProgressBar>(options));
-  Trainer(trainer_options, parts).fit(module, std::move(data));
+  TrainerComponents components;
+  components.add(std::make_shared<ProgressBar>(options));
+  Trainer(trainer_options, components).fit(module, std::move(data));
 }
 
 // `00:01` and `350.2` of `Epoch 1: 50% |…| 10/20 [00:00<00:01, 350.2 it/s]`.
@@ -233,10 +233,10 @@ TEST_CASE("ProgressBar: a fit that goes on inside an epoch shows it from there")
   options.max_steps = 12;
   const FitReport first = Trainer(options).fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4));
   options.max_steps = -1;
-  Parts parts;
-  parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {0.01, Interval::Unit::seconds}}));
+  TrainerComponents components;
+  components.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {0.01, Interval::Unit::seconds}}));
   const auto lines = drawings(on_terminal(100, [&] {
-    Trainer(options, parts)
+    Trainer(options, components)
         .fit(std::make_shared<SelfPlanned>(), regression_data(80, 8, 4), first.last_checkpoint->string());
   }));
   const auto epoch = of_epoch(lines, 0);

@@ -75,16 +75,16 @@ Logged train(ThroughputMonitor::Options options, const std::shared_ptr<Timed>& m
   else
     trainer_options.val_check_interval = 5;
   Logged logged;
-  Parts parts;
-  parts.loggers = {logged.logger};
-  parts.add(std::make_shared<ThroughputMonitor>(std::move(options)));
-  if (on_fake_device) parts.strategy = std::make_shared<OnFakeDevice>();
+  TrainerComponents components;
+  components.loggers = {logged.logger};
+  components.add(std::make_shared<ThroughputMonitor>(std::move(options)));
+  if (on_fake_device) components.strategy = std::make_shared<OnFakeDevice>();
   const auto slow =
       std::make_shared<SlowLoader>(std::make_shared<TensorDataset>(regression(40)), DataLoaderOptions{.batch_size = 4});
   slow->batch_ms = batch_ms;
   const auto validation =
       std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(4)), DataLoaderOptions{.batch_size = 4});
-  Trainer(trainer_options, parts).fit(module, DataSource(slow, {validation}));
+  Trainer(trainer_options, components).fit(module, DataSource(slow, {validation}));
   return logged;
 }
 

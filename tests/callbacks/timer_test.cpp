@@ -36,9 +36,9 @@ Timed train(Timer::Options options, const TemporaryFolder& folder, int64_t epoch
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = epochs;
   Timed run{.report = {}, .timer = std::make_shared<Timer>(options)};
-  Parts parts;
-  parts.add(run.timer);
-  run.report = Trainer(trainer_options, parts).fit(std::make_shared<Slow>(), regression_data(16, 4), from);
+  TrainerComponents components;
+  components.add(run.timer);
+  run.report = Trainer(trainer_options, components).fit(std::make_shared<Slow>(), regression_data(16, 4), from);
   return run;
 }
 
@@ -71,20 +71,20 @@ TEST_CASE("Timer measures each stage") {
   CHECK(*timer.time_remaining_s() == 3600 - timer.time_elapsed_s());
   REQUIRE(timer.end_time_s());
   CHECK(timer.time_elapsed_s() == *timer.end_time_s() - *timer.start_time_s());
-  CHECK(timer.start_time_s(Stage::validate) >= timer.start_time_s());
-  CHECK(timer.end_time_s(Stage::validate) <= timer.end_time_s());
-  CHECK(timer.time_elapsed_s(Stage::validate) > 0);
-  CHECK_FALSE(timer.start_time_s(Stage::test));
-  CHECK(timer.time_elapsed_s(Stage::test) == 0);
+  CHECK(timer.start_time_s(RunningStage::validate) >= timer.start_time_s());
+  CHECK(timer.end_time_s(RunningStage::validate) <= timer.end_time_s());
+  CHECK(timer.time_elapsed_s(RunningStage::validate) > 0);
+  CHECK_FALSE(timer.start_time_s(RunningStage::test));
+  CHECK(timer.time_elapsed_s(RunningStage::test) == 0);
 
-  Parts parts;
-  parts.add(run.timer);
-  Trainer trainer(quiet(folder), parts);
+  TrainerComponents components;
+  components.add(run.timer);
+  Trainer trainer(quiet(folder), components);
   trainer.test(std::make_shared<SelfPlanned>(), regression_data(8, 4));
-  CHECK(timer.time_elapsed_s(Stage::test) > 0);
+  CHECK(timer.time_elapsed_s(RunningStage::test) > 0);
   CHECK(timer.time_elapsed_s() == 0);  // a new run
   trainer.predict(std::make_shared<SelfPlanned>(), regression_data(8, 4));
-  CHECK(timer.time_elapsed_s(Stage::predict) > 0);
+  CHECK(timer.time_elapsed_s(RunningStage::predict) > 0);
 }
 
 TEST_CASE("Timer: the time of training goes on in a resumed fit, whose time may be over") {
@@ -107,9 +107,9 @@ TEST_CASE("Timer: a run that fails leaves no stage open, and duration is a time"
   };
   TemporaryFolder folder;
   auto timer = std::make_shared<Timer>(Timer::Options{});
-  Parts parts;
-  parts.add(timer);
-  CHECK_THROWS_AS(Trainer(quiet(folder), parts).fit(std::make_shared<Failing>(), regression_data(8, 4)), Error);
+  TrainerComponents components;
+  components.add(timer);
+  CHECK_THROWS_AS(Trainer(quiet(folder), components).fit(std::make_shared<Failing>(), regression_data(8, 4)), Error);
   REQUIRE(timer->end_time_s());
   const double elapsed = timer->time_elapsed_s();
   CHECK(timer->time_elapsed_s() == elapsed);

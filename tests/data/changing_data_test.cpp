@@ -55,9 +55,9 @@ TEST_CASE("F38: what is done to idx files behind setup does not reach the run, F
   options.batch_size = 8;
   options.val_size = 6;
   MnistDataModule whole(options), data(options);
-  whole.setup(Verb::fit);
-  data.setup(Verb::fit);
-  const auto expected = whole.loaders(Stage::train).at(0), loader = data.loaders(Stage::train).at(0);
+  whole.setup(TrainerFn::fit);
+  data.setup(TrainerFn::fit);
+  const auto expected = whole.loaders(RunningStage::train).at(0), loader = data.loaders(RunningStage::train).at(0);
   expected->start_epoch(0);
   const Tensor images = all_bytes(*expected);
   loader->start_epoch(0);
@@ -74,7 +74,7 @@ TEST_CASE("F38: what is done to idx files behind setup does not reach the run, F
   CHECK(at::equal(all_bytes(*loader), images));
 
   // What was not read yet is missed, by name.
-  const std::string missing = message_of<DataError>([&] { data.setup(Verb::test); });
+  const std::string missing = message_of<DataError>([&] { data.setup(TrainerFn::test); });
   CHECK_THAT(missing, ContainsSubstring(folder.path().string()) && ContainsSubstring("t10k-images-idx3-ubyte"));
 }
 
@@ -85,13 +85,13 @@ TEST_CASE("F38: idx files that are other ones when the next part is read are fou
   options.data_dir = folder.path();
   options.val_size = 6;
   MnistDataModule data(options);
-  data.setup(Verb::fit);
+  data.setup(TrainerFn::fit);
   write_text(folder / "t10k-labels-idx1-ubyte", idx_text({12}, std::string(11, '\3') + '\12'));
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }),
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::test); }),
              ContainsSubstring("got 10 at index 11") && ContainsSubstring("t10k-labels-idx1-ubyte"));
   write_small_mnist(folder.path(), 30, 12);
-  data.setup(Verb::test);
-  CHECK(data.loaders(Stage::test).at(0)->samples() == 12);
+  data.setup(TrainerFn::test);
+  CHECK(data.loaders(RunningStage::test).at(0)->samples() == 12);
 }
 
 TEST_CASE("F38: a file that has another size when it is read again is named by sample, with both shapes") {

@@ -17,7 +17,7 @@ using namespace fulgur;
 
 namespace {
 
-Batch first_batch(DataModule& data, Stage stage) {
+Batch first_batch(DataModule& data, RunningStage stage) {
   const auto loaders = data.loaders(stage);
   REQUIRE(loaders.size() == 1);
   Batch batch;
@@ -32,17 +32,17 @@ TEST_CASE("a tensor data module has loaders for the sets it was given") {
   TensorDataModule data(
       {.train = Batch({Batch::Entry{"x", at::arange(10)}}), .test = Batch({Batch::Entry{"x", at::arange(6)}})},
       {.batch_size = 4, .eval_batch_size = 6});
-  CHECK(data.loaders(Stage::train)[0]->size() == 3);
-  CHECK(data.loaders(Stage::train)[0]->shuffles());
-  CHECK(data.loaders(Stage::validate).empty());
-  CHECK(data.loaders(Stage::predict).empty());
-  CHECK_FALSE(data.loaders(Stage::test)[0]->shuffles());
-  CHECK(at::equal(first_batch(data, Stage::test)["x"], at::arange(6)));
+  CHECK(data.loaders(RunningStage::train)[0]->size() == 3);
+  CHECK(data.loaders(RunningStage::train)[0]->shuffles());
+  CHECK(data.loaders(RunningStage::validate).empty());
+  CHECK(data.loaders(RunningStage::predict).empty());
+  CHECK_FALSE(data.loaders(RunningStage::test)[0]->shuffles());
+  CHECK(at::equal(first_batch(data, RunningStage::test)["x"], at::arange(6)));
 }
 
 TEST_CASE("F38: an empty training set of a tensor data module is an error") {
   TensorDataModule data({.train = Batch({at::zeros({0, 3})})});
-  CHECK_THAT(test::message_of<DataError>([&] { data.loaders(Stage::train); }),
+  CHECK_THAT(test::message_of<DataError>([&] { data.loaders(RunningStage::train); }),
              Catch::Matchers::ContainsSubstring("train set has 0 batches"));
 }
 
@@ -55,18 +55,18 @@ TEST_CASE("synthetic data is a pure function of its options") {
   SyntheticDataModule other(options);
   for (DataModule* data :
        {static_cast<DataModule*>(&a), static_cast<DataModule*>(&b), static_cast<DataModule*>(&other)})
-    data->setup(Verb::fit);
-  const Batch batch = first_batch(a, Stage::train);
+    data->setup(TrainerFn::fit);
+  const Batch batch = first_batch(a, RunningStage::train);
   CHECK(batch["image"].sizes() == at::IntArrayRef({64, 3, 8, 6}));
-  CHECK(at::equal(batch["image"], first_batch(b, Stage::train)["image"]));
-  CHECK_FALSE(at::equal(batch["image"], first_batch(other, Stage::train)["image"]));
-  CHECK_FALSE(at::equal(batch["image"], first_batch(a, Stage::validate)["image"]));
+  CHECK(at::equal(batch["image"], first_batch(b, RunningStage::train)["image"]));
+  CHECK_FALSE(at::equal(batch["image"], first_batch(other, RunningStage::train)["image"]));
+  CHECK_FALSE(at::equal(batch["image"], first_batch(a, RunningStage::validate)["image"]));
   CHECK(batch["label"].min().item<int64_t>() == 0);
   CHECK(batch["label"].max().item<int64_t>() == 3);
-  CHECK(a.loaders(Stage::validate)[0]->samples() == 256);
-  CHECK(a.facts().at("num_features").as_int() == 144);
-  CHECK(a.facts().at("channels").as_int() == 3);
-  CHECK(a.facts().at("width").as_int() == 6);
+  CHECK(a.loaders(RunningStage::validate)[0]->samples() == 256);
+  CHECK(a.exported_values().at("num_features").as_int() == 144);
+  CHECK(a.exported_values().at("channels").as_int() == 3);
+  CHECK(a.exported_values().at("width").as_int() == 6);
 }
 
 TEST_CASE("without noise each synthetic sample is its class's prototype") {
@@ -76,10 +76,10 @@ TEST_CASE("without noise each synthetic sample is its class's prototype") {
   options.shape = {5};
   options.num_val = 0;
   SyntheticDataModule data(options);
-  data.setup(Verb::fit);
-  CHECK(data.loaders(Stage::validate).empty());
-  CHECK_FALSE(data.facts().contains("channels"));
-  const Batch batch = first_batch(data, Stage::test);
+  data.setup(TrainerFn::fit);
+  CHECK(data.loaders(RunningStage::validate).empty());
+  CHECK_FALSE(data.exported_values().contains("channels"));
+  const Batch batch = first_batch(data, RunningStage::test);
   CHECK(at::equal(batch["image"][0], batch["image"][2]));
   CHECK_FALSE(at::equal(batch["image"][0], batch["image"][1]));
 }
@@ -88,8 +88,10 @@ TEST_CASE("the built-in data modules are registered") {
   for (const char* name : {"FashionMnistDataModule", "MnistDataModule", "SyntheticDataModule"})
     CHECK(Registry<DataModule>::instance().find(name) != nullptr);
   const auto& info = Registry<DataModule>::instance().get("SyntheticDataModule");
-  CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))->facts().at("num_features").as_int() ==
-        784);
+  CHECK(std::static_pointer_cast<DataModule>(info.create(*info.make_options()))
+            ->exported_values()
+            .at("num_features")
+            .as_int() == 784);
 }
 
 TEST_CASE("data modules pass their loading options on") {
@@ -105,11 +107,11 @@ TEST_CASE("data modules pass their loading options on") {
   with.loading.num_workers = 2;
   with.loading.timeout_s = 60;
   SyntheticDataModule data(with), plain(SyntheticDataModule::Options{});
-  data.setup(Verb::fit);
-  plain.setup(Verb::fit);
-  const auto loader = data.loaders(Stage::train).at(0);
+  data.setup(TrainerFn::fit);
+  plain.setup(TrainerFn::fit);
+  const auto loader = data.loaders(RunningStage::train).at(0);
   CHECK(dynamic_cast<DataLoader&>(*loader).num_workers() == 2);
-  CHECK(at::equal(first_batch(data, Stage::train)["image"], first_batch(plain, Stage::train)["image"]));
+  CHECK(at::equal(first_batch(data, RunningStage::train)["image"], first_batch(plain, RunningStage::train)["image"]));
 }
 
 TEST_CASE("loading options reach a loader of a data module of one's own") {
@@ -138,13 +140,13 @@ TEST_CASE("options of a tensor data module reach its loaders") {
   TensorDataOptions options{.batch_size = 4, .eval_batch_size = int64_t{3}, .shuffle = false, .drop_last = true};
   options.loading.num_workers = int64_t{2};
   TensorDataModule data({.train = ten, .val = ten, .predict = ten}, options);
-  const auto train = data.loaders(Stage::train).at(0);
+  const auto train = data.loaders(RunningStage::train).at(0);
   CHECK(train->size() == 2);
   CHECK_FALSE(train->shuffles());
-  CHECK(at::equal(first_batch(data, Stage::train)["x"], at::arange(4)));
-  for (const Stage stage : {Stage::validate, Stage::predict})
+  CHECK(at::equal(first_batch(data, RunningStage::train)["x"], at::arange(4)));
+  for (const RunningStage stage : {RunningStage::validate, RunningStage::predict})
     CHECK(data.loaders(stage).at(0)->size() == 4);  // 3, 3, 3, 1: evaluation drops none
-  for (const Stage stage : {Stage::train, Stage::validate, Stage::predict})
+  for (const RunningStage stage : {RunningStage::train, RunningStage::validate, RunningStage::predict})
     CHECK(dynamic_cast<DataLoader&>(*data.loaders(stage).at(0)).num_workers() == 2);
 }
 

@@ -32,7 +32,7 @@ MnistDataModule::Options small_options(const std::filesystem::path& folder) {
 }
 
 /// All images and labels of a stage's only loader.
-std::pair<Tensor, Tensor> all_of(DataModule& data, Stage stage) {
+std::pair<Tensor, Tensor> all_of(DataModule& data, RunningStage stage) {
   const auto loaders = data.loaders(stage);
   REQUIRE(loaders.size() == 1);
   loaders[0]->start_epoch(0);
@@ -65,8 +65,8 @@ TEST_CASE("MNIST files become float images and int64 labels") {
     options.normalize = false;
     options.shuffle = false;
     MnistDataModule data(options);
-    data.setup(Verb::fit);
-    const auto [images, labels] = all_of(data, Stage::train);
+    data.setup(TrainerFn::fit);
+    const auto [images, labels] = all_of(data, RunningStage::train);
     CHECK(images.sizes() == at::IntArrayRef({24, 1, 4, 3}));
     CHECK(images.scalar_type() == at::kFloat);
     CHECK(labels.scalar_type() == at::kLong);
@@ -74,10 +74,10 @@ TEST_CASE("MNIST files become float images and int64 labels") {
     CHECK(std::is_sorted(numbers.begin(), numbers.end()));
     for (size_t i = 0; i < numbers.size(); ++i)
       CHECK(labels[static_cast<int64_t>(i)].item<int64_t>() == numbers[i] % 10);
-    CHECK(data.loaders(Stage::test).empty());
-    data.setup(Verb::test);
-    CHECK(all_of(data, Stage::test).second.size(0) == 12);
-    CHECK(all_of(data, Stage::predict).second.size(0) == 12);
+    CHECK(data.loaders(RunningStage::test).empty());
+    data.setup(TrainerFn::test);
+    CHECK(all_of(data, RunningStage::test).second.size(0) == 12);
+    CHECK(all_of(data, RunningStage::predict).second.size(0) == 12);
   }
 }
 
@@ -90,9 +90,9 @@ TEST_CASE("the validation set is disjoint from training and the same in each run
   for (const int64_t split_seed : {0, 0, 1}) {
     options.split_seed = split_seed;
     MnistDataModule data(options);
-    data.setup(Verb::fit);
-    auto train = numbers_of(all_of(data, Stage::train).first);
-    validations.push_back(numbers_of(all_of(data, Stage::validate).first));
+    data.setup(TrainerFn::fit);
+    auto train = numbers_of(all_of(data, RunningStage::train).first);
+    validations.push_back(numbers_of(all_of(data, RunningStage::validate).first));
     CHECK(validations.back().size() == 6);
     train.insert(train.end(), validations.back().begin(), validations.back().end());
     CHECK(std::set<int64_t>(train.begin(), train.end()).size() == 30);
@@ -107,12 +107,12 @@ TEST_CASE("val_size 0 has no validation loader and trains on all") {
   auto options = small_options(folder.path());
   options.val_size = 0;
   MnistDataModule data(options);
-  data.setup(Verb::fit);
-  CHECK(data.loaders(Stage::validate).empty());
-  CHECK(all_of(data, Stage::train).first.size(0) == 30);
+  data.setup(TrainerFn::fit);
+  CHECK(data.loaders(RunningStage::validate).empty());
+  CHECK(all_of(data, RunningStage::train).first.size(0) == 30);
   options.val_size = 30;
   MnistDataModule nothing_left(options);
-  CHECK_THAT(message_of<ConfigError>([&] { nothing_left.setup(Verb::fit); }), ContainsSubstring("30 of 30"));
+  CHECK_THAT(message_of<ConfigError>([&] { nothing_left.setup(TrainerFn::fit); }), ContainsSubstring("30 of 30"));
 }
 
 TEST_CASE("images are normalised by the training part, and checkpoints keep its values") {
@@ -120,15 +120,15 @@ TEST_CASE("images are normalised by the training part, and checkpoints keep its 
   write_small_mnist(folder.path(), 30, 12);
   MnistDataModule data(small_options(folder.path()));
   CHECK(data.state().as_map().empty());
-  data.setup(Verb::fit);
-  const Tensor images = all_of(data, Stage::train).first.to(at::kDouble);
+  data.setup(TrainerFn::fit);
+  const Tensor images = all_of(data, RunningStage::train).first.to(at::kDouble);
   CHECK(close_to(images.mean().item<double>(), 0, 1e-6));
   CHECK(close_to(images.std(false).item<double>(), 1, 1e-6));
   const StateTree state = data.state();
 
   MnistDataModule evaluation(small_options(folder.path()));
-  evaluation.setup(Verb::test);
-  const auto loaders = evaluation.loaders(Stage::test);
+  evaluation.setup(TrainerFn::test);
+  const auto loaders = evaluation.loaders(RunningStage::test);
   evaluation.load_state(StateTree::map({{"mean", 0.5}, {"std", 0.25}}));  // also for loaders that are there already
   Batch batch;
   loaders[0]->start_epoch(0);
@@ -137,11 +137,11 @@ TEST_CASE("images are normalised by the training part, and checkpoints keep its 
   CHECK(evaluation.state().at("mean").as_double() == 0.5);
 
   MnistDataModule fresh(small_options(folder.path()));
-  fresh.setup(Verb::test);
+  fresh.setup(TrainerFn::test);
   MnistDataModule loaded(small_options(folder.path()));
-  loaded.setup(Verb::test);
+  loaded.setup(TrainerFn::test);
   loaded.load_state(state);
-  CHECK(at::equal(all_of(fresh, Stage::test).first, all_of(loaded, Stage::test).first));
+  CHECK(at::equal(all_of(fresh, RunningStage::test).first, all_of(loaded, RunningStage::test).first));
   CHECK_THROWS_AS(loaded.load_state(StateTree::map({{"mean", 0.5}, {"std", 0.0}})), CheckpointError);
 }
 
@@ -149,8 +149,8 @@ TEST_CASE("facts tell other components the shape of the data") {
   const TemporaryFolder folder;
   write_small_mnist(folder.path(), 30, 12);
   MnistDataModule data(small_options(folder.path()));
-  data.setup(Verb::fit);
-  const StateTree facts = data.facts();
+  data.setup(TrainerFn::fit);
+  const StateTree facts = data.exported_values();
   CHECK(facts.at("num_classes").as_int() == 10);
   CHECK(facts.at("channels").as_int() == 1);
   CHECK(facts.at("height").as_int() == 4);
@@ -163,8 +163,8 @@ TEST_CASE("a plain file comes before a compressed one") {
   write_small_mnist(folder.path(), 30, 12);
   write_text(folder / "train-images-idx3-ubyte.gz", "damaged");
   MnistDataModule data(small_options(folder.path()));
-  data.setup(Verb::fit);
-  CHECK(all_of(data, Stage::train).first.size(0) == 24);
+  data.setup(TrainerFn::fit);
+  CHECK(all_of(data, RunningStage::train).first.size(0) == 24);
 }
 
 TEST_CASE("missing files are listed with sizes and where to get them") {
@@ -173,14 +173,14 @@ TEST_CASE("missing files are listed with sizes and where to get them") {
   CHECK(options.data_dir == "/usr/share/datasets/fashion-mnist");
   options.data_dir = folder.path();
   FashionMnistDataModule data(options);
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }),
              ContainsSubstring(folder.path().string()) &&
                  ContainsSubstring("train-images-idx3-ubyte (47040016 bytes)") &&
                  ContainsSubstring("train-labels-idx1-ubyte.gz (about 29491 bytes)") &&
                  ContainsSubstring("t10k-images-idx3-ubyte") && ContainsSubstring("t10k-labels-idx1-ubyte") &&
                  ContainsSubstring("apt-get install dataset-fashion-mnist"));
   write_text(folder / "t10k-labels-idx1-ubyte", "x");
-  const std::string rest = message_of<DataError>([&] { data.setup(Verb::test); });
+  const std::string rest = message_of<DataError>([&] { data.setup(TrainerFn::test); });
   CHECK_THAT(rest, ContainsSubstring("t10k-images-idx3-ubyte") && !ContainsSubstring("labels"));
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("F37: a damaged file is named with what is wrong, whichever of the fou
       write_text(folder / damage.file, damage.content);
       MnistDataModule data(small_options(folder.path()));
       try {
-        data.setup(train ? Verb::fit : Verb::test);
+        data.setup(train ? TrainerFn::fit : TrainerFn::test);
         FAIL("nothing was thrown");
       } catch (const DataError& error) {
         CHECK(static_cast<int>(error.code()) == 3);
@@ -251,10 +251,10 @@ TEST_CASE("options of the idx data modules reach their loaders") {
   options.drop_last = true;
   options.loading.num_workers = int64_t{1};
   MnistDataModule data(options);
-  data.setup(Verb::fit);
-  data.setup(Verb::test);
-  const auto train = data.loaders(Stage::train).at(0), val = data.loaders(Stage::validate).at(0),
-             test = data.loaders(Stage::test).at(0);
+  data.setup(TrainerFn::fit);
+  data.setup(TrainerFn::test);
+  const auto train = data.loaders(RunningStage::train).at(0), val = data.loaders(RunningStage::validate).at(0),
+             test = data.loaders(RunningStage::test).at(0);
   CHECK(train->batch_size() == 5);
   CHECK(train->size() == 4);  // 24 samples
   CHECK(train->shuffles());
@@ -265,10 +265,10 @@ TEST_CASE("options of the idx data modules reach their loaders") {
   options.shuffle = options.drop_last = false;
   options.eval_batch_size = Auto<int64_t>();
   MnistDataModule other(options);
-  other.setup(Verb::fit);
-  CHECK_FALSE(other.loaders(Stage::train).at(0)->shuffles());
-  CHECK(other.loaders(Stage::train).at(0)->size() == 5);
-  CHECK(other.loaders(Stage::validate).at(0)->batch_size() == 1000);
+  other.setup(TrainerFn::fit);
+  CHECK_FALSE(other.loaders(RunningStage::train).at(0)->shuffles());
+  CHECK(other.loaders(RunningStage::train).at(0)->size() == 5);
+  CHECK(other.loaders(RunningStage::validate).at(0)->batch_size() == 1000);
 }
 
 TEST_CASE("F38: a label out of range is named with file, index and value before training") {
@@ -278,7 +278,7 @@ TEST_CASE("F38: a label out of range is named with file, index and value before 
   labels[17] = '\12';
   write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, labels));
   MnistDataModule data(small_options(folder.path()));
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }),
              ContainsSubstring("got 10 at index 17") && ContainsSubstring("train-labels-idx1-ubyte"));
 }
 
@@ -287,12 +287,12 @@ TEST_CASE("F38: files that do not belong together are refused") {
   write_small_mnist(folder.path(), 30, 12);
   write_text(folder / "train-labels-idx1-ubyte", idx_text({29}, std::string(29, '\1')));
   MnistDataModule data(small_options(folder.path()));
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }),
              ContainsSubstring("got 30 in") && ContainsSubstring("29 in"));
   write_text(folder / "train-labels-idx1-ubyte", idx_text({30}, std::string(30, '\1')));
   write_text(folder / "t10k-images-idx3-ubyte", idx_text({12, 2, 2}, std::string(48, '\1')));
-  data.setup(Verb::fit);
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::test); }),
+  data.setup(TrainerFn::fit);
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::test); }),
              ContainsSubstring("2x2") && ContainsSubstring("4x3"));
 }
 
@@ -302,11 +302,11 @@ TEST_CASE("F38: pixels that are all equal cannot be normalised") {
   write_text(folder / "train-images-idx3-ubyte", idx_text({30, 4, 3}, std::string(360, '\7')));
   auto options = small_options(folder.path());
   MnistDataModule data(options);
-  CHECK_THROWS_AS(data.setup(Verb::fit), DataError);
+  CHECK_THROWS_AS(data.setup(TrainerFn::fit), DataError);
   options.normalize = false;
   MnistDataModule plain(options);
-  plain.setup(Verb::fit);
-  CHECK(all_of(plain, Stage::train).first.size(0) == 24);
+  plain.setup(TrainerFn::fit);
+  CHECK(all_of(plain, RunningStage::train).first.size(0) == 24);
 }
 
 TEST_CASE("all of MNIST has its known mean and deviation") {
@@ -317,10 +317,10 @@ TEST_CASE("all of MNIST has its known mean and deviation") {
   options.data_dir = std::filesystem::path(trial) / "mnist";
   options.val_size = 0;
   MnistDataModule data(options);
-  data.setup(Verb::fit);
+  data.setup(TrainerFn::fit);
   CHECK(close_to(data.state().at("mean").as_double(), 0.13066, 5e-6));
   CHECK(close_to(data.state().at("std").as_double(), 0.30811, 5e-6));
-  CHECK(data.loaders(Stage::train)[0]->samples() == 60000);
+  CHECK(data.loaders(RunningStage::train)[0]->samples() == 60000);
 }
 
 TEST_CASE("Fashion-MNIST is read from Debian's package") {
@@ -328,18 +328,18 @@ TEST_CASE("Fashion-MNIST is read from Debian's package") {
   if (!std::filesystem::exists(options.data_dir / "train-images-idx3-ubyte.gz"))
     SKIP("the package dataset-fashion-mnist is not installed");
   FashionMnistDataModule data(options);
-  data.setup(Verb::fit);
-  data.setup(Verb::test);
-  CHECK(data.loaders(Stage::train)[0]->samples() == 55000);
-  CHECK(data.loaders(Stage::train)[0]->size() == 860);
-  CHECK(data.loaders(Stage::validate)[0]->samples() == 5000);
-  CHECK(data.loaders(Stage::test)[0]->samples() == 10000);
-  CHECK(data.loaders(Stage::test)[0]->batch_size() == 1000);
-  CHECK(data.loaders(Stage::train)[0]->shuffles());
-  CHECK_FALSE(data.loaders(Stage::validate)[0]->shuffles());
+  data.setup(TrainerFn::fit);
+  data.setup(TrainerFn::test);
+  CHECK(data.loaders(RunningStage::train)[0]->samples() == 55000);
+  CHECK(data.loaders(RunningStage::train)[0]->size() == 860);
+  CHECK(data.loaders(RunningStage::validate)[0]->samples() == 5000);
+  CHECK(data.loaders(RunningStage::test)[0]->samples() == 10000);
+  CHECK(data.loaders(RunningStage::test)[0]->batch_size() == 1000);
+  CHECK(data.loaders(RunningStage::train)[0]->shuffles());
+  CHECK_FALSE(data.loaders(RunningStage::validate)[0]->shuffles());
   CHECK(close_to(data.state().at("mean").as_double(), 0.2860, 1e-3));
   CHECK(close_to(data.state().at("std").as_double(), 0.3530, 1e-3));
-  const auto [images, labels] = all_of(data, Stage::test);
+  const auto [images, labels] = all_of(data, RunningStage::test);
   CHECK(labels[0].item<int64_t>() == 9);  // the first test image is an ankle boot
   for (int64_t c = 0; c < 10; ++c) CHECK(labels.eq(c).sum().item<int64_t>() == 1000);
 }
@@ -351,7 +351,7 @@ TEST_CASE("F37: images that are not as many as the labels are refused before the
   write_text(folder / "train-images-idx3-ubyte.gz", gzip_bomb(idx_text({2'000'000, 28, 28}, "")));
   MnistDataModule data(small_options(folder.path()));
   const auto began = std::chrono::steady_clock::now();
-  CHECK_THAT(message_of<DataError>([&] { data.setup(Verb::fit); }),
+  CHECK_THAT(message_of<DataError>([&] { data.setup(TrainerFn::fit); }),
              ContainsSubstring("got 2000000 in ") && ContainsSubstring(" and 20 in "));
   CHECK(std::chrono::steady_clock::now() - began < std::chrono::milliseconds(500));
 }

@@ -106,7 +106,7 @@ TEST_CASE("ragged samples are an error with entry and both shapes, unless a coll
         ContainsSubstring("entry 'tokens'") && ContainsSubstring("sample 1 has Long [2]") &&
             ContainsSubstring("the first one had Long [1]"));
     const Batch listed =
-        first_batch(ragged, {.batch_size = 4, .collate = collate::stack_but({"tokens"}), .num_workers = workers});
+        first_batch(ragged, {.batch_size = 4, .collate = collate::stack_all_but({"tokens"}), .num_workers = workers});
     const auto& tokens = std::get<std::vector<Tensor>>(listed.entry(0).second);
     CHECK(at::equal(tokens.at(2), at::arange(3)));
     CHECK(at::equal(listed["id"], at::arange(4)));
@@ -116,11 +116,11 @@ TEST_CASE("ragged samples are an error with entry and both shapes, unless a coll
     CHECK(at::equal(padded["tokens.length"], at::tensor({1, 2, 3}, at::kLong)));
   }
   CHECK_THAT(
-      message_of<DataError>([&] { first_batch(ragged, {.batch_size = 4, .collate = collate::stack_but({"id"})}); }),
+      message_of<DataError>([&] { first_batch(ragged, {.batch_size = 4, .collate = collate::stack_all_but({"id"})}); }),
       ContainsSubstring("'tokens'") && ContainsSubstring("[1] and [2]"));
-  CHECK_THAT(
-      message_of<DataError>([&] { first_batch(ragged, {.batch_size = 4, .collate = collate::stack_but({"token"})}); }),
-      ContainsSubstring("'token'") && ContainsSubstring("tokens, id"));
+  CHECK_THAT(message_of<DataError>(
+                 [&] { first_batch(ragged, {.batch_size = 4, .collate = collate::stack_all_but({"token"})}); }),
+             ContainsSubstring("'token'") && ContainsSubstring("tokens, id"));
 }
 
 TEST_CASE("samples with other entries, kinds or dtypes than the first one are refused") {

@@ -138,7 +138,7 @@ TEST_CASE("a distributed sampler gives every rank as many samples") {
   for (const int64_t samples : {1, 7, 12}) {
     for (const int64_t world : {1, 3, 4}) {
       const auto source = std::make_shared<RandomSampler>(samples);
-      const DistributedSampler padded(source), dropped(source, DistributedSampler::Rest::drop);
+      const DistributedSampler padded(source), dropped(source, UnevenShares::drop);
       std::multiset<int64_t> seen_padded, seen_dropped;
       for (int64_t rank = 0; rank < world; ++rank) {
         const SamplerContext context{.seed = 2, .epoch = 5, .rank = rank, .world_size = world};

@@ -42,13 +42,13 @@ struct File {
   }
   std::unique_ptr<TextDataModule> made() const {
     auto data = std::make_unique<TextDataModule>(options);
-    data->setup(Verb::fit);
+    data->setup(TrainerFn::fit);
     return data;
   }
 };
 
 /// Inputs and targets of an epoch, (windows, block_size).
-std::pair<Tensor, Tensor> all_of(DataModule& data, Stage stage, int64_t epoch = 0, uint64_t seed = 1) {
+std::pair<Tensor, Tensor> all_of(DataModule& data, RunningStage stage, int64_t epoch = 0, uint64_t seed = 1) {
   const auto loaders = data.loaders(stage);
   REQUIRE(loaders.size() == 1);
   loaders[0]->configure(seed, 0, 1);
@@ -72,17 +72,17 @@ TEST_CASE("a text is cut into parts, and windows with what follows each token") 
   const File file(counted());
   const auto made = file.made();
   TextDataModule& data = *made;
-  const auto [input, target] = all_of(data, Stage::validate);
+  const auto [input, target] = all_of(data, RunningStage::validate);
   CHECK(input.scalar_type() == at::kLong);
   // 700 tokens for training, [700, 800) for validation, [800, 1000) for test; a window needs one token behind it.
   REQUIRE(input.sizes() == at::IntArrayRef({9, 10}));
   CHECK(at::equal(input.reshape(-1), at::arange(700, 790).remainder(251)));
   CHECK(at::equal(target.reshape(-1), at::arange(701, 791).remainder(251)));
-  const auto [tested, after] = all_of(data, Stage::test);
+  const auto [tested, after] = all_of(data, RunningStage::test);
   CHECK(at::equal(tested.reshape(-1), at::arange(800, 990).remainder(251)));
   CHECK(at::equal(after.reshape(-1), at::arange(801, 991).remainder(251)));
-  CHECK(data.loaders(Stage::predict)[0]->samples() == 19);
-  CHECK_FALSE(data.loaders(Stage::validate)[0]->shuffles());
+  CHECK(data.loaders(RunningStage::predict)[0]->samples() == 19);
+  CHECK_FALSE(data.loaders(RunningStage::validate)[0]->shuffles());
 }
 
 TEST_CASE("random windows begin anywhere in the training part, anew each epoch") {
@@ -90,7 +90,7 @@ TEST_CASE("random windows begin anywhere in the training part, anew each epoch")
   file.options.samples_per_epoch = int64_t{4000};
   const auto made = file.made();
   TextDataModule& data = *made;
-  const auto [input, target] = all_of(data, Stage::train);
+  const auto [input, target] = all_of(data, RunningStage::train);
   REQUIRE(input.size(0) == 4000);
   CHECK(at::equal(target.narrow(1, 0, 9), input.narrow(1, 1, 9)));
   CHECK(at::equal(target.select(1, 9), input.select(1, 0).add(10).remainder(251)));
@@ -98,11 +98,11 @@ TEST_CASE("random windows begin anywhere in the training part, anew each epoch")
   std::set<int64_t> begins;
   for (const int64_t first : first_tokens(input)) begins.insert(first);
   CHECK(begins.size() == 251);
-  CHECK(at::equal(input, all_of(data, Stage::train).first));
-  CHECK_FALSE(at::equal(input, all_of(data, Stage::train, 1).first));
-  CHECK_FALSE(at::equal(input, all_of(data, Stage::train, 0, 2).first));
+  CHECK(at::equal(input, all_of(data, RunningStage::train).first));
+  CHECK_FALSE(at::equal(input, all_of(data, RunningStage::train, 1).first));
+  CHECK_FALSE(at::equal(input, all_of(data, RunningStage::train, 0, 2).first));
   file.options.samples_per_epoch = {};
-  CHECK(file.made()->loaders(Stage::train)[0]->samples() == 69);
+  CHECK(file.made()->loaders(RunningStage::train)[0]->samples() == 69);
 }
 
 TEST_CASE("random windows reach the first and the last token of their part, and none behind it") {
@@ -113,12 +113,12 @@ TEST_CASE("random windows reach the first and the last token of their part, and 
   file.options.samples_per_epoch = int64_t{500};
   const auto made = file.made();
   TextDataModule& data = *made;
-  const auto [input, target] = all_of(data, Stage::train);
+  const auto [input, target] = all_of(data, RunningStage::train);
   std::set<int64_t> begins;
   for (const int64_t first : first_tokens(input)) begins.insert(first);
   CHECK(begins == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
   CHECK(target.max().item<int64_t>() == 12);
-  CHECK(data.loaders(Stage::validate).empty());
+  CHECK(data.loaders(RunningStage::validate).empty());
 }
 
 TEST_CASE("strided windows come once each, in a new order each epoch") {
@@ -127,14 +127,14 @@ TEST_CASE("strided windows come once each, in a new order each epoch") {
   file.options.val_fraction = 0.55;  // 250 tokens to train on: bytes are places
   const auto made = file.made();
   TextDataModule& data = *made;
-  auto begins = first_tokens(all_of(data, Stage::train).first);
+  auto begins = first_tokens(all_of(data, RunningStage::train).first);
   CHECK(begins.size() == 24);
   CHECK_FALSE(std::is_sorted(begins.begin(), begins.end()));
-  CHECK(begins != first_tokens(all_of(data, Stage::train, 1).first));
+  CHECK(begins != first_tokens(all_of(data, RunningStage::train, 1).first));
   std::sort(begins.begin(), begins.end());
   for (size_t i = 0; i < begins.size(); ++i) CHECK(begins[i] == static_cast<int64_t>(10 * i));
   file.options.stride = int64_t{1};
-  CHECK(file.made()->loaders(Stage::train)[0]->samples() == 240);
+  CHECK(file.made()->loaders(RunningStage::train)[0]->samples() == 240);
 }
 
 TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
@@ -143,17 +143,17 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   file.options.block_size = 2;
   const auto made = file.made();
   TextDataModule& data = *made;
-  CHECK(data.facts().at("vocab_size").as_int() == 4);
-  CHECK(data.facts().at("block_size").as_int() == 2);
-  CHECK(data.facts().at("vocabulary").as_string() == " abc");
-  const Tensor before = all_of(data, Stage::validate).first;
+  CHECK(data.exported_values().at("vocab_size").as_int() == 4);
+  CHECK(data.exported_values().at("block_size").as_int() == 2);
+  CHECK(data.exported_values().at("vocabulary").as_string() == " abc");
+  const Tensor before = all_of(data, RunningStage::validate).first;
   CHECK(data.vocabulary().decode(before) == text.substr(31, 2));  // 44 characters: 31, 4 and 9
 
   // A checkpoint whose text had more characters: from now on its numbers.
-  const auto loaders = data.loaders(Stage::validate);
+  const auto loaders = data.loaders(RunningStage::validate);
   data.load_state(StateTree::map({{"vocabulary", " Zabcd"}}));
-  CHECK(data.facts().at("vocab_size").as_int() == 6);
-  const Tensor after = all_of(data, Stage::validate).first;
+  CHECK(data.exported_values().at("vocab_size").as_int() == 6);
+  const Tensor after = all_of(data, RunningStage::validate).first;
   CHECK_FALSE(at::equal(before, after));
   CHECK(data.vocabulary().decode(after) == text.substr(31, 2));
   Batch batch;
@@ -171,7 +171,7 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   File bytes(counted());
   const auto made_by_bytes = bytes.made();
   TextDataModule& by_bytes = *made_by_bytes;
-  CHECK(by_bytes.facts().at("vocab_size").as_int() == 256);
+  CHECK(by_bytes.exported_values().at("vocab_size").as_int() == 256);
   CHECK_THROWS_AS(by_bytes.load_state(StateTree::map({{"vocabulary", "ab"}})), CheckpointError);
   by_bytes.load_state(by_bytes.state());
 }
@@ -220,11 +220,11 @@ TEST_CASE("tinyshakespeare has its known vocabulary") {
   TextDataModule::Options options;
   options.path = std::filesystem::path(trial) / "tinyshakespeare" / "input.txt";
   TextDataModule data(options);
-  data.setup(Verb::fit);
-  CHECK(data.facts().at("vocab_size").as_int() == 65);
-  CHECK(data.loaders(Stage::train)[0]->samples() == (1115394 - 111539 - 1) / 128);
-  CHECK(data.loaders(Stage::validate)[0]->samples() == (111539 - 1) / 128);
-  CHECK(data.vocabulary().decode(all_of(data, Stage::validate).first[0]).starts_with("\n\nGREMIO:\n"));
+  data.setup(TrainerFn::fit);
+  CHECK(data.exported_values().at("vocab_size").as_int() == 65);
+  CHECK(data.loaders(RunningStage::train)[0]->samples() == (1115394 - 111539 - 1) / 128);
+  CHECK(data.loaders(RunningStage::validate)[0]->samples() == (111539 - 1) / 128);
+  CHECK(data.vocabulary().decode(all_of(data, RunningStage::validate).first[0]).starts_with("\n\nGREMIO:\n"));
 }
 
 }  // namespace text_data_module_test

@@ -11,8 +11,8 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
+#include "loading/worker_overhead_monitor.h"
 #include "loading/worker_tuner.h"
-#include "loading/workers_advice.h"
 #include "support/expect_error.h"
 
 namespace workers_test {
@@ -302,7 +302,7 @@ TEST_CASE("F36: a batch that is slow is warned of with its samples") {
 }
 
 TEST_CASE("workers are slower where a batch is waited for longer than its reading takes") {
-  WorkersAdvice slower, faster;
+  WorkerOverheadMonitor slower, faster;
   for (int i = 0; i < 16; ++i) CHECK_FALSE(slower.add(1.0, 0.0).has_value());  // threads start
   for (int i = 16; i < 63; ++i) CHECK_FALSE(slower.add(50e-6, 40e-6).has_value());
   const auto times = slower.add(50e-6, 40e-6);

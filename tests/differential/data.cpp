@@ -95,8 +95,8 @@ std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, b
   return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(samples(first, count)), options);
 }
 
-Loaders DifferentialData::loaders(Stage stage) {
-  if (stage == Stage::train) {
+Loaders DifferentialData::loaders(RunningStage stage) {
+  if (stage == RunningStage::train) {
     auto first = loader(0, options_.num_train, true, "train");
     if (options_.second == 0) return {std::move(first)};
     std::vector<CombinedLoader::Named> both{{"a", std::move(first)},
@@ -106,7 +106,7 @@ Loaders DifferentialData::loaders(Stage stage) {
   Loaders all;
   const int64_t count = options_.num_val;
   if (count == 0) return {};
-  const int64_t loaders = stage == Stage::validate ? options_.val_loaders : 1;
+  const int64_t loaders = stage == RunningStage::validate ? options_.val_loaders : 1;
   for (int64_t i = 0; i < loaders; ++i) all.push_back(loader(1000 + 100 * i, count + i, false, cat("other ", i)));
   return all;
 }

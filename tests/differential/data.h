@@ -21,7 +21,7 @@ class DifferentialData : public DataModule {
     void fields(Fields& f);
   };
   explicit DifferentialData(const Options& options) : options_(options) {}
-  Loaders loaders(Stage stage) override;
+  Loaders loaders(RunningStage stage) override;
 
  private:
   std::shared_ptr<Loader> loader(int64_t first, int64_t count, bool train, const std::string& name) const;

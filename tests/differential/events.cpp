@@ -33,7 +33,7 @@ void DifferentialEvents::load_state(const StateTree& state) {
   batches_ = state.at("batches").as_int();
 }
 
-void DifferentialEvents::setup(RunContext&, Verb) {
+void DifferentialEvents::setup(RunContext&, TrainerFn) {
   fs::create_directories(fs::path(options_.folder) / "seen");
   fs::create_directories(fs::path(options_.folder) / "from");
 }

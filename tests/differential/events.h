@@ -31,7 +31,7 @@ class DifferentialEvents : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
-  void setup(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
   void on_train_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
   void on_after_backward(RunContext& run) override;

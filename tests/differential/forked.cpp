@@ -89,8 +89,8 @@ Ended in_processes(int64_t count, const fs::path& log, const std::function<int(i
 namespace {
 
 // A config read in a process of a run, which knows its place by its environment.
-struct Parts {
-  Parts(const std::string& text, int64_t rank, int64_t ranks, int port) {
+struct TrainerComponents {
+  TrainerComponents(const std::string& text, int64_t rank, int64_t ranks, int port) {
     if (ranks > 1) {
       for (const auto& [name, value] : {std::pair<const char*, int64_t>{"RANK", rank},
                                         {"LOCAL_RANK", rank},
@@ -119,8 +119,9 @@ Ended fit(const Plan& config, const fs::path& folder, int64_t ranks) {
   const int port = ranks > 1 ? free_port() : 0;
   const std::string text = config.dump();
   return in_processes(ranks, folder / "log", [&](int64_t rank) {
-    Parts parts(text, rank, ranks, port);
-    return static_cast<int>(parts.trainer->fit(parts.module, DataSource(parts.data), parts.config.ckpt_path).exit_code);
+    TrainerComponents components(text, rank, ranks, port);
+    return static_cast<int>(
+        components.trainer->fit(components.module, DataSource(components.data), components.config.ckpt_path).exit_code);
   });
 }
 
@@ -128,9 +129,9 @@ Ended evaluate(const Plan& config, const fs::path& folder, int64_t ranks) {
   const int port = ranks > 1 ? free_port() : 0;
   const std::string text = config.dump();
   return in_processes(ranks, folder / "log", [&](int64_t rank) {
-    Parts parts(text, rank, ranks, port);
-    const EvalReport tested = parts.trainer->test(parts.module, DataSource(parts.data), "last");
-    const PredictReport predicted = parts.trainer->predict(parts.module, DataSource(parts.data), "last");
+    TrainerComponents components(text, rank, ranks, port);
+    const EvalReport tested = components.trainer->test(components.module, DataSource(components.data), "last");
+    const PredictReport predicted = components.trainer->predict(components.module, DataSource(components.data), "last");
     const auto metric =
         std::ranges::find(tested.loaders.at(0), "test_loss", [](const auto& each) { return each.first; })->second;
     if (rank != 0) return 0;

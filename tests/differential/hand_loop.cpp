@@ -204,8 +204,8 @@ int train_by_hand(const Plan& json, const std::filesystem::path& folder) {
   const auto data = config.data.create();
   hand.net = std::dynamic_pointer_cast<DifferentialNet>(config.model.create());
   if (config.trainer.precision.class_path() == "64-true") convert_floating(*hand.net, at::kDouble);
-  data->setup(Verb::fit);
-  hand.loaders = data->loaders(Stage::train);
+  data->setup(TrainerFn::fit);
+  hand.loaders = data->loaders(RunningStage::train);
   hand.loaders.front()->configure(*config.seed_everything.seed, 0, 1);
   hand.optimizer = config.optimizer->create();
   hand.optimizer->attach(trainable_groups(*hand.net));

@@ -31,12 +31,12 @@ void train(const std::string& norm, int64_t accumulate, int64_t rank, int64_t ra
     set(name, value);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   DdpProblem net(norm != "none");  // outlives the strategy, which takes its norms back
-  DdpStrategy strategy(DdpStrategy::Options{.cluster_environment = "variables"});
+  DDPStrategy strategy(DDPStrategy::Options{.cluster_environment = "variables"});
   strategy.configure({.devices = std::vector<at::Device>(static_cast<size_t>(ranks), at::kCPU),
                       .sync_batchnorm = norm == "sync",
                       .precision = std::make_shared<Float64True>()});
   strategy.attach(net);
-  Sgd optimizer(Sgd::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
+  SGD optimizer(SGD::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
   optimizer.attach(trainable_groups(net));
   strategy.start_training(net, {&optimizer});
   nlohmann::json found;

@@ -16,7 +16,7 @@ TEST_CASE(
   const auto arguments = [&](int world, const std::string& how) {
     return probe("fit", world, 8,
                  {"--model",
-                  "Gpt",
+                  "GPT",
                   "--model.vocab_size",
                   "11",
                   "--model.block_size",

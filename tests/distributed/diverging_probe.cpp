@@ -37,7 +37,7 @@ class DivergingPair : public fulgur::LightningModule {
 
   fulgur::OptimizerPlan configure_optimizers() override {
     const auto of = [](const torch::nn::Linear& part, const std::string& name) {
-      auto optimizer = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.05});
+      auto optimizer = std::make_shared<fulgur::SGD>(fulgur::SGD::Options{.lr = 0.05});
       optimizer->attach(
           {{.name = name, .params = {part->weight, part->bias}, .names = {name + ".weight", name + ".bias"}}});
       return optimizer;

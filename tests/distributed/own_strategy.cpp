@@ -1,5 +1,5 @@
 // A strategy as a user writes it, for many processes: local SGD. Each rank trains alone, and every few steps all take
-// the mean of their weights. It joins the ranks by a DdpStrategy, and `trainer` launches it by its `launch_plan`.
+// the mean of their weights. It joins the ranks by a DDPStrategy, and `trainer` launches it by its `launch_plan`.
 #include <ATen/core/grad_mode.h>
 #include <fulgur/core/collectives.h>
 #include <fulgur/core/module.h>
@@ -45,7 +45,7 @@ class LocalSgd final : public Strategy {
 
  private:
   Options options_;
-  DdpStrategy ranks_{DdpStrategy::Options{}};
+  DDPStrategy ranks_{DDPStrategy::Options{}};
 };
 
 FULGUR_REGISTER(Strategy, LocalSgd, "Local SGD: the mean of the weights every few steps.");

@@ -259,8 +259,8 @@ class ProbePair : public fulgur::LightningModule {
   bool automatic_optimization() const override { return false; }
 
   fulgur::OptimizerPlan configure_optimizers() override {
-    auto first = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.05}),
-         second = std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.03});
+    auto first = std::make_shared<fulgur::SGD>(fulgur::SGD::Options{.lr = 0.05}),
+         second = std::make_shared<fulgur::SGD>(fulgur::SGD::Options{.lr = 0.03});
     auto made = group(maker_, "maker"), judged = group(judge_, "judge");
     if (options_.shared) judged.params.push_back(maker_->bias), judged.names.emplace_back("maker.bias");
     first->attach({made});
@@ -497,8 +497,8 @@ class ProbeData : public fulgur::DataModule {
 
   void prepare_data() override { fulgur::log::info("prepare_data was called"); }
 
-  fulgur::Loaders loaders(fulgur::Stage stage) override {
-    const bool train = stage == fulgur::Stage::train;
+  fulgur::Loaders loaders(fulgur::RunningStage stage) override {
+    const bool train = stage == fulgur::RunningStage::train;
     const char* const rank = std::getenv("RANK");
     const std::string other = rank && std::string(rank) == "1" ? options_.other_on_rank_1 : "none";
     int64_t count = train ? options_.num_train : options_.num_eval;

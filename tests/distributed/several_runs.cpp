@@ -23,7 +23,7 @@ struct Net : LightningModule {
     log("test_loss", loss(batch));
     return {};
   }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.1}); }
   Tensor loss(const Batch& batch) { return at::mse_loss(layer(batch[0]), batch[1]); }
   torch::nn::Linear layer{3, 1};
 };

@@ -31,9 +31,9 @@ using test::message_of;
 
 namespace {
 
-Gpt::Options tiny() { return {.vocab_size = 13, .block_size = 8, .n_layer = 3, .n_head = 2, .n_embd = 16}; }
+GPT::Options tiny() { return {.vocab_size = 13, .block_size = 8, .n_layer = 3, .n_head = 2, .n_embd = 16}; }
 
-Batch windows(int64_t samples, const Gpt::Options& options) {
+Batch windows(int64_t samples, const GPT::Options& options) {
   const Tensor tokens = at::randint(options.vocab_size, {samples, options.block_size + 1}, at::kLong);
   return Batch({Batch::Entry{"input", tokens.narrow(1, 0, options.block_size)},
                 Batch::Entry{"target", tokens.narrow(1, 1, options.block_size)}});
@@ -47,7 +47,7 @@ TEST_CASE("a GPT gives what the same network of torch's modules gives in Python"
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "baselines" / "gpt.json");
   const auto baseline = nlohmann::json::parse(file);
   for (const auto& expected : baseline.at("cases")) {
-    Gpt model({.vocab_size = baseline.at("vocab_size"),
+    GPT model({.vocab_size = baseline.at("vocab_size"),
                .block_size = baseline.at("block_size"),
                .n_layer = baseline.at("n_layer"),
                .n_head = baseline.at("n_head"),
@@ -84,7 +84,7 @@ TEST_CASE("a GPT gives what the same network of torch's modules gives in Python"
 }
 
 TEST_CASE("a later token does not change what a GPT says of earlier ones") {
-  Gpt model(tiny());
+  GPT model(tiny());
   const Tensor tokens = at::randint(13, {2, 8}, at::kLong);
   Tensor changed = tokens.clone();
   changed.select(1, 5).add_(1).remainder_(13);
@@ -96,26 +96,26 @@ TEST_CASE("a later token does not change what a GPT says of earlier ones") {
 }
 
 TEST_CASE("a GPT has the parameters that its options say, the shared weight once") {
-  const auto count = [](const Gpt::Options& options) {
+  const auto count = [](const GPT::Options& options) {
     int64_t sum = 0;
-    Gpt model(options);
+    GPT model(options);
     for (const auto& parameter : unique_parameters(model)) sum += parameter.value.numel();
     return sum;
   };
   const int64_t c = 16, embeddings = 13 * c + 8 * c, of_block = 12 * c * c + 2 * c,
                 biases = (3 + 1 + 4 + 1) * c + 2 * c;
   CHECK(count(tiny()) == embeddings + 3 * (of_block + biases) + 2 * c);
-  Gpt::Options bare = tiny();
+  GPT::Options bare = tiny();
   bare.bias = false;
   CHECK(count(bare) == embeddings + 3 * of_block + c);
-  Gpt model(tiny());
+  GPT model(tiny());
   CHECK(model.named_parameters()["lm_head.weight"].is_same(model.named_parameters()["transformer.wte.weight"]));
   CHECK(model.num_tokens(windows(5, tiny())) == 40);
 }
 
 TEST_CASE("a GPT starts with GPT-2's weights") {
   seed_everything(1);
-  Gpt model({.vocab_size = 300, .block_size = 64, .n_layer = 8, .n_head = 4, .n_embd = 64});
+  GPT model({.vocab_size = 300, .block_size = 64, .n_layer = 8, .n_head = 4, .n_embd = 64});
   const auto parameters = model.named_parameters();
   const auto deviation = [&](const std::string& name) { return parameters[name].std().item<double>(); };
   CHECK(std::abs(deviation("transformer.wte.weight") - 0.02) < 0.001);
@@ -132,7 +132,7 @@ TEST_CASE("a GPT starts with GPT-2's weights") {
 
 TEST_CASE("a GPT learns a few sequences by heart") {
   seed_everything(2);
-  Gpt model(tiny());
+  GPT model(tiny());
   const Batch batch = windows(2, tiny());
   const auto losses = test::descend(model, batch, 400, 0.2);
   CHECK(losses.front() > 2);
@@ -146,9 +146,9 @@ TEST_CASE("a GPT learns a few sequences by heart") {
 }
 
 TEST_CASE("dropout of a GPT acts in training only") {
-  Gpt::Options options = tiny();
+  GPT::Options options = tiny();
   options.dropout = 0.5;
-  Gpt model(options);
+  GPT model(options);
   const Tensor tokens = windows(2, options)[0];
   CHECK_FALSE(at::equal(model.forward(tokens), model.forward(tokens)));
   model.eval();
@@ -157,12 +157,12 @@ TEST_CASE("dropout of a GPT acts in training only") {
 
 TEST_CASE("activation_checkpointing gives the same bits, with dropout too") {
   const auto gradients = [](const std::string& how) {
-    Gpt::Options options = tiny();
+    GPT::Options options = tiny();
     options.dropout = 0.3;
     options.n_layer = 5;
     options.activation_checkpointing = how;
     seed_everything(3);
-    Gpt model(options);
+    GPT model(options);
     const Batch batch = windows(4, options);
     std::vector<Tensor> all;
     for (int step = 0; step < 2; ++step) {
@@ -190,13 +190,13 @@ TEST_CASE("activations of a GPT take the memory of the formula in docs/memory.md
     int64_t held, peak;
   };
   const auto measure = [&](const std::string& how) {
-    const Gpt::Options options{.vocab_size = kVocab,
+    const GPT::Options options{.vocab_size = kVocab,
                                .block_size = kLength,
                                .n_layer = kLayers,
                                .n_head = kHeads,
                                .n_embd = kWidth,
                                .activation_checkpointing = how};
-    Gpt model(options);
+    GPT model(options);
     const Batch batch = windows(kSamples, options);
     for (const auto& parameter : unique_parameters(model))
       parameter.value.mutable_grad() = at::zeros_like(parameter.value);
@@ -219,16 +219,16 @@ TEST_CASE("activations of a GPT take the memory of the formula in docs/memory.md
 }
 
 TEST_CASE("a GPT names options and tokens that do not fit") {
-  Gpt::Options options = tiny();
+  GPT::Options options = tiny();
   for (const char* how : {"some", "every_", "every_1", "every_0", "every_-2", "every_2x", ""}) {
     CAPTURE(how);
     options.activation_checkpointing = how;
-    CHECK_THAT(message_of<ConfigError>([&] { Gpt model(options); }),
+    CHECK_THAT(message_of<ConfigError>([&] { GPT model(options); }),
                ContainsSubstring("none, all or every_N") && ContainsSubstring("got '" + std::string(how) + "'"));
   }
-  CHECK_THAT(message_of<ConfigError>([] { Gpt model({.n_head = 3, .n_embd = 16}); }),
+  CHECK_THAT(message_of<ConfigError>([] { GPT model({.n_head = 3, .n_embd = 16}); }),
              ContainsSubstring("n_embd 16 and n_head 3"));
-  Gpt model(tiny());
+  GPT model(tiny());
   const Batch batch = windows(2, tiny());
   CHECK_THAT(message_of<DataError>([&] {
                model.forward(at::randint(13, {2, 9}, at::kLong));
@@ -256,14 +256,14 @@ TEST_CASE("a GPT names options and tokens that do not fit") {
                      1e-5, 1e-6));
 }
 
-TEST_CASE("Gpt: its norms are known, so that a half precision can keep them in float32 on any device") {
-  const auto model = std::make_shared<Gpt>(tiny());
+TEST_CASE("GPT: its norms are known, so that a half precision can keep them in float32 on any device") {
+  const auto model = std::make_shared<GPT>(tiny());
   const auto norms = nn::norm_layers(*model);
   CHECK(norms.size() == 2 * 3 + 1);
   for (const auto& norm : norms) CHECK(norm.takes_half_input);
-  Gpt::Options plain = tiny();
+  GPT::Options plain = tiny();
   plain.bias = false;
-  const auto without = std::make_shared<Gpt>(plain);
+  const auto without = std::make_shared<GPT>(plain);
   for (const auto& norm : nn::norm_layers(*without)) CHECK(norm.module->parameters().size() == 1);
 }
 

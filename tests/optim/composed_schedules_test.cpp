@@ -32,7 +32,7 @@ void attach_one(O& optimizer) {
 double rate_after(LrScheduler& schedule, int64_t steps) { return schedule.lr_at(steps, 1.0); }
 
 template <class S>
-void start(S& schedule, Sgd& optimizer) {
+void start(S& schedule, SGD& optimizer) {
   attach_one(optimizer);
   schedule.set_run_length(kRun, ScheduleInterval::step, 1);
   schedule.attach(optimizer);
@@ -47,7 +47,7 @@ std::shared_ptr<LrScheduler> line_to_zero() {
 }  // namespace
 
 TEST_CASE("auto in a part is the length of its part of the run") {
-  Sgd a(Sgd::Options{.lr = 1}), b(Sgd::Options{.lr = 1}), c(Sgd::Options{.lr = 1});
+  SGD a(SGD::Options{.lr = 1}), b(SGD::Options{.lr = 1}), c(SGD::Options{.lr = 1});
   WarmupLR warm({.length = *Interval::parse("2ep"), .start_factor = 0}, line_to_zero());
   start(warm, a);
   CHECK(a.groups()[0].lr == 0);
@@ -64,7 +64,7 @@ TEST_CASE("auto in a part is the length of its part of the run") {
   CHECK(rate_after(sequence, 500) == 1);
   CHECK(rate_after(sequence, 750) == Approx(0.5));
 
-  // Parts of parts.
+  // TrainerComponents of parts.
   auto inner = std::make_shared<SequentialLR>(std::vector<std::shared_ptr<LrScheduler>>{line_to_zero(), line_to_zero()},
                                               std::vector<Length>{Length(300)});
   WarmupLR outer({.length = 200}, inner);
@@ -74,7 +74,7 @@ TEST_CASE("auto in a part is the length of its part of the run") {
 }
 
 TEST_CASE("without the length of the run a part with auto says so") {
-  Sgd optimizer(Sgd::Options{.lr = 1});
+  SGD optimizer(SGD::Options{.lr = 1});
   attach_one(optimizer);
   SequentialLR sequence({line_to_zero(), line_to_zero()}, {Length(100)});
   // At once, not at the step where the part begins.
@@ -82,7 +82,7 @@ TEST_CASE("without the length of the run a part with auto says so") {
 }
 
 TEST_CASE("compositions that cannot be are refused") {
-  Sgd optimizer(Sgd::Options{.lr = 1});
+  SGD optimizer(SGD::Options{.lr = 1});
   CHECK_THROWS_WITH(SequentialLR({line_to_zero(), line_to_zero()}, {}),
                     ContainsSubstring("2 schedules need 1 milestones; got 0"));
   CHECK_THROWS_WITH(SequentialLR({}, {}), ContainsSubstring("at least one"));
@@ -98,7 +98,7 @@ TEST_CASE("compositions that cannot be are refused") {
 }
 
 TEST_CASE("a part that wants a metric gets it while it is at work, and its state is kept") {
-  Sgd a(Sgd::Options{.lr = 1}), b(Sgd::Options{.lr = 1});
+  SGD a(SGD::Options{.lr = 1}), b(SGD::Options{.lr = 1});
   const auto make = [] {
     return WarmupLR({.length = 3, .start_factor = 0.1},
                     std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{.factor = 0.5, .patience = 1}));
@@ -141,13 +141,13 @@ TEST_CASE("momentum moves with the rate where the optimizer has one") {
   options.cycle_momentum = false;
   OneCycleLR leaves(options);
   leaves.attach(adagrad);
-  Sgd plain(Sgd::Options{.lr = 1});
+  SGD plain(SGD::Options{.lr = 1});
   attach_one(plain);
   CHECK_THROWS_AS(OneCycleLR(OneCycleLR::Options{.total_steps = Auto<Length>(Length(10))}).attach(plain), ConfigError);
 }
 
 TEST_CASE("a function of the user's is a schedule") {
-  Sgd optimizer(Sgd::Options{.lr = 0.5});
+  SGD optimizer(SGD::Options{.lr = 0.5});
   attach_one(optimizer);
   LambdaLR schedule([](int64_t step) { return 1.0 / static_cast<double>(1 + step); });
   schedule.attach(optimizer);

@@ -32,14 +32,14 @@ const std::vector<std::pair<const char*, Make>>& all() {
   static const std::vector<std::pair<const char*, Make>> makes{
       {"RMSprop",
        [] {
-         RmsProp::Options options;
+         RMSprop::Options options;
          options.momentum = 0.5;
          options.centered = true;
-         return std::make_shared<RmsProp>(options);
+         return std::make_shared<RMSprop>(options);
        }},
       {"Lion", [] { return std::make_shared<Lion>(Lion::Options{}); }},
       {"Muon", [] { return std::make_shared<Muon>(Muon::Options{}); }},
-      {"SGD", [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}); }}};
+      {"SGD", [] { return std::make_shared<SGD>(SGD::Options{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}); }}};
   return makes;
 }
 

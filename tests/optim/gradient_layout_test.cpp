@@ -81,13 +81,13 @@ void check(at::Device device) {
 
 TEST_CASE("gradients with other strides are read as what they are") {
   check<AdamW>(at::kCPU);
-  check<Sgd>(at::kCPU);
+  check<SGD>(at::kCPU);
 }
 
 TEST_CASE("on a GPU, a gradient is copied only where its elements lie in another order than the parameter's", "[gpu]") {
   require_gpus(1);
   check<AdamW>(at::Device(at::kCUDA, 0));
-  check<Sgd>(at::Device(at::kCUDA, 0));
+  check<SGD>(at::Device(at::kCUDA, 0));
 }
 
 }  // namespace gradient_layout_test

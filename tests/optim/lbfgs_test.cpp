@@ -39,7 +39,7 @@ struct Valley {
 
 TEST_CASE("LBFGS with a line search comes down Rosenbrock's valley") {
   Valley valley;
-  Lbfgs optimizer(Lbfgs::Options{.max_iter = 10, .line_search_fn = "strong_wolfe"});
+  LBFGS optimizer(LBFGS::Options{.max_iter = 10, .line_search_fn = "strong_wolfe"});
   CHECK(optimizer.needs_closure());
   optimizer.attach(valley.groups());
   const double before = optimizer.step_closure(valley.closure()).item<double>();
@@ -51,10 +51,10 @@ TEST_CASE("LBFGS with a line search comes down Rosenbrock's valley") {
 
 TEST_CASE("LBFGS goes on from its state to the last bit") {
   for (const bool line_search : {false, true}) {
-    Lbfgs::Options options{.lr = 0.01, .max_iter = 3, .history_size = 4};
+    LBFGS::Options options{.lr = 0.01, .max_iter = 3, .history_size = 4};
     if (line_search) options.line_search_fn = "strong_wolfe";
     Valley whole, first, second;
-    Lbfgs a(options), b(options), c(options);
+    LBFGS a(options), b(options), c(options);
     a.attach(whole.groups());
     b.attach(first.groups());
     CHECK(b.state().at("state").at("x").as_map().empty());
@@ -76,29 +76,29 @@ TEST_CASE("LBFGS goes on from its state to the last bit") {
 
 TEST_CASE("LBFGS refuses state that does not fit, and changes nothing") {
   Valley valley, other;
-  Lbfgs optimizer(Lbfgs::Options{.lr = 0.01, .history_size = 8});
+  LBFGS optimizer(LBFGS::Options{.lr = 0.01, .history_size = 8});
   optimizer.attach(valley.groups());
   optimizer.step_closure(valley.closure());
   const StateTree good = optimizer.state();
-  Lbfgs small(Lbfgs::Options{.lr = 0.01, .history_size = 2});
+  LBFGS small(LBFGS::Options{.lr = 0.01, .history_size = 2});
   small.attach(other.groups());
   CHECK_THROWS_WITH(small.load_state(good), ContainsSubstring("keeps 8 updates, history_size is 2"));
   CHECK(small.state().at("state").at("x").as_map().empty());
 
-  Lbfgs fresh(Lbfgs::Options{.lr = 0.01, .history_size = 8});
+  LBFGS fresh(LBFGS::Options{.lr = 0.01, .history_size = 8});
   fresh.attach({{.name = "", .params = {other.y, other.x}, .names = {"y", "x"}}});
   CHECK_THROWS_WITH(fresh.load_state(good),
                     ContainsSubstring("parameter 0 is 'x' in the checkpoint and 'y' in the run"));
   StateTree wrong = good;
   wrong["state"]["x"]["d"] = at::zeros({5});
-  Lbfgs again(Lbfgs::Options{.lr = 0.01, .history_size = 8});
+  LBFGS again(LBFGS::Options{.lr = 0.01, .history_size = 8});
   again.attach(other.groups());
   CHECK_THROWS_WITH(again.load_state(wrong), ContainsSubstring("size of d: checkpoint 5, all parameters 2"));
 }
 
 TEST_CASE("LBFGS takes one group of one dtype, the rate of a schedule, and no step without a closure") {
   Valley valley;
-  Lbfgs optimizer(Lbfgs::Options{});
+  LBFGS optimizer(LBFGS::Options{});
   CHECK_THROWS_WITH(optimizer.attach({{.name = "", .params = {valley.x}, .names = {"x"}},
                                       {.name = "", .params = {valley.y}, .names = {"y"}}}),
                     ContainsSubstring("one group; got 2"));

@@ -49,10 +49,10 @@ TEST_CASE("SGD, Adam and AdamW follow LibTorch's") {
         return torch::optim::SGD(p, torch::optim::SGDOptions(0.01).momentum(0.9).nesterov(true).weight_decay(0.01));
       },
       [] {
-        return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+        return std::make_shared<SGD>(SGD::Options{.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
       });
   check_twins([](auto p) { return torch::optim::SGD(p, torch::optim::SGDOptions(0.01)); },
-              [] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); });
+              [] { return std::make_shared<SGD>(SGD::Options{.lr = 0.01}); });
   check_twins([](auto p) { return torch::optim::Adam(p, torch::optim::AdamOptions(0.01).weight_decay(0.02)); },
               [] {
                 Adam::Options o;
@@ -120,7 +120,7 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
   adam.step();
   StateTree state = adam.state();
 
-  Sgd sgd(Sgd::Options{.lr = 0.1, .momentum = 0.9});
+  SGD sgd(SGD::Options{.lr = 0.1, .momentum = 0.9});
   Regression other;
   sgd.attach(other.groups());
   CHECK_THROWS_WITH(sgd.load_state(state), ContainsSubstring("Adam") && ContainsSubstring("SGD"));
@@ -205,7 +205,7 @@ TEST_CASE("parameters without a gradient are left alone, and one that gets a gra
 
 TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad sets gradients to none") {
   Regression problem;
-  Sgd optimizer(Sgd::Options{});
+  SGD optimizer(SGD::Options{});
   CHECK_THROWS_WITH(
       optimizer.attach({ParamGroup{.name = "", .params = {problem.w, problem.w}, .names = {"w", "tied"}}}),
       ContainsSubstring("'tied' and 'w'"));
@@ -220,7 +220,7 @@ TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad set
 
 TEST_CASE("weight decay of a group wins over the optimizer's") {
   Regression problem;
-  Sgd optimizer(Sgd::Options{.lr = 0.1, .weight_decay = 0.5});
+  SGD optimizer(SGD::Options{.lr = 0.1, .weight_decay = 0.5});
   auto groups = problem.groups();
   groups[0].weight_decay = 0.0;
   optimizer.attach(groups);

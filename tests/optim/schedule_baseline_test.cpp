@@ -19,8 +19,8 @@ double metric(int64_t step) {
   return static_cast<double>(step * 7919 % 101) / 101 + 50.0 / static_cast<double>(step + 1);
 }
 
-Sgd optimizer_with(double lr, double momentum) {
-  Sgd optimizer(Sgd::Options{.lr = lr, .momentum = momentum});
+SGD optimizer_with(double lr, double momentum) {
+  SGD optimizer(SGD::Options{.lr = lr, .momentum = momentum});
   optimizer.attach({{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
   return optimizer;
 }
@@ -36,7 +36,7 @@ TEST_CASE("schedules equal Python's over 400 steps") {
     const auto name = entry.at("class").get<std::string>();
     INFO(name << " " << entry.at("options").dump());
     classes.insert(name);
-    Sgd optimizer = optimizer_with(lr, momentum);
+    SGD optimizer = optimizer_with(lr, momentum);
     const auto schedule = make_from<LrScheduler>(entry);
     schedule->attach(optimizer);
     CHECK(schedule->wants_metric() == (name == "ReduceLROnPlateau"));
@@ -70,7 +70,7 @@ TEST_CASE("every schedule goes on from its state exactly") {
   for (const auto& entry : baseline.at("cases")) {
     INFO(entry.at("class") << " " << entry.at("options").dump());
     for (const int64_t stop : {1, 57, 137, 251}) {
-      Sgd a = optimizer_with(0.3, 0.9), b = optimizer_with(0.3, 0.9), c = optimizer_with(0.3, 0.9);
+      SGD a = optimizer_with(0.3, 0.9), b = optimizer_with(0.3, 0.9), c = optimizer_with(0.3, 0.9);
       const auto whole = make_from<LrScheduler>(entry), first = make_from<LrScheduler>(entry),
                  second = make_from<LrScheduler>(entry);
       whole->attach(a);

@@ -21,7 +21,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 std::vector<double> rates(LrScheduler& schedule, int64_t steps, double lr = 0.1) {
-  Sgd optimizer(Sgd::Options{.lr = lr, .momentum = 0.9});
+  SGD optimizer(SGD::Options{.lr = lr, .momentum = 0.9});
   optimizer.attach({ParamGroup{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
   schedule.attach(optimizer);
   std::vector<double> out{optimizer.groups()[0].lr};
@@ -95,7 +95,7 @@ TEST_CASE("lengths of a schedule may be intervals of the run") {
   const auto decays_at = [&](const char* text, ScheduleInterval interval, int64_t frequency = 1) {
     StepLR schedule(StepLR::Options{.step_size = *Interval::parse(text), .gamma = 0.1});
     schedule.set_run_length(run, interval, frequency);
-    Sgd optimizer(Sgd::Options{.lr = 1.0});
+    SGD optimizer(SGD::Options{.lr = 1.0});
     optimizer.attach({{.name = "", .params = {at::ones({1}).requires_grad_()}, .names = {"w"}}});
     schedule.attach(optimizer);
     for (int64_t step = 1; step <= 1000; ++step) {

@@ -46,9 +46,9 @@ void check_steps(const Make& make, at::Device device, std::vector<at::ScalarType
 
 void check_all(at::Device device) {
   const std::vector<at::ScalarType> both{at::kBFloat16, at::kHalf};
-  check_steps([] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1}); }, device, both);
-  check_steps([] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1, .momentum = 0.9}); }, device, both);
-  check_steps([] { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1, .momentum = 0.9, .nesterov = true}); }, device,
+  check_steps([] { return std::make_shared<SGD>(SGD::Options{.lr = 0.1}); }, device, both);
+  check_steps([] { return std::make_shared<SGD>(SGD::Options{.lr = 0.1, .momentum = 0.9}); }, device, both);
+  check_steps([] { return std::make_shared<SGD>(SGD::Options{.lr = 0.1, .momentum = 0.9, .nesterov = true}); }, device,
               both);
   const auto with_rate = [&]<class O>(std::type_identity<O>) {
     check_steps(
@@ -61,7 +61,7 @@ void check_all(at::Device device) {
   };
   with_rate(std::type_identity<AdamW>{});
   with_rate(std::type_identity<Adagrad>{});
-  with_rate(std::type_identity<RmsProp>{});
+  with_rate(std::type_identity<RMSprop>{});
   with_rate(std::type_identity<Lion>{});
 }
 

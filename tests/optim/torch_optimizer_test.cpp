@@ -128,7 +128,7 @@ TEST_CASE("rates, momentum and a found infinity reach a torch::optim class") {
 TEST_CASE("a closure and a factory that leaves parameters out are refused") {
   Regression problem;
   auto lbfgs = torch_optimizer<torch::optim::LBFGS>(torch::optim::LBFGSOptions(1));
-  CHECK_THROWS_WITH(lbfgs->attach(problem.groups()), ContainsSubstring("fulgur::Lbfgs"));
+  CHECK_THROWS_WITH(lbfgs->attach(problem.groups()), ContainsSubstring("fulgur::LBFGS"));
   TorchOptimizer partial([](std::vector<Tensor> parameters) {
     parameters.pop_back();
     return std::make_unique<torch::optim::SGD>(std::move(parameters), 0.1);

@@ -74,12 +74,12 @@ void check_shards(const std::vector<ProcessPlace>& places) {
       CHECK(samples_that_come(exact, 1) == samples);
       CHECK(exact.largest - exact.smallest == (even ? 0 : 1));
 
-      const Shares dropped = shares_of(DistributedSampler(sampler, DistributedSampler::Rest::drop), places, samples);
+      const Shares dropped = shares_of(DistributedSampler(sampler, UnevenShares::drop), places, samples);
       CHECK(dropped.smallest == dropped.largest);
       CHECK(samples_that_come(dropped, 1) == samples / kWorld * kWorld);
       CHECK(samples_that_come(dropped, 0) == samples % kWorld);
 
-      const Shares padded = shares_of(DistributedSampler(sampler, DistributedSampler::Rest::pad), places, samples);
+      const Shares padded = shares_of(DistributedSampler(sampler, UnevenShares::pad), places, samples);
       CHECK(padded.smallest == padded.largest);
       CHECK(samples_that_come(padded, 0) == 0);
       const int64_t fill = even ? 0 : kWorld - samples % kWorld;

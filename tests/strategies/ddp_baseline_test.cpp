@@ -24,7 +24,7 @@ TEST_CASE("averaged gradients equal PyTorch's DDP over 100 steps") {
     test::run_ranks(ranks, [&](Collectives& collectives) {
       DdpProblem net(norm != "none");
       if (norm == "sync") nn::sync_norms_over(net, &collectives);
-      Sgd optimizer(Sgd::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
+      SGD optimizer(SGD::Options{.lr = DdpProblem::kRate, .momentum = DdpProblem::kMomentum});
       ParamGroup group;
       for (const auto& parameter : net.named_parameters()) {
         group.params.push_back(parameter.value());

@@ -30,7 +30,7 @@ TEST_CASE("on a GPU, master weights get their gradients by one cast for all", "[
       group.params.push_back(at::randn({3, 5}).to(at::Device(at::kCUDA, 0), at::kBFloat16).requires_grad_());
       group.names.push_back(std::string(1, static_cast<char>('a' + i)));
     }
-    Sgd sgd(Sgd::Options{});
+    SGD sgd(SGD::Options{});
     sgd.attach({group});
     MasterWeights masters;
     masters.adopt(sgd);
@@ -55,7 +55,7 @@ TEST_CASE("on GPUs, the threads of dp compute on the caller's current streams", 
   const at::Device second(at::kCUDA, 1);
   StrategySetup setup;
   setup.devices = {at::Device(at::kCUDA, 0), second};
-  DpStrategy dp;
+  DPStrategy dp;
   dp.configure(std::move(setup));
   const c10::impl::VirtualGuardImpl streams(at::kCUDA);
   const c10::Stream side = streams.getStreamFromGlobalPool(second);

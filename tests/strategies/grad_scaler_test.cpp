@@ -25,7 +25,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Learned {
   Tensor weight = at::tensor({1.0F, -2.0F}).set_requires_grad(true);
-  Sgd sgd{Sgd::Options{.lr = 0.1}};
+  SGD sgd{SGD::Options{.lr = 0.1}};
   Learned() { sgd.attach({ParamGroup{.name = "", .params = {weight}, .names = {"weight"}}}); }
   void backward(GradScaler& scaler, float second_input) {
     sgd.zero_grad();
@@ -109,7 +109,7 @@ TEST_CASE("a half loss is scaled in float32, where the scale has room") {
 
 TEST_CASE("half gradients and a scale that is none are refused") {
   GradScaler scaler({});
-  Sgd sgd(Sgd::Options{.lr = 0.1});
+  SGD sgd(SGD::Options{.lr = 0.1});
   CHECK_THROWS_WITH(scaler.unscale(sgd, {at::ones({2}, at::kHalf)}),
                     ContainsSubstring("needs float32 gradients") && ContainsSubstring("master_weights: true"));
   CHECK_THROWS_WITH(scaler.load_state(StateTree::map({{"scale", 0.0}, {"_growth_tracker", int64_t{0}}})),

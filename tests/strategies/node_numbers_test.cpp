@@ -1,4 +1,4 @@
-#include "distributed/node_numbers.h"
+#include "distributed/node_ranks.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -27,7 +27,7 @@ std::vector<std::string> words_of(const Layout& layout) {
     ProcessPlace place;
     place.local_rank = met[node]++;
     place.local_world_size = layout.sizes[node];
-    words.push_back(node_word("gpu node " + std::to_string(9 - node), place));  // names say nothing of the order
+    words.push_back(node_identity("gpu node " + std::to_string(9 - node), place));  // names say nothing of the order
   }
   return words;
 }

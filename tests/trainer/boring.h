@@ -49,7 +49,7 @@ struct BoringModule : LightningModule {
 struct SelfPlanned : BoringModule {
   using BoringModule::BoringModule;
   OptimizerPlan configure_optimizers() override {
-    return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+    return std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
   }
 };
 

@@ -43,11 +43,11 @@ struct Switching : Captured {
 };
 
 template <class M>
-Outcome<M> check_same(const TrainerOptions& options, const std::function<void(Parts&)>& change = {}) {
+Outcome<M> check_same(const TrainerOptions& options, const std::function<void(TrainerComponents&)>& change = {}) {
   const auto run = [&](bool captures) {
-    return fit<M>(options, captures, [&](Parts& parts) {
-      by_device(parts);
-      if (change) change(parts);
+    return fit<M>(options, captures, [&](TrainerComponents& components) {
+      by_device(components);
+      if (change) change(components);
     });
   };
   const auto plain = run(false);
@@ -94,7 +94,7 @@ TEST_CASE("on a GPU, captured windows follow a length that changes, and a layer'
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
-  check_same<Captured>(options, [](Parts& parts) { parts.add(std::make_shared<Widening>()); });
+  check_same<Captured>(options, [](TrainerComponents& components) { components.add(std::make_shared<Widening>()); });
   options.accumulate_grad_batches = 3;
   check_same<Switching>(options);
 }
@@ -121,9 +121,9 @@ TEST_CASE("on a GPU, each batch of a captured window is one launch", "[gpu]") {
   };
   fit<Steady>(
       options, true,
-      [&](Parts& parts) {
-        by_device(parts);
-        parts.add(counting);
+      [&](TrainerComponents& components) {
+        by_device(components);
+        components.add(counting);
       },
       {}, 80);
   CHECK(counting->last.graph_launches - counting->first.graph_launches == 6);

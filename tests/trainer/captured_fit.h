@@ -124,23 +124,23 @@ struct Outcome {
 };
 
 template <class M = Captured>
-inline Outcome<M> fit(TrainerOptions options, bool captures, const std::function<void(Parts&)>& change = {},
+inline Outcome<M> fit(TrainerOptions options, bool captures, const std::function<void(TrainerComponents&)>& change = {},
                       const CheckpointChoice& from = {}, int64_t samples = 42,
                       const std::shared_ptr<DataModule>& data = nullptr) {
   Outcome<M> outcome;
   at::manual_seed(11);
   outcome.module = std::make_shared<M>();
   options.cuda_graph = captures;
-  Parts parts;
-  parts.seed = 5;
-  parts.loggers = {outcome.logger};
-  parts.strategy = std::make_shared<Recording>(outcome.counts);
-  if (change) change(parts);
+  TrainerComponents components;
+  components.seed = 5;
+  components.loggers = {outcome.logger};
+  components.strategy = std::make_shared<Recording>(outcome.counts);
+  if (change) change(components);
   log::reset_warnings();
   log::set_sink(
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
       &outcome.told);
-  outcome.report = Trainer(options, parts).fit(outcome.module, data ? data : regression_data(samples, 0), from);
+  outcome.report = Trainer(options, components).fit(outcome.module, data ? data : regression_data(samples, 0), from);
   log::set_sink({}, nullptr);
   outcome.weights = weights(*outcome.module);
   return outcome;
@@ -175,6 +175,6 @@ inline TrainerOptions three_epochs_on_cuda(const TemporaryFolder& folder) {
 }
 
 /// On the device that the options name, with its real recorder.
-inline void by_device(Parts& parts) { parts.strategy = nullptr; }
+inline void by_device(TrainerComponents& components) { components.strategy = nullptr; }
 
 }  // namespace fulgur::test

@@ -29,7 +29,8 @@ namespace {
 
 // A captured step launches the kernels of an eager one, with the same random numbers.
 template <class M>
-Outcome<M> check_equal(const TrainerOptions& options, const std::function<void(Parts&)>& change = by_device) {
+Outcome<M> check_equal(const TrainerOptions& options,
+                       const std::function<void(TrainerComponents&)>& change = by_device) {
   const auto plain = fit<M>(options, false, change);
   auto captured = fit<M>(options, true, change);
   for (const auto& [name, value] : plain.weights) {
@@ -141,8 +142,8 @@ struct Cyclic : BoringModule {
   OptimizerPlan configure_optimizers() override {
     typename Optimizer::Options options;
     options.weight_decay = 0.125;
-    if constexpr (std::is_same_v<Optimizer, Sgd>) options.momentum = 0.9;
-    if constexpr (std::is_same_v<Optimizer, Sgd>) options.nesterov = nesterov;
+    if constexpr (std::is_same_v<Optimizer, SGD>) options.momentum = 0.9;
+    if constexpr (std::is_same_v<Optimizer, SGD>) options.nesterov = nesterov;
     return {std::make_shared<Optimizer>(options),
             SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.03125}),
                             .interval = ScheduleInterval::step}};
@@ -181,7 +182,7 @@ std::map<std::string, Tensor> weights_of_gpt(const std::string& checkpointing, b
   sets.train = Batch{{"x", tokens.narrow(1, 0, 8).clone()}, {"y", tokens.narrow(1, 1, 8).clone()}};
   const std::shared_ptr<DataModule> data = std::make_shared<TensorDataModule>(
       std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = false});
-  Gpt::Options shape;
+  GPT::Options shape;
   shape.vocab_size = 16;
   shape.block_size = 8;
   shape.n_layer = 3;
@@ -189,14 +190,14 @@ std::map<std::string, Tensor> weights_of_gpt(const std::string& checkpointing, b
   shape.n_embd = 16;
   shape.dropout = 0.25;
   shape.activation_checkpointing = checkpointing;
-  const auto gpt = std::make_shared<Gpt>(shape);
-  Parts parts;
-  parts.seed = 5;
-  parts.optimizer = Spec<Optimizer>("AdamW");
+  const auto gpt = std::make_shared<GPT>(shape);
+  TrainerComponents components;
+  components.seed = 5;
+  components.optimizer = Spec<Optimizer>("AdamW");
   log::reset_warnings();
   log::set_sink(
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
-  Trainer(options, parts).fit(gpt, data);
+  Trainer(options, components).fit(gpt, data);
   log::set_sink({}, nullptr);
   return weights(*gpt);
 }
@@ -208,7 +209,7 @@ struct ReadingStep : BoringModule {
     last = output.loss.item<double>();
     return output;
   }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.05}); }
   double last = 0;
 };
 
@@ -290,9 +291,9 @@ TEST_CASE("on a GPU, captured steps follow a schedule that moves the momentum", 
   };
   check(std::type_identity<Cyclic<AdamW>>{});
   check(std::type_identity<Cyclic<Adam>>{});
-  check(std::type_identity<Cyclic<Sgd>>{});
-  Cyclic<Sgd>::nesterov = true;
-  check(std::type_identity<Cyclic<Sgd>>{});
+  check(std::type_identity<Cyclic<SGD>>{});
+  Cyclic<SGD>::nesterov = true;
+  check(std::type_identity<Cyclic<SGD>>{});
   // Steps that the device leaves out; parameters with different counts of steps.
   check(std::type_identity<Cyclic<AdamW>>{}, "16-mixed");
   check(std::type_identity<CyclicThawing<AdamW>>{});
@@ -359,11 +360,11 @@ TEST_CASE("on a GPU, a rollback in a captured run gives the weights and rates of
     const TemporaryFolder folder;
     TrainerOptions options = three_epochs_on_cuda(folder);
     options.on_nonfinite = "rollback";
-    return fit<NotANumberOnce>(options, captures, [](Parts& parts) {
-      by_device(parts);
+    return fit<NotANumberOnce>(options, captures, [](TrainerComponents& components) {
+      by_device(components);
       ModelCheckpoint::Options each_epoch;
-      parts.add(std::make_shared<ModelCheckpoint>(each_epoch));
-      parts.add(std::make_shared<MakesNotANumber>());
+      components.add(std::make_shared<ModelCheckpoint>(each_epoch));
+      components.add(std::make_shared<MakesNotANumber>());
     });
   };
   const auto plain = run(false), captured = run(true);

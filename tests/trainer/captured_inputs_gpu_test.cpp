@@ -20,7 +20,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-using Change = std::function<void(Parts&)>;
+using Change = std::function<void(TrainerComponents&)>;
 using MakeData = std::function<std::shared_ptr<DataModule>()>;
 
 // The captured run, whose weights are the eager one's to the bit.
@@ -29,9 +29,9 @@ Outcome<M> check_same(const TrainerOptions& options, const MakeData& data = {}, 
   const auto run = [&](bool captures) {
     return fit<M>(
         options, captures,
-        [&](Parts& parts) {
-          by_device(parts);
-          if (change) change(parts);
+        [&](TrainerComponents& components) {
+          by_device(components);
+          if (change) change(components);
         },
         {}, 42, data ? data() : nullptr);
   };
@@ -126,8 +126,8 @@ struct Moving : Captured {
 // Batches of one loader, then those of another; or one batch with the entries of both.
 struct TwoLoaders : DataModule {
   explicit TwoLoaders(CombinedMode how) : mode(how) {}
-  Loaders loaders(Stage stage) override {
-    if (stage != Stage::train) return {};
+  Loaders loaders(RunningStage stage) override {
+    if (stage != RunningStage::train) return {};
     const auto loader = [](int64_t samples, uint64_t seed) {
       return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(samples, seed)),
                                           DataLoaderOptions{.batch_size = 4});
@@ -166,9 +166,9 @@ TEST_CASE("on a GPU, a captured step is one launch, and nothing else but the cop
     const auto counting = std::make_shared<Counting>(13, 19);
     fit<Steady>(
         options, true,
-        [&](Parts& parts) {
-          by_device(parts);
-          parts.add(counting);
+        [&](TrainerComponents& components) {
+          by_device(components);
+          components.add(counting);
         },
         {}, 42, regression_data(42, 0));
     check_counts(*counting);
@@ -182,7 +182,8 @@ TEST_CASE("on a GPU, images come into the memory format inside the captured step
   options.memory_format = "channels_last";
   options.log_every_n_steps = 1000;
   const auto counting = std::make_shared<Counting>(13, 19);
-  const auto captured = check_same<Images>(options, images, [&](Parts& parts) { parts.add(counting); });
+  const auto captured =
+      check_same<Images>(options, images, [&](TrainerComponents& components) { components.add(counting); });
   CHECK(captured.module->in_format);
   if (device_counts()) check_counts(*counting);
 }
@@ -191,9 +192,9 @@ TEST_CASE("on a GPU, who keeps the tensors of captured batches keeps their value
   require_gpus(1);
   const TemporaryFolder folder;
   std::shared_ptr<Keeping> keeping;
-  const auto captured = check_same<Captured>(three_epochs_on_cuda(folder), {}, [&](Parts& parts) {
+  const auto captured = check_same<Captured>(three_epochs_on_cuda(folder), {}, [&](TrainerComponents& components) {
     keeping = std::make_shared<Keeping>();
-    parts.add(keeping);
+    components.add(keeping);
   });
   CHECK_THAT(captured.told, ContainsSubstring("something keeps the tensors of batches"));
   REQUIRE(keeping->kept.size() == 33);

@@ -80,10 +80,10 @@ struct Chosen : BoringModule {
     std::shared_ptr<Optimizer> optimizer = make_optimizer<Adagrad>();
     if (now->optimizer == "Adam") optimizer = make_optimizer<Adam>();
     if (now->optimizer == "AdamW") optimizer = make_optimizer<AdamW>();
-    if (now->optimizer == "SGD") optimizer = std::make_shared<Sgd>(Sgd::Options{.lr = kRate, .momentum = 0.5});
+    if (now->optimizer == "SGD") optimizer = std::make_shared<SGD>(SGD::Options{.lr = kRate, .momentum = 0.5});
     if (now->optimizer == "SGD with dampening")
-      optimizer = std::make_shared<Sgd>(Sgd::Options{.lr = kRate, .momentum = 0.5, .dampening = 0.25});
-    if (now->optimizer == "RMSprop") optimizer = make_optimizer<RmsProp>();
+      optimizer = std::make_shared<SGD>(SGD::Options{.lr = kRate, .momentum = 0.5, .dampening = 0.25});
+    if (now->optimizer == "RMSprop") optimizer = make_optimizer<RMSprop>();
     if (now->optimizer == "Lion") optimizer = make_optimizer<Lion>();
     if (now->optimizer == "Muon") optimizer = make_optimizer<Muon>();
     if (now->schedule == 0) return optimizer;
@@ -125,10 +125,10 @@ Outcome<Chosen> run(const Choices& choices, bool captures) {
   Chosen::now = &choices;
   return fit<Chosen>(
       options, captures,
-      [&](Parts& parts) {
-        by_device(parts);
-        if (choices.widens) parts.add(std::make_shared<Widening>());
-        if (choices.keeps_batches) parts.add(std::make_shared<Keeping>());
+      [&](TrainerComponents& components) {
+        by_device(components);
+        if (choices.widens) components.add(std::make_shared<Widening>());
+        if (choices.keeps_batches) components.add(std::make_shared<Keeping>());
       },
       {}, choices.samples, regression_data(choices.samples, choices.validate_each > 0 ? 10 : 0));
 }

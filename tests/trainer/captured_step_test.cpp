@@ -46,7 +46,8 @@ TEST_CASE("a report says why batches were not launched as graphs") {
   CHECK(logged.first == 0);
   CHECK_THAT(logged.second, ContainsSubstring("'batch' in log() is a number of the host that changes"));
   // Here the strategy has no recorder.
-  const auto plain = batches_and_reason(fit(options, true, [](Parts& parts) { parts.strategy = nullptr; }).report);
+  const auto plain = batches_and_reason(
+      fit(options, true, [](TrainerComponents& components) { components.strategy = nullptr; }).report);
   CHECK(plain.first == 0);
   CHECK_THAT(plain.second, ContainsSubstring("only a CUDA device can"));
   options.max_steps = 2;
@@ -120,7 +121,7 @@ struct ByHand : SelfPlanned {
 
 struct Cyclic : BoringModule {
   OptimizerPlan configure_optimizers() override {
-    return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01, .momentum = 0.9}),
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.01, .momentum = 0.9}),
             SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1}),
                             .interval = ScheduleInterval::step}};
   }
@@ -141,7 +142,7 @@ struct HostRates : BoringModule {
 };
 
 struct Closing : BoringModule {
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.1}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<LBFGS>(LBFGS::Options{.lr = 0.1}); }
 };
 
 struct Watching : Callback {
@@ -222,7 +223,8 @@ TEST_CASE("with accumulation, captured steps give the run of uncaptured ones") {
 TEST_CASE("with accumulation, captured steps follow a window's length that changes") {
   TemporaryFolder folder;
   const auto run = [&](bool captures) {
-    return fit(three_epochs(folder), captures, [](Parts& parts) { parts.add(std::make_shared<Widening>()); });
+    return fit(three_epochs(folder), captures,
+               [](TrainerComponents& components) { components.add(std::make_shared<Widening>()); });
   };
   const auto plain = run(false), captured = run(true);
   CHECK(same_weights(plain.weights, captured.weights));
@@ -244,13 +246,13 @@ TEST_CASE("captured steps follow a schedule that moves the momentum") {
 TEST_CASE("steps that cannot be captured: the reason is told, and nothing else changes") {
   TemporaryFolder folder;
   const auto told = [&]<class M>(std::type_identity<M>, const std::function<void(TrainerOptions&)>& change = {},
-                                 const std::function<void(Parts&)>& parts = {}) {
+                                 const std::function<void(TrainerComponents&)>& components = {}) {
     TrainerOptions options = quiet(folder);
     if (change) change(options);
-    const auto captured = fit<M>(options, true, parts);
+    const auto captured = fit<M>(options, true, components);
     CAPTURE(captured.told);
     CHECK(captured.counts.records == 0);
-    CHECK(same_weights(fit<M>(options, false, parts).weights, captured.weights));
+    CHECK(same_weights(fit<M>(options, false, components).weights, captured.weights));
     return captured.told;
   };
   using Is = std::type_identity<Captured>;
@@ -259,13 +261,13 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(std::type_identity<HostRates>{}),
              ContainsSubstring("ByHostRate takes its learning rate from the host"));
   CHECK_THAT(told(std::type_identity<Closing>{}), ContainsSubstring("LBFGS evaluates its loss several times"));
-  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.add(std::make_shared<Watching>()); }),
+  CHECK_THAT(told(Is{}, {}, [](TrainerComponents& p) { p.add(std::make_shared<Watching>()); }),
              ContainsSubstring("Watching overrides on_before_zero_grad"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.debug = true; }), ContainsSubstring("debug is true"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.detect_anomaly = true; }),
              ContainsSubstring("detect_anomaly is true"));
   CHECK_THAT(told(Is{}, [](TrainerOptions& o) { o.check_every = 5; }), ContainsSubstring("check_every is not 0"));
-  CHECK_THAT(told(Is{}, {}, [](Parts& p) { p.strategy = nullptr; }),
+  CHECK_THAT(told(Is{}, {}, [](TrainerComponents& p) { p.strategy = nullptr; }),
              ContainsSubstring("only a CUDA device can; this run is on cpu"));
 }
 

@@ -41,11 +41,11 @@ struct Trained {
 
 Trained train(ModelCheckpoint::Options options, std::vector<double> scores, TrainerOptions trainer_options) {
   trainer_options.max_epochs = static_cast<int64_t>(scores.size());
-  Parts parts;
-  parts.callbacks = {std::make_shared<ModelCheckpoint>(options)};
+  TrainerComponents components;
+  components.callbacks = {std::make_shared<ModelCheckpoint>(options)};
   Trained run;
-  run.report =
-      Trainer(trainer_options, parts).fit(std::make_shared<Scored>(scores), regression_data(8, 4));  // 2 steps an epoch
+  run.report = Trainer(trainer_options, components)
+                   .fit(std::make_shared<Scored>(scores), regression_data(8, 4));  // 2 steps an epoch
   run.files = listing(run.report.run_dir / "checkpoints");
   return run;
 }
@@ -126,10 +126,10 @@ TEST_CASE("triggers by steps and by validation, and several callbacks in one run
   by_score.auto_insert_metric_name = false;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 4;
-  Parts parts;
-  parts.callbacks = {std::make_shared<ModelCheckpoint>(by_step), std::make_shared<ModelCheckpoint>(by_score)};
-  const FitReport report =
-      Trainer(options, parts).fit(std::make_shared<Scored>(std::vector<double>{4, 3, 2, 1}), regression_data(8, 4));
+  TrainerComponents components;
+  components.callbacks = {std::make_shared<ModelCheckpoint>(by_step), std::make_shared<ModelCheckpoint>(by_score)};
+  const FitReport report = Trainer(options, components)
+                               .fit(std::make_shared<Scored>(std::vector<double>{4, 3, 2, 1}), regression_data(8, 4));
   const auto files = listing(report.run_dir / "checkpoints");
   CHECK(files.contains("s3.ckpt"));
   CHECK(files.contains("s6.ckpt"));
@@ -160,9 +160,9 @@ TEST_CASE("a save that waits for a validation is not lost by a resume before it"
     options.filename = "ranked-{step}";
     TrainerOptions trainer_options = quiet(folder);
     trainer_options.max_steps = max_steps;
-    Parts parts;
-    parts.add(std::make_shared<ModelCheckpoint>(options));
-    return Trainer(trainer_options, parts)
+    TrainerComponents components;
+    components.add(std::make_shared<ModelCheckpoint>(options));
+    return Trainer(trainer_options, components)
         .fit(std::make_shared<Scored>(std::vector<double>{5, 7}), regression_data(16, 4), from);
   };
   TemporaryFolder whole, cut;
@@ -211,11 +211,11 @@ TEST_CASE("evaluation from best gives the value of that epoch, in the same proce
   options.max_epochs = 4;
   ModelCheckpoint::Options checkpoint;
   checkpoint.monitor = "val_loss";
-  Parts parts;
+  TrainerComponents components;
   auto logger = std::make_shared<MemoryLogger>();
-  parts.callbacks = {std::make_shared<ModelCheckpoint>(checkpoint)};
-  parts.loggers = {logger};
-  Trainer trainer(options, parts);
+  components.callbacks = {std::make_shared<ModelCheckpoint>(checkpoint)};
+  components.loggers = {logger};
+  Trainer trainer(options, components);
   auto data = regression_data();
   const FitReport fit = trainer.fit(std::make_shared<SelfPlanned>(), data);
   double best = INFINITY;
@@ -245,9 +245,9 @@ TEST_CASE("a save that fails ends the run with exit code 4, and the checkpoint b
   TrainerOptions options = quiet(folder);
   options.max_epochs = 3;
   auto blocking = std::make_shared<Blocking>();
-  Parts parts;
-  parts.callbacks = {blocking};
-  Trainer trainer(options, parts);
+  TrainerComponents components;
+  components.callbacks = {blocking};
+  Trainer trainer(options, components);
   try {
     trainer.fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
     FAIL("the save did not fail");
@@ -293,12 +293,12 @@ TEST_CASE(
     options.on_save_error = "continue";
     options.async_checkpoint = async;
     auto blocking = std::make_shared<Blocking>();
-    Parts parts;
-    parts.callbacks = {blocking};
+    TrainerComponents components;
+    components.callbacks = {blocking};
     ModelCheckpoint::Options saving;
     saving.save_top_k = -1;
-    parts.add(std::make_shared<ModelCheckpoint>(saving));
-    const FitReport report = Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0));
+    components.add(std::make_shared<ModelCheckpoint>(saving));
+    const FitReport report = Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0));
     CHECK(report.epochs == 100);
     CHECK(blocking->failed.size() == 1);
     CHECK(blocking->published.size() == 99);
@@ -323,9 +323,9 @@ TEST_CASE("F52 an asynchronous save that fails surfaces at the next step, a sync
     options.max_epochs = 1000;
     options.async_checkpoint = async;
     auto never = std::make_shared<Never>();
-    Parts parts;
-    parts.callbacks = {never};
-    CHECK_THROWS_AS(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(400, 0)),
+    TrainerComponents components;
+    components.callbacks = {never};
+    CHECK_THROWS_AS(Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(400, 0)),
                     CheckpointError);
     // 100 steps an epoch: at once, or before the next one is over.
     CHECK(never->failed.size() == 1);
@@ -340,11 +340,11 @@ TEST_CASE("F54 the same seed gives the same bits; validation does not move the g
     options.max_epochs = 2;
     options.num_sanity_val_steps = sanity ? 2 : 0;
     if (!validates) options.limit_val_batches = BatchLimit(int64_t{0});
-    Parts parts;
-    parts.seed = seed;
+    TrainerComponents components;
+    components.seed = seed;
     at::manual_seed(3);
     auto module = std::make_shared<SelfPlanned>(0.3);
-    Trainer(options, parts).fit(module, regression_data());
+    Trainer(options, components).fit(module, regression_data());
     return weights(*module);
   };
   const auto first = run(5, true, true);
@@ -373,10 +373,10 @@ TEST_CASE("best.ckpt is of the callback that monitors a metric, whichever comes 
       monitored.filename = "monitored-{epoch}";
       newest.filename = "newest-{epoch}";
       const auto a = std::make_shared<ModelCheckpoint>(monitored), b = std::make_shared<ModelCheckpoint>(newest);
-      Parts parts;
-      parts.add(monitored_first ? a : b);
-      parts.add(monitored_first ? b : a);
-      return Trainer(options, parts).fit(std::make_shared<Rising>(), regression_data(), from);
+      TrainerComponents components;
+      components.add(monitored_first ? a : b);
+      components.add(monitored_first ? b : a);
+      return Trainer(options, components).fit(std::make_shared<Rising>(), regression_data(), from);
     };
     CHECK(fit(2, {}).best_checkpoint->filename() == "monitored-epoch=0.ckpt");
     CHECK(fit(4, "auto").best_checkpoint->filename() == "monitored-epoch=0.ckpt");

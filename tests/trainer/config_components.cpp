@@ -51,7 +51,7 @@ struct ConfigData : DataModule {
     }
   };
   explicit ConfigData(const Options&) {}
-  std::vector<std::shared_ptr<Loader>> loaders(Stage) override { return {}; }
+  std::vector<std::shared_ptr<Loader>> loaders(RunningStage) override { return {}; }
 };
 
 struct ConfigCallback : Callback {

@@ -67,9 +67,9 @@ TEST_CASE("validation does not move training's random numbers") {
     options.val_check_interval = 3;
     options.max_epochs = 3;
     if (!validate) options.limit_val_batches = 0;
-    Parts parts;
-    parts.seed = 3;
-    Trainer(options, parts).fit(module, regression_data());
+    TrainerComponents components;
+    components.seed = 3;
+    Trainer(options, components).fit(module, regression_data());
     return weights(*module);
   };
   CHECK(same_weights(train(true), train(false)));
@@ -89,10 +89,10 @@ TEST_CASE("the sanity check runs that many batches and leaves no metric behind")
   TrainerOptions options = quiet(folder);
   options.num_sanity_val_steps = 2;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   auto module = std::make_shared<Counting>();
-  Trainer(options, parts).fit(module, regression_data());
+  Trainer(options, components).fit(module, regression_data());
   CHECK(module->checked == 2);
   CHECK_FALSE(module->saw_metric);
   CHECK(logger->values("val_loss").size() == 1);
@@ -155,7 +155,7 @@ TEST_CASE("a module without the step: validation in a fit is skipped, predict is
     torch::nn::Linear layer{nullptr};
     OnlyTraining() { layer = register_module("layer", torch::nn::Linear(4, 2)); }
     StepOutput training_step(const Batch& b, int64_t) override { return at::mse_loss(layer->forward(b[0]), b[1]); }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{}); }
   };
   TemporaryFolder folder;
   auto module = std::make_shared<OnlyTraining>();

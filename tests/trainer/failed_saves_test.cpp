@@ -51,13 +51,13 @@ TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable is no
   options.async_checkpoint = false;
   ModelCheckpoint::Options saves;
   saves.every_n_train_steps = 1;
-  Parts parts;
-  parts.callbacks = {std::make_shared<Blocking>(), std::make_shared<ModelCheckpoint>(saves)};
+  TrainerComponents components;
+  components.callbacks = {std::make_shared<Blocking>(), std::make_shared<ModelCheckpoint>(saves)};
   std::vector<std::string> lines;
   log::set_sink([](log::Level, const std::string& line,
                    void* all) { static_cast<std::vector<std::string>*>(all)->push_back(line); },
                 &lines);
-  const FitReport report = Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(160));
+  const FitReport report = Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(160));
   log::set_sink(nullptr, nullptr);
   CHECK(report.exit_code == ExitCode::ok);
   const auto count = [&](const std::string& text) {

@@ -40,8 +40,8 @@ struct Throwing : Recorder {
 };
 
 #define FULGUR_THROWING_HOOKS(HOOK)                                                                                \
-  HOOK(setup, (RunContext & run, Verb verb), (run, verb), cat("setup(", name_of(verb), ")"))                       \
-  HOOK(teardown, (RunContext & run, Verb verb), (run, verb), "teardown")                                           \
+  HOOK(setup, (RunContext & run, TrainerFn fn), (run, fn), cat("setup(", name_of(fn), ")"))                        \
+  HOOK(teardown, (RunContext & run, TrainerFn fn), (run, fn), "teardown")                                          \
   HOOK(on_exception, (RunContext & run, const std::exception& e), (run, e), "on_exception")                        \
   HOOK(on_fit_start, (RunContext & run), (run), "on_fit_start")                                                    \
   HOOK(on_fit_end, (RunContext & run), (run), "on_fit_end")                                                        \
@@ -82,8 +82,8 @@ struct ThrowingCallback final : Throwing {
 std::vector<std::string> callback_hooks() {
   std::vector<std::string> names;
 #define FULGUR_NAME(hook, parameters, arguments, text) names.push_back(cat("c.", cat(text)));
-  using fulgur::Verb;
-  const Verb verb = Verb::fit;
+  using fulgur::TrainerFn;
+  const TrainerFn fn = TrainerFn::fit;
   FULGUR_THROWING_HOOKS(FULGUR_NAME)
 #undef FULGUR_NAME
   return names;
@@ -133,11 +133,11 @@ struct ThrowingModule final : RecordingModule {
     thrower.at("validation_step");
     return RecordingModule::validation_step(b, i, l);
   }
-  void setup(Verb v) override {
+  void setup(TrainerFn v) override {
     RecordingModule::setup(v);
     thrower.at("setup");
   }
-  void teardown(Verb v) override {
+  void teardown(TrainerFn v) override {
     RecordingModule::teardown(v);
     thrower.at("teardown");
   }
@@ -156,13 +156,13 @@ Outcome run_with(const Thrower& thrower) {
   TrainerOptions options = quiet(folder);
   options.num_sanity_val_steps = 1;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   // A second callback, to see that it is told and torn down too.
-  parts.callbacks = {std::make_shared<ThrowingCallback>(outcome.calls, thrower, "c"),
-                     std::make_shared<Recorder>(outcome.calls, "w")};
+  components.callbacks = {std::make_shared<ThrowingCallback>(outcome.calls, thrower, "c"),
+                          std::make_shared<Recorder>(outcome.calls, "w")};
   auto module = std::make_shared<ThrowingModule>(outcome.calls, thrower);
-  Trainer trainer(options, parts);
+  Trainer trainer(options, components);
   try {
     trainer.fit(module, regression_data(8, 4, 4));
   } catch (const std::exception& error) {
@@ -249,9 +249,9 @@ TEST_CASE("F49 a throwing logger: the error goes on, finalize is called") {
   };
   TemporaryFolder folder;
   auto logger = std::make_shared<Throws>();
-  Parts parts;
-  parts.loggers = {logger};
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0)),
+  TrainerComponents components;
+  components.loggers = {logger};
+  CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0)),
                     ContainsSubstring("no disk"));
   CHECK(logger->status == RunStatus::failed);
 }
@@ -321,9 +321,9 @@ TEST_CASE("a failure names its stage, its place and the batch's shapes, wherever
     const auto module = std::make_shared<Fails>(where);
     TrainerOptions options = quiet(folder);
     options.num_sanity_val_steps = 2;
-    Parts parts;
-    if (where == "callback") parts.add(std::make_shared<FailingCallback>());
-    Trainer trainer(options, parts);
+    TrainerComponents components;
+    if (where == "callback") components.add(std::make_shared<FailingCallback>());
+    Trainer trainer(options, components);
     if (where == "test_step")
       CHECK_THROWS(trainer.test(module, regression_data()));
     else if (where == "predict_step")
@@ -518,7 +518,7 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
     void at(std::string_view place) const {
       if (place == in) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "CUDA out of memory.");
     }
-    void setup(Verb) override { at("setup"); }
+    void setup(TrainerFn) override { at("setup"); }
     OptimizerPlan configure_optimizers() override {
       at("configure_optimizers");
       return SelfPlanned::configure_optimizers();
@@ -539,7 +539,7 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
       return SelfPlanned::test_step(b, i, l);
     }
   };
-  const auto told_of = [](const std::string& place, Verb verb) {
+  const auto told_of = [](const std::string& place, TrainerFn fn) {
     TemporaryFolder folder;
     auto module = std::make_shared<Hungry>();
     module->in = place;
@@ -547,7 +547,7 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
     log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
                   &told);
     Trainer trainer(quiet(folder));
-    if (verb == Verb::fit)
+    if (fn == TrainerFn::fit)
       CHECK_THROWS_AS(trainer.fit(module, regression_data()), c10::OutOfMemoryError);
     else
       CHECK_THROWS_AS(trainer.test(module, regression_data()), c10::OutOfMemoryError);
@@ -559,14 +559,15 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
     CHECK_FALSE((evaluation && training));
     return std::string(evaluation ? "evaluation" : training ? "training" : "nothing");
   };
-  for (const char* place : {"validation_step", "on_validation_start"}) CHECK(told_of(place, Verb::fit) == "evaluation");
-  CHECK(told_of("test_step", Verb::test) == "evaluation");
-  CHECK(told_of("training_step", Verb::fit) == "training");
+  for (const char* place : {"validation_step", "on_validation_start"})
+    CHECK(told_of(place, TrainerFn::fit) == "evaluation");
+  CHECK(told_of("test_step", TrainerFn::test) == "evaluation");
+  CHECK(told_of("training_step", TrainerFn::fit) == "training");
   for (const char* place : {"setup", "configure_optimizers", "on_fit_start", "on_train_start"}) {
     CAPTURE(place);
-    CHECK(told_of(place, Verb::fit) == "nothing");
+    CHECK(told_of(place, TrainerFn::fit) == "nothing");
   }
-  CHECK(told_of("setup", Verb::test) == "nothing");
+  CHECK(told_of("setup", TrainerFn::test) == "nothing");
 }
 
 }  // namespace faults_test

@@ -26,7 +26,7 @@ struct Reads : LightningModule {
   StepOutput training_step(const Batch& batch, int64_t) override {
     return layer->forward(batch[0].to(at::kFloat)).square().mean();
   }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 1e-5}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 1e-5}); }
   void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {
     if (++steps == 3) after_three();
   }

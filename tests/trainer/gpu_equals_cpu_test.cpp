@@ -82,11 +82,11 @@ Outcome train(const std::string& accelerator, const TemporaryFolder& folder, con
   options.accelerator = accelerator;
   if (change) change(options);
   const auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.seed = 5;
-  parts.precision = std::move(precision);
-  parts.loggers = {logger};
-  Trainer trainer(options, parts);
+  TrainerComponents components;
+  components.seed = 5;
+  components.precision = std::move(precision);
+  components.loggers = {logger};
+  Trainer trainer(options, components);
   try {
     outcome.report = trainer.fit(module, data_of(workers, accelerator == "cuda"), from);
     outcome.test_loss = trainer.test(module, data_of(0, false)).loaders.at(0).at(0).second;
@@ -225,17 +225,17 @@ Policed train_policed(const std::string& accelerator, const std::string& policy)
   options.max_epochs = 2;
   options.gradient_clip_val = 0.5;
   options.on_nonfinite = policy;
-  Parts parts;
-  parts.seed = 5;
+  TrainerComponents components;
+  components.seed = 5;
   const auto watching = std::make_shared<Watching>();
-  parts.add(watching);
+  components.add(watching);
   ModelCheckpoint::Options every;
   every.every_n_train_steps = 3;
   every.save_top_k = -1;
-  parts.add(std::make_shared<ModelCheckpoint>(every));
+  components.add(std::make_shared<ModelCheckpoint>(every));
   Policed run;
   try {
-    run.global_step = Trainer(options, parts).fit(std::make_shared<Faulty>(), data_of(0, false)).global_step;
+    run.global_step = Trainer(options, components).fit(std::make_shared<Faulty>(), data_of(0, false)).global_step;
   } catch (const NonFiniteError& error) {
     run.error = error.what();
   }
@@ -337,14 +337,14 @@ TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds t
   options.log_every_n_steps = 3;
   options.num_sanity_val_steps = 1;
   options.accelerator = "cuda";
-  Parts parts;
-  parts.seed = 5;
+  TrainerComponents components;
+  components.seed = 5;
   ModelCheckpoint::Options every;
   every.every_n_train_steps = 2;
   every.save_top_k = -1;
-  parts.add(std::make_shared<ModelCheckpoint>(every));
+  components.add(std::make_shared<ModelCheckpoint>(every));
   const auto module = std::make_shared<Planned>();
-  Trainer(options, parts).fit(module, data_of(2, true));
+  Trainer(options, components).fit(module, data_of(2, true));
   std::map<std::string, Tensor> ends;
   for (auto& [name, value] : weights(*module)) ends[name] = value.cpu();
   CHECK(same_weights(whole.weights, ends));
@@ -354,7 +354,7 @@ TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds t
     CAPTURE(entry.path());
     at::manual_seed(3);
     const auto resumed = std::make_shared<Planned>();
-    Parts again;
+    TrainerComponents again;
     again.seed = 5;
     const TemporaryFolder elsewhere;
     TrainerOptions rest = options;

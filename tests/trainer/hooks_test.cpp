@@ -19,12 +19,12 @@ namespace {
 Calls record(TrainerOptions options, std::shared_ptr<DataModule> data, const CheckpointChoice& from = {},
              bool schedule = false, std::shared_ptr<Callback> other = nullptr, FitReport* report = nullptr) {
   Calls calls;
-  Parts parts;
-  parts.callbacks = {std::make_shared<Recorder>(calls)};
-  if (other) parts.callbacks.push_back(other);
+  TrainerComponents components;
+  components.callbacks = {std::make_shared<Recorder>(calls)};
+  if (other) components.callbacks.push_back(other);
   auto module = std::make_shared<RecordingModule>(calls);
   if (schedule) module->schedule = ScheduleInterval::step;
-  const FitReport result = Trainer(options, parts).fit(module, data, from);
+  const FitReport result = Trainer(options, components).fit(module, data, from);
   if (report) *report = result;
   return calls;
 }
@@ -129,9 +129,9 @@ TEST_CASE("hooks of validate, test and predict, in order") {
   for (const std::string verb : {"validate", "test", "predict"}) {
     CAPTURE(verb);
     Calls calls;
-    Parts parts;
-    parts.callbacks = {std::make_shared<Recorder>(calls)};
-    Trainer trainer(quiet(folder), parts);
+    TrainerComponents components;
+    components.callbacks = {std::make_shared<Recorder>(calls)};
+    Trainer trainer(quiet(folder), components);
     auto module = std::make_shared<RecordingModule>(calls);
     if (verb == "validate") trainer.validate(module, regression_data(8, 8, 4));
     if (verb == "test") trainer.test(module, regression_data(8, 8, 4));
@@ -146,13 +146,13 @@ TEST_CASE("hooks of validate, test and predict, in order") {
 TEST_CASE("callbacks come before the module, checkpoint callbacks after the others") {
   TemporaryFolder folder;
   Calls calls;
-  Parts parts;
+  TrainerComponents components;
   // Given in the wrong order on purpose.
-  parts.callbacks = {std::make_shared<Recorder>(calls, "k", Phase::checkpoint),
-                     std::make_shared<Recorder>(calls, "d", Phase::decide),
-                     std::make_shared<Recorder>(calls, "c", Phase::observe)};
+  components.callbacks = {std::make_shared<Recorder>(calls, "k", Phase::checkpoint),
+                          std::make_shared<Recorder>(calls, "d", Phase::decide),
+                          std::make_shared<Recorder>(calls, "c", Phase::observe)};
   TrainerOptions options = quiet(folder);
-  Trainer(options, parts).fit(std::make_shared<RecordingModule>(calls), regression_data(8, 4, 4, false));
+  Trainer(options, components).fit(std::make_shared<RecordingModule>(calls), regression_data(8, 4, 4, false));
   // At the end of an epoch the module comes between those that watch and those that decide.
   const std::vector<std::string> at_epoch_end{"c.on_train_epoch_end", "on_train_epoch_end", "d.on_train_epoch_end",
                                               "k.on_train_epoch_end"};
@@ -181,12 +181,12 @@ TEST_CASE("hooks after an exception: callbacks are told, everything is torn down
   };
   TemporaryFolder folder;
   Calls calls;
-  Parts parts;
+  TrainerComponents components;
   auto logger = std::make_shared<MemoryLogger>();
-  parts.callbacks = {std::make_shared<Recorder>(calls)};
-  parts.loggers = {logger};
+  components.callbacks = {std::make_shared<Recorder>(calls)};
+  components.loggers = {logger};
   auto module = std::make_shared<Failing>(calls);
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(module, regression_data(16, 0)),
+  CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(module, regression_data(16, 0)),
                     ContainsSubstring("broken on purpose"));
   Calls expected = beginning("fit");
   append(expected, both({"on_fit_start", "on_train_start", "on_train_epoch_start"}));
@@ -210,17 +210,17 @@ TEST_CASE("a signal takes the way of an exception, after the last checkpoint") {
   TemporaryFolder folder;
   Calls calls;
   std::string told;
-  Parts parts;
+  TrainerComponents components;
   auto logger = std::make_shared<MemoryLogger>();
-  parts.callbacks = {std::make_shared<Recorder>(calls),
-                     std::make_shared<LambdaCallback>(
-                         LambdaCallback::Hooks{.on_exception = [&](RunContext&, const std::exception& error) {
-                           const auto* signal = dynamic_cast<const Interrupted*>(&error);
-                           told = signal ? cat("signal ", signal->signal()) : "another error";
-                         }})};
-  parts.loggers = {logger};
+  components.callbacks = {std::make_shared<Recorder>(calls),
+                          std::make_shared<LambdaCallback>(
+                              LambdaCallback::Hooks{.on_exception = [&](RunContext&, const std::exception& error) {
+                                const auto* signal = dynamic_cast<const Interrupted*>(&error);
+                                told = signal ? cat("signal ", signal->signal()) : "another error";
+                              }})};
+  components.loggers = {logger};
   const FitReport report =
-      Trainer(quiet(folder), parts).fit(std::make_shared<Signalled>(calls), regression_data(16, 0, 4, false));
+      Trainer(quiet(folder), components).fit(std::make_shared<Signalled>(calls), regression_data(16, 0, 4, false));
   CHECK(report.exit_code == ExitCode::preempted);
   CHECK(report.stop_reason == cat("signal ", SIGTERM));
   CHECK(told == cat("signal ", SIGTERM));

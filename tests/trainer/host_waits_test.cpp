@@ -64,14 +64,14 @@ int64_t waits_of(TrainerOptions options, int64_t log_every_n_steps = 1000, bool 
   options.accelerator = "cuda";
   options.log_every_n_steps = log_every_n_steps;
   const auto counting = std::make_shared<Counting>();
-  Parts parts;
-  parts.add(counting);
+  TrainerComponents components;
+  components.add(counting);
   if (draws_bar)
-    parts.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {1e-9, Interval::Unit::seconds},
-                                                                 .line_every = {1e-9, Interval::Unit::seconds}}));
-  parts.loggers = {std::make_shared<MemoryLogger>()};
+    components.add(std::make_shared<ProgressBar>(ProgressBar::Options{.refresh = {1e-9, Interval::Unit::seconds},
+                                                                      .line_every = {1e-9, Interval::Unit::seconds}}));
+  components.loggers = {std::make_shared<MemoryLogger>()};
   const FitReport report =
-      Trainer(std::move(options), parts).fit(std::make_shared<M>(), regression_data(kSteps * 4, 0));
+      Trainer(std::move(options), components).fit(std::make_shared<M>(), regression_data(kSteps * 4, 0));
   REQUIRE(report.global_step == kSteps);
   return counting->waits;
 }

@@ -37,7 +37,7 @@ struct Seen : Base {
 
 struct Planned : BoringModule {
   OptimizerPlan configure_optimizers() override {
-    return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}),
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.01}),
             SchedulerConfig{
                 .scheduler = std::make_shared<OneCycleLR>(OneCycleLR::Options{.max_lr = 0.1, .cycle_momentum = false}),
                 .interval = ScheduleInterval::step}};
@@ -53,9 +53,9 @@ Fitted fit(const TrainerOptions& options, int64_t batch_size = 4) {
   Fitted fitted;
   at::manual_seed(3);
   fitted.module = std::make_shared<Seen<SelfPlanned>>();
-  Parts parts;
-  parts.loggers = {fitted.logger};
-  Trainer(options, parts).fit(fitted.module, regression_data(40, 0, batch_size, false));
+  TrainerComponents components;
+  components.loggers = {fitted.logger};
+  Trainer(options, components).fit(fitted.module, regression_data(40, 0, batch_size, false));
   return fitted;
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("several training loaders are combined: shorter ones begin again", "[t
       return at::mse_loss(layer->forward(batch["0.x"]), batch["0.y"]) +
              at::mse_loss(layer->forward(batch["1.x"]), batch["1.y"]);
     }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.01}); }
   };
   const TemporaryFolder folder;
   const auto loader = [](int64_t samples) {
@@ -193,7 +193,7 @@ TEST_CASE("debug checks losses and gradients of manual optimization", "[trainer]
   struct Manual : BoringModule {
     bool bad_loss = false, bad_step = false;
     bool automatic_optimization() const override { return false; }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.05}); }
     StepOutput training_step(const Batch& batch, int64_t) override {
       Tensor loss = at::mse_loss(forward(batch[0]), batch[1]);
       if (bad_loss) loss = loss * std::numeric_limits<double>::infinity();

@@ -89,14 +89,14 @@ struct RecordingData : TensorDataModule {
   RecordingData(Calls& list, Sets sets)
       : TensorDataModule(std::move(sets), {.batch_size = 4, .eval_batch_size = {}, .shuffle = false}), calls(list) {}
   void prepare_data() override { calls.emplace_back("d.prepare_data"); }
-  void setup(Verb) override { calls.emplace_back("d.setup"); }
-  void teardown(Verb) override { calls.emplace_back("d.teardown"); }
+  void setup(TrainerFn) override { calls.emplace_back("d.setup"); }
+  void teardown(TrainerFn) override { calls.emplace_back("d.teardown"); }
   void on_exception(const std::exception&) override { calls.emplace_back("d.on_exception"); }
-  Loaders loaders(Stage stage) override {
-    const char* const name = stage == Stage::train      ? "train"
-                             : stage == Stage::validate ? "val"
-                             : stage == Stage::test     ? "test"
-                                                        : "predict";
+  Loaders loaders(RunningStage stage) override {
+    const char* const name = stage == RunningStage::train      ? "train"
+                             : stage == RunningStage::validate ? "val"
+                             : stage == RunningStage::test     ? "test"
+                                                               : "predict";
     calls.push_back(cat("d.", name, "_dataloader"));
     return TensorDataModule::loaders(stage);
   }
@@ -120,17 +120,17 @@ TrainerOptions options_of(const TemporaryFolder& folder, const Json& of_case, co
   return options;
 }
 
-Parts parts_of(Calls& calls, const Json& of_case) {
-  Parts parts;
-  parts.callbacks = {std::make_shared<Watcher>(calls, of_case.at("callback"))};
+TrainerComponents parts_of(Calls& calls, const Json& of_case) {
+  TrainerComponents components;
+  components.callbacks = {std::make_shared<Watcher>(calls, of_case.at("callback"))};
   const Json& checkpoint = of_case.at("checkpoint");
-  if (checkpoint.is_null()) return parts;
+  if (checkpoint.is_null()) return components;
   ModelCheckpoint::Options options;
   options.every_n_train_steps = number(checkpoint, "every_n_train_steps");
   options.save_top_k = number(checkpoint, "save_top_k").value_or(1);
   if (checkpoint.contains("monitor")) options.monitor = checkpoint.at("monitor").get<std::string>();
-  parts.callbacks.push_back(std::make_shared<ModelCheckpoint>(options));
-  return parts;
+  components.callbacks.push_back(std::make_shared<ModelCheckpoint>(options));
+  return components;
 }
 
 // What each run of the case calls here.

@@ -28,11 +28,13 @@ std::filesystem::path trained(const TemporaryFolder& folder, const std::shared_p
   at::manual_seed(1);
   TensorDataModule::Sets sets;
   sets.train = Batch{{"image", at::randn({8, 4})}, {"label", at::randint(0, 3, {8})}};
-  Parts parts;
-  parts.optimizer = Spec<Optimizer>("SGD");
+  TrainerComponents components;
+  components.optimizer = Spec<Optimizer>("SGD");
   const std::shared_ptr<DataModule> data =
       std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
-  return *Trainer(quiet(folder), parts).fit(std::static_pointer_cast<LightningModule>(module), data).last_checkpoint;
+  return *Trainer(quiet(folder), components)
+              .fit(std::static_pointer_cast<LightningModule>(module), data)
+              .last_checkpoint;
 }
 
 }  // namespace
@@ -82,20 +84,20 @@ TEST_CASE(
     "hyper-parameters reach every logger and the checkpoint; enable_autolog_hparams false keeps them from loggers") {
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  parts.optimizer = Spec<Optimizer>("SGD");
+  TrainerComponents components;
+  components.loggers = {logger};
+  components.optimizer = Spec<Optimizer>("SGD");
   TrainerOptions options = quiet(folder);
   TensorDataModule::Sets sets;
   sets.train = Batch{{"image", at::randn({8, 4})}, {"label", at::randint(0, 3, {8})}};
   const std::shared_ptr<DataModule> data =
       std::make_shared<TensorDataModule>(std::move(sets), TensorDataOptions{.batch_size = 4});
-  Trainer(options, parts).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
+  Trainer(options, components).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
   REQUIRE(logger->hyperparams.find("num_classes"));
   CHECK(logger->hyperparams.find("num_classes")->text() == "3");
   logger->hyperparams = {};
   options.enable_autolog_hparams = false;
-  Trainer(options, parts).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
+  Trainer(options, components).fit(std::static_pointer_cast<LightningModule>(classifier()), data);
   CHECK(logger->hyperparams.is_null());
 }
 

@@ -22,10 +22,10 @@ namespace {
 
 Metrics step_values(LogStore& store) {
   SingleProcessCollectives one;
-  return store.take(store.close_step_window(Stage::train), &one);
+  return store.take(store.close_step_window(RunningStage::train), &one);
 }
 
-Metrics epoch_values(LogStore& store, Stage stage) {
+Metrics epoch_values(LogStore& store, RunningStage stage) {
   SingleProcessCollectives one;
   return store.take(store.close_epoch(stage), &one);
 }
@@ -34,12 +34,12 @@ Metrics epoch_values(LogStore& store, Stage stage) {
 
 TEST_CASE("step values are means of their window, weighted by samples") {
   LogStore store;
-  store.log("loss", LogScope::train_step, Stage::train, 1.0, 3, {});
-  store.log("loss", LogScope::train_step, Stage::train, 5.0, 1, {});
+  store.log("loss", LogScope::train_step, RunningStage::train, 1.0, 3, {});
+  store.log("loss", LogScope::train_step, RunningStage::train, 5.0, 1, {});
   CHECK(store.newest("loss") == 2.0);
   CHECK(step_values(store) == Metrics{{"loss", 2.0}});
   CHECK(step_values(store).empty());
-  store.log("loss", LogScope::train_step, Stage::train, 7.0, 1, {});
+  store.log("loss", LogScope::train_step, RunningStage::train, 7.0, 1, {});
   CHECK(step_values(store) == Metrics{{"loss", 7.0}});
 }
 
@@ -47,10 +47,10 @@ TEST_CASE("both on_step and on_epoch fork the name") {
   LogStore store;
   const LogOptions options{.on_epoch = true};
   for (const double v : {1.0, 3.0}) {
-    store.log("loss", LogScope::train_step, Stage::train, v, 1, options);
+    store.log("loss", LogScope::train_step, RunningStage::train, v, 1, options);
     (void)step_values(store);
   }
-  CHECK(epoch_values(store, Stage::train) == Metrics{{"loss_epoch", 2.0}});
+  CHECK(epoch_values(store, RunningStage::train) == Metrics{{"loss_epoch", 2.0}});
   CHECK(store.newest("loss_step") == 3.0);
   CHECK(store.newest("loss") == 2.0);
 }
@@ -58,30 +58,30 @@ TEST_CASE("both on_step and on_epoch fork the name") {
 TEST_CASE("sums, minima and maxima, and NaN is never dropped") {
   LogStore store;
   for (const double v : {2.0, -1.0, 4.0}) {
-    store.log("sum", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::sum});
-    store.log("min", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::min});
-    store.log("max", LogScope::evaluation_step, Stage::validate, v, 9, {.reduce_fx = Reduce::max});
+    store.log("sum", LogScope::evaluation_step, RunningStage::validate, v, 9, {.reduce_fx = Reduce::sum});
+    store.log("min", LogScope::evaluation_step, RunningStage::validate, v, 9, {.reduce_fx = Reduce::min});
+    store.log("max", LogScope::evaluation_step, RunningStage::validate, v, 9, {.reduce_fx = Reduce::max});
   }
-  CHECK(epoch_values(store, Stage::validate) == Metrics{{"sum", 5.0}, {"min", -1.0}, {"max", 4.0}});
+  CHECK(epoch_values(store, RunningStage::validate) == Metrics{{"sum", 5.0}, {"min", -1.0}, {"max", 4.0}});
   for (const double v : std::vector<double>{1.0, std::nan(""), 0.5})
-    store.log("bad", LogScope::evaluation_step, Stage::validate, v, 1, {.reduce_fx = Reduce::min});
-  CHECK(std::isnan(store.newest("max").value() * epoch_values(store, Stage::validate)[0].second));
+    store.log("bad", LogScope::evaluation_step, RunningStage::validate, v, 1, {.reduce_fx = Reduce::min});
+  CHECK(std::isnan(store.newest("max").value() * epoch_values(store, RunningStage::validate)[0].second));
 }
 
 TEST_CASE("what cannot be logged is an error that says why") {
   LogStore store;
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, at::randn({3}), 1, {}),
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, RunningStage::train, at::randn({3}), 1, {}),
                     ContainsSubstring("must be a scalar"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, Tensor(), 1, {}),
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, RunningStage::train, Tensor(), 1, {}),
                     ContainsSubstring("undefined"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::forbidden, Stage::train, 1.0, 1, {}),
+  CHECK_THROWS_WITH(store.log("v", LogScope::forbidden, RunningStage::train, 1.0, 1, {}),
                     ContainsSubstring("cannot be logged from this hook"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_epoch, Stage::train, 1.0, 1, {.on_step = true}),
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_epoch, RunningStage::train, 1.0, 1, {.on_step = true}),
                     ContainsSubstring("on_step is impossible"));
-  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, Stage::train, 1.0, 1, {.on_step = false}),
+  CHECK_THROWS_WITH(store.log("v", LogScope::train_step, RunningStage::train, 1.0, 1, {.on_step = false}),
                     ContainsSubstring("never appear"));
-  store.log("w", LogScope::train_step, Stage::train, 1.0, 1, {});
-  CHECK_THROWS_WITH(store.log("w", LogScope::train_step, Stage::train, 1.0, 1, {.prog_bar = true}),
+  store.log("w", LogScope::train_step, RunningStage::train, 1.0, 1, {});
+  CHECK_THROWS_WITH(store.log("w", LogScope::train_step, RunningStage::train, 1.0, 1, {.prog_bar = true}),
                     ContainsSubstring("other options"));
 }
 
@@ -89,12 +89,12 @@ TEST_CASE("a tensor's graph is not kept, and the window goes on from the store's
   LogStore store;
   const Tensor leaf = at::randn({1}).requires_grad_();
   const auto uses = leaf.use_count();
-  store.log("loss", LogScope::train_step, Stage::train, leaf * 2, 1, {});
+  store.log("loss", LogScope::train_step, RunningStage::train, leaf * 2, 1, {});
   CHECK(leaf.use_count() == uses);
   LogStore other;
   other.load_state(store.state());
-  store.log("loss", LogScope::train_step, Stage::train, 4.0, 2, {});
-  other.log("loss", LogScope::train_step, Stage::train, 4.0, 2, {});
+  store.log("loss", LogScope::train_step, RunningStage::train, 4.0, 2, {});
+  other.log("loss", LogScope::train_step, RunningStage::train, 4.0, 2, {});
   CHECK(step_values(store) == step_values(other));
 }
 
@@ -112,9 +112,9 @@ TEST_CASE("log() of a run: defaults by hook, rows every n steps, the rest of a w
   TrainerOptions options = quiet(folder);
   options.log_every_n_steps = 4;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  const FitReport report = Trainer(options, parts).fit(std::make_shared<Logging>(), regression_data(40, 12, 4));
+  TrainerComponents components;
+  components.loggers = {logger};
+  const FitReport report = Trainer(options, components).fit(std::make_shared<Logging>(), regression_data(40, 12, 4));
   using Values = std::vector<std::pair<int64_t, double>>;
   CHECK(logger->values("index") == Values{{4, 1.5}, {8, 5.5}, {10, 8.5}});
   CHECK(logger->values("hidden").empty());
@@ -147,15 +147,15 @@ TEST_CASE("memory is flat for a user who logs the loss itself") {
 
 TEST_CASE("after a resume the options of now count, and only once") {
   LogStore before;
-  before.log("loss", LogScope::train_step, Stage::train, 2.0, 1, {});
-  before.log("best", LogScope::train_step, Stage::train, 2.0, 1, {.reduce_fx = Reduce::max});
+  before.log("loss", LogScope::train_step, RunningStage::train, 2.0, 1, {});
+  before.log("best", LogScope::train_step, RunningStage::train, 2.0, 1, {.reduce_fx = Reduce::max});
   LogStore store;
   store.load_state(before.state());
-  store.log("loss", LogScope::train_step, Stage::train, 4.0, 1, {.prog_bar = true});
+  store.log("loss", LogScope::train_step, RunningStage::train, 4.0, 1, {.prog_bar = true});
   // What another reduction has gathered means nothing to this one.
-  store.log("best", LogScope::train_step, Stage::train, 1.0, 1, {.reduce_fx = Reduce::min});
+  store.log("best", LogScope::train_step, RunningStage::train, 1.0, 1, {.reduce_fx = Reduce::min});
   CHECK(step_values(store) == Metrics{{"loss", 3.0}, {"best", 1.0}});
-  CHECK_THROWS_WITH(store.log("loss", LogScope::train_step, Stage::train, 4.0, 1, {}),
+  CHECK_THROWS_WITH(store.log("loss", LogScope::train_step, RunningStage::train, 4.0, 1, {}),
                     Catch::Matchers::ContainsSubstring("with other options"));
 }
 

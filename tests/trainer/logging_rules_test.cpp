@@ -45,14 +45,14 @@ struct LogsFrom : SelfPlanned {
   }
   OptimizerPlan configure_optimizers() override {
     at("configure_optimizers");
-    return {std::make_shared<Sgd>(Sgd::Options{}), std::make_shared<ExponentialLR>(ExponentialLR::Options{})};
+    return {std::make_shared<SGD>(SGD::Options{}), std::make_shared<ExponentialLR>(ExponentialLR::Options{})};
   }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
     at("configure_callbacks");
     return {};
   }
-  void setup(Verb) override { at("setup"); }
-  void teardown(Verb) override { at("teardown"); }
+  void setup(TrainerFn) override { at("setup"); }
+  void teardown(TrainerFn) override { at("teardown"); }
   int on_train_batch_start(const Batch&, int64_t) override {
     at("on_train_batch_start");
     return 0;
@@ -139,11 +139,11 @@ std::string outcome(const std::string& hook, const LogOptions& options = {}) {
   module->hook = hook;
   module->options = options;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   TrainerOptions trainer_options = quiet(folder);
   trainer_options.max_epochs = 2;
-  Trainer trainer(trainer_options, parts);
+  Trainer trainer(trainer_options, components);
   try {
     if (hook.find("test") != std::string::npos)
       trainer.test(module, regression_data(8, 8, 4));
@@ -248,19 +248,19 @@ TEST_CASE("log from callbacks follows the same table; the same name with other a
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
   auto callback = std::make_shared<Logs>();
-  Parts parts;
-  parts.loggers = {logger};
-  parts.add(callback);
+  TrainerComponents components;
+  components.loggers = {logger};
+  components.add(callback);
   TrainerOptions options = quiet(folder);
-  Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4));
   CHECK(logger->values("from_callback") == std::vector<std::pair<int64_t, double>>{{1, 2.0}, {2, 2.0}});
   callback->twice = true;
-  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
+  CHECK_THROWS_WITH(Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
                     ContainsSubstring("other options"));
   callback->twice = false;
   callback->forbidden = true;
   options.num_sanity_val_steps = 1;
-  CHECK_THROWS_WITH(Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
+  CHECK_THROWS_WITH(Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 4)),
                     ContainsSubstring("cannot be logged from this hook"));
 }
 
@@ -286,9 +286,9 @@ TEST_CASE("log: a metric named step is the row's step") {
   };
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  Trainer(quiet(folder), parts).fit(std::make_shared<OwnAxis>(), regression_data(8, 0));
+  TrainerComponents components;
+  components.loggers = {logger};
+  Trainer(quiet(folder), components).fit(std::make_shared<OwnAxis>(), regression_data(8, 0));
   REQUIRE(logger->rows.size() >= 2);
   CHECK(logger->rows[0].step == 100);
   CHECK(logger->rows[1].step == 200);
@@ -305,13 +305,13 @@ TEST_CASE("log: a metric named step that is no step leaves the row at the global
   };
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   std::string said;
   log::reset_warnings();
   log::set_sink(
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &said);
-  Trainer(quiet(folder), parts).fit(std::make_shared<OddAxis>(), regression_data(16, 0));
+  Trainer(quiet(folder), components).fit(std::make_shared<OddAxis>(), regression_data(16, 0));
   log::set_sink({}, nullptr);
   REQUIRE(logger->rows.size() >= 4);
   for (size_t i = 0; i < 3; ++i) CHECK(logger->rows[i].step == static_cast<int64_t>(i) + 1);
@@ -341,7 +341,7 @@ TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") 
     }
     torch::nn::Linear wide{nullptr};
     Keeps() { wide = register_module("wide", torch::nn::Linear(256, 2)); }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 1e-4}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 1e-4}); }
     Tensor forward(const Tensor& x) { return x.size(1) == 256 ? wide->forward(x) : SelfPlanned::forward(x); }
   };
   struct Watching : Callback {
@@ -353,9 +353,9 @@ TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") 
   TemporaryFolder folder;
   auto module = std::make_shared<Keeps>();
   auto watching = std::make_shared<Watching>();
-  Parts parts;
-  parts.add(watching);
-  Trainer(quiet(folder), parts).fit(module, regression_data(4000, 0));
+  TrainerComponents components;
+  components.add(watching);
+  Trainer(quiet(folder), components).fit(module, regression_data(4000, 0));
   CHECK(watching->detached);
   // 1,000 graphs would hold 1,000 × 256 KB.
   CHECK((module->at_end - module->at_100) * getpagesize() < 8 * 1024 * 1024);
@@ -389,11 +389,11 @@ TEST_CASE("a metric of steps and epochs is the epoch's once that has ended, what
     options.max_epochs = 3;
     options.log_every_n_steps = every;
     const auto watcher = std::make_shared<Watcher>();
-    Parts parts;
-    parts.callbacks = {watcher};
-    parts.seed = 7;
+    TrainerComponents components;
+    components.callbacks = {watcher};
+    components.seed = 7;
     at::manual_seed(7);
-    Trainer(options, parts).fit(std::make_shared<Both>(), regression_data());
+    Trainer(options, components).fit(std::make_shared<Both>(), regression_data());
     if (every == 1) of_each_step = watcher->ended;
     CHECK(watcher->ended == of_each_step);
   }

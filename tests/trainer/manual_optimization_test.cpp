@@ -40,7 +40,7 @@ struct TwoParts : LightningModule {
     adam.lr = 0.01;
     auto a = std::make_shared<AdamW>(adam);
     a->attach(group(maker, "maker"));
-    auto b = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+    auto b = std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
     b->attach(group(judge, "judge"));
     return OptimizerPlan::several(
         {{a, SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.99})}},
@@ -75,7 +75,7 @@ std::map<std::string, Tensor> by_hand(int64_t batches) {
   adam.lr = 0.01;
   AdamW a(adam);
   a.attach(net.group(net.maker, "maker"));
-  Sgd b(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+  SGD b(SGD::Options{.lr = 0.05, .momentum = 0.9});
   b.attach(net.group(net.judge, "judge"));
   const Batch data = regression(batches * 4, 1);
   double lr = 0.01;
@@ -113,8 +113,8 @@ TEST_CASE("each optimizer counts its own steps, also over a resume") {
     void on_train_end() override {
       maker_steps = optimizers(0).steps();
       judge_steps = optimizers(1).steps();
-      CHECK(optimizers<Sgd>(1).name() == "SGD");
-      CHECK_THROWS_WITH(optimizers<Sgd>(0), ContainsSubstring("AdamW"));
+      CHECK(optimizers<SGD>(1).name() == "SGD");
+      CHECK_THROWS_WITH(optimizers<SGD>(0), ContainsSubstring("AdamW"));
       CHECK_THROWS_WITH(optimizers(2), ContainsSubstring("planned 2"));
       CHECK_THROWS_WITH(lr_schedulers(1), ContainsSubstring("no schedule 1"));
     }
@@ -212,9 +212,9 @@ TEST_CASE("no_sync keeps gradients of manual backwards to the rank") {
   };
   TemporaryFolder folder;
   auto strategy = std::make_shared<Syncs>();
-  Parts parts;
-  parts.strategy = strategy;
-  Trainer(quiet(folder), parts).fit(std::make_shared<Accumulates>(), regression_data(8, 0));
+  TrainerComponents components;
+  components.strategy = strategy;
+  Trainer(quiet(folder), components).fit(std::make_shared<Accumulates>(), regression_data(8, 0));
   CHECK(strategy->synced == std::vector<bool>{false, true, false, true});
 }
 
@@ -270,7 +270,7 @@ TEST_CASE("a scheduler's interval and frequency count over the run, the hook see
     std::vector<int64_t> stepped_at;
     OptimizerPlan configure_optimizers() override {
       config.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.5});
-      return {std::make_shared<Sgd>(Sgd::Options{.lr = 1e-4}), config};
+      return {std::make_shared<SGD>(SGD::Options{.lr = 1e-4}), config};
     }
     void lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric) override {
       stepped_at.push_back(run().progress().global_step);
@@ -303,7 +303,7 @@ TEST_CASE("a schedule that follows a metric: monitor is needed, strict decides w
   };
   struct Scheduled : SelfPlanned {
     SchedulerConfig config;
-    OptimizerPlan configure_optimizers() override { return {std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}), config}; }
+    OptimizerPlan configure_optimizers() override { return {std::make_shared<SGD>(SGD::Options{.lr = 0.01}), config}; }
   };
   TemporaryFolder folder;
   const auto fit = [&](std::optional<std::string> monitor, bool strict) {
@@ -322,11 +322,11 @@ TEST_CASE("a schedule that follows a metric: monitor is needed, strict decides w
 
 TEST_CASE(
     "a schedule composed with one that follows a metric is as strict, and its other parts go on without the metric") {
-  using Parts = std::vector<std::shared_ptr<LrScheduler>>;
+  using TrainerComponents = std::vector<std::shared_ptr<LrScheduler>>;
   struct Scheduled : SelfPlanned {
     SchedulerConfig config;
     std::vector<double> rates;
-    OptimizerPlan configure_optimizers() override { return {std::make_shared<Sgd>(Sgd::Options{.lr = 1e-3}), config}; }
+    OptimizerPlan configure_optimizers() override { return {std::make_shared<SGD>(SGD::Options{.lr = 1e-3}), config}; }
     int on_train_batch_start(const Batch&, int64_t) override {
       rates.push_back(optimizers().optimizer().groups()[0].lr / 1e-3);
       return 0;
@@ -350,19 +350,19 @@ TEST_CASE(
        {0.25, 0.5, 0.75, 1}},
       {"SequentialLR",
        [&] {
-         return std::make_shared<SequentialLR>(Parts{rise(), plateau()}, std::vector<Length>{3});
+         return std::make_shared<SequentialLR>(TrainerComponents{rise(), plateau()}, std::vector<Length>{3});
        },
        {0.25, 0.5, 0.75, 1}},
       {"ChainedScheduler",
        [&] {
-         return std::make_shared<ChainedScheduler>(Parts{rise(), plateau()});
+         return std::make_shared<ChainedScheduler>(TrainerComponents{rise(), plateau()});
        },
        {0.25, 0.5, 0.75, 1}},
       {"WarmupLR around SequentialLR",
        [&] {
          return std::make_shared<WarmupLR>(
              WarmupLR::Options{.length = 3, .start_factor = 0.25},
-             std::make_shared<SequentialLR>(Parts{plateau(), plateau()}, std::vector<Length>{1}));
+             std::make_shared<SequentialLR>(TrainerComponents{plateau(), plateau()}, std::vector<Length>{1}));
        },
        {0.25, 0.5, 0.75, 1}},
   };
@@ -422,7 +422,7 @@ TEST_CASE("tied weights are stepped, counted and saved once") {
     StepOutput training_step(const Batch& b, int64_t) override {
       return out->forward(in->forward(b[0])).square().mean();
     }
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.1}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.1}); }
   };
   TemporaryFolder folder;
   at::manual_seed(2);
@@ -456,7 +456,7 @@ TEST_CASE("schedules of manual optimization are the module's to step, those that
 TEST_CASE("a plateau schedule of manual optimization needs no monitor, and the Trainer does not step it") {
   struct Plateau : TwoParts {
     OptimizerPlan configure_optimizers() override {
-      auto a = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}), b = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01});
+      auto a = std::make_shared<SGD>(SGD::Options{.lr = 0.01}), b = std::make_shared<SGD>(SGD::Options{.lr = 0.01});
       a->attach(group(maker, "maker"));
       b->attach(group(judge, "judge"));
       return OptimizerPlan::several(

@@ -47,9 +47,9 @@ TEST_CASE("a layer that is not registered, but that the loss depends on, is an e
 TEST_CASE("leaves that a step makes for itself, and tensors of an optimizer, are none of that") {
   struct Penalized : SelfPlanned {
     Tensor extra = at::ones({3}).requires_grad_(true);
-    std::shared_ptr<Sgd> sgd;
+    std::shared_ptr<SGD> sgd;
     OptimizerPlan configure_optimizers() override {
-      sgd = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01});
+      sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.01});
       std::vector<ParamGroup> groups = trainable_groups(*this);
       groups[0].params.push_back(extra);
       groups[0].names.emplace_back("extra");
@@ -71,8 +71,8 @@ TEST_CASE("several optimizers of which one has no parameters are an error: it wo
   struct Two : SelfPlanned {
     bool automatic_optimization() const override { return false; }
     OptimizerPlan configure_optimizers() override {
-      auto one = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01}),
-           other = std::make_shared<Sgd>(Sgd::Options{.lr = 0.01});
+      auto one = std::make_shared<SGD>(SGD::Options{.lr = 0.01}),
+           other = std::make_shared<SGD>(SGD::Options{.lr = 0.01});
       one->attach(trainable_groups(*this));
       return OptimizerPlan::several({{one, {}}, {other, {}}});
     }

@@ -25,7 +25,7 @@ struct Counting : BoringModule {
   bool late = false;    // val_accuracy is logged from the second validation on
   int64_t batches = 0, validations = 0;
   OptimizerPlan configure_optimizers() override {
-    const auto sgd = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05});
+    const auto sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.05});
     if (plateau.empty()) return sgd;
     return {sgd, SchedulerConfig{.scheduler = std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{}),
                                  .monitor = plateau}};
@@ -56,9 +56,9 @@ void fit(const std::shared_ptr<Counting>& module, std::vector<std::shared_ptr<Ca
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
   options.num_sanity_val_steps = 1;
-  Parts parts;
-  parts.callbacks = std::move(callbacks);
-  Trainer(options, parts).fit(module, regression_data());
+  TrainerComponents components;
+  components.callbacks = std::move(callbacks);
+  Trainer(options, components).fit(module, regression_data());
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct TwoOptimizers : BoringModule {
   TwoOptimizers(size_t index, double gradient, ClipAlgorithm by) : bad(index), value(gradient), algorithm(by) {}
   bool automatic_optimization() const override { return false; }
   OptimizerPlan configure_optimizers() override {
-    auto a = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}), b = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05});
+    auto a = std::make_shared<SGD>(SGD::Options{.lr = 0.05}), b = std::make_shared<SGD>(SGD::Options{.lr = 0.05});
     a->attach({{.name = "", .params = first->parameters(), .names = {"first.weight", "first.bias"}}});
     b->attach({{.name = "", .params = second->parameters(), .names = {"second.weight", "second.bias"}}});
     return OptimizerPlan::several({{a, {}}, {b, {}}});
@@ -136,12 +136,12 @@ TEST_CASE("rollback waits for the end of training_step: a graph may still need t
   TrainerOptions options = skipping(folder);
   options.on_nonfinite = "rollback";
   options.max_steps = 8;
-  Parts parts;
+  TrainerComponents components;
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 2;
-  parts.add(std::make_shared<ModelCheckpoint>(saving));
+  components.add(std::make_shared<ModelCheckpoint>(saving));
   auto module = std::make_shared<OneForward>();
-  const FitReport report = Trainer(options, parts).fit(module, regression_data());
+  const FitReport report = Trainer(options, components).fit(module, regression_data());
   CHECK(report.global_step == 8);
   for (const auto& [name, value] : weights(*module)) CHECK(value.isfinite().all().item<bool>());
 }
@@ -150,7 +150,7 @@ TEST_CASE("stop: LBFGS ends with finite weights") {
   struct Diverges : BoringModule {
     int64_t evaluations = 0;
     OptimizerPlan configure_optimizers() override {
-      return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.5, .max_iter = 3});
+      return std::make_shared<LBFGS>(LBFGS::Options{.lr = 0.5, .max_iter = 3});
     }
     StepOutput training_step(const Batch& b, int64_t) override { return at::mse_loss(forward(b[0]), b[1]); }
     void on_after_backward() override {

@@ -77,18 +77,18 @@ Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy
   options.max_epochs = 2;
   options.on_nonfinite = policy;
   if (change) change(options, *result.module);
-  Parts parts;
+  TrainerComponents components;
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 2;
   saving.save_top_k = -1;
-  parts.add(std::make_shared<ModelCheckpoint>(saving));
-  parts.loggers = {result.logger};
+  components.add(std::make_shared<ModelCheckpoint>(saving));
+  components.loggers = {result.logger};
   log::reset_warnings();
   log::set_sink(
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
       &result.told);
   try {
-    result.report = Trainer(options, parts).fit(result.module, regression_data(40, 4), {});
+    result.report = Trainer(options, components).fit(result.module, regression_data(40, 4), {});
   } catch (const NonFiniteError& error) {
     CHECK(error.code() == ExitCode::non_finite);
     result.error = error.what();
@@ -230,9 +230,9 @@ TEST_CASE("F30 skip leaves the weights of that step as they were") {
   TrainerOptions options = quiet(folder);
   options.on_nonfinite = "skip";
   auto watching = std::make_shared<Watching>();
-  Parts parts;
-  parts.add(watching);
-  Trainer(options, parts).fit(module, regression_data(40, 0));
+  TrainerComponents components;
+  components.add(watching);
+  Trainer(options, components).fit(module, regression_data(40, 0));
   CHECK(same_weights(module->before, watching->after));
 }
 
@@ -316,10 +316,10 @@ TEST_CASE("F30 skip: a run that resumes inside a window puts back the buffers of
     options.max_epochs = 2;
     options.on_nonfinite = "skip";
     options.accumulate_grad_batches = 2;
-    Parts parts;
-    parts.seed = 5;
-    if (asking) parts.add(asking);
-    Trainer(options, parts).fit(module, regression_data(40, 0), from);
+    TrainerComponents components;
+    components.seed = 5;
+    if (asking) components.add(asking);
+    Trainer(options, components).fit(module, regression_data(40, 0), from);
   };
   const auto asking = std::make_shared<AskingAt>();
   asking->at = 13;

@@ -120,11 +120,11 @@ TEST_CASE("the Trainer with SGD follows torch::optim::SGD over shuffled epochs")
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 13;
-  Parts parts;
-  parts.seed = 11;
+  TrainerComponents components;
+  components.seed = 11;
   auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(data),
                                              DataLoaderOptions{.batch_size = 4, .shuffle = true});
-  Trainer(options, parts).fit(by_trainer, DataSource(loader));
+  Trainer(options, components).fit(by_trainer, DataSource(loader));
   const auto a = weights(by_hand), b = weights(*by_trainer);
   for (const auto& [name, value] : a) CHECK((value - b.at(name)).abs().max().item<double>() < 1e-6);
 }
@@ -134,7 +134,7 @@ TEST_CASE(
   struct Closed : BoringModule {
     int64_t steps = 0, backwards = 0, evaluations = 0;
     OptimizerPlan configure_optimizers() override {
-      return std::make_shared<Lbfgs>(Lbfgs::Options{.lr = 0.5, .max_iter = 4});
+      return std::make_shared<LBFGS>(LBFGS::Options{.lr = 0.5, .max_iter = 4});
     }
     StepOutput training_step(const Batch& b, int64_t i) override {
       ++evaluations;
@@ -164,11 +164,11 @@ TEST_CASE(
   }
   TemporaryFolder folder;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   auto loader = std::make_shared<DataLoader>(std::make_shared<TensorDataset>(data), DataLoaderOptions{.batch_size = 4});
   TrainerOptions options = quiet(folder);
-  const FitReport report = Trainer(options, parts).fit(by_trainer, DataSource(loader));
+  const FitReport report = Trainer(options, components).fit(by_trainer, DataSource(loader));
   CHECK(report.global_step == 4);
   CHECK(by_trainer->evaluations > 4);
   CHECK(by_trainer->backwards == by_trainer->evaluations);

@@ -79,11 +79,11 @@ Fitted<M> fit(const TrainerOptions& options, std::shared_ptr<Precision> precisio
   Fitted<M> fitted;
   at::manual_seed(7);
   fitted.module = std::make_shared<M>();
-  Parts parts;
-  parts.seed = 3;
-  parts.precision = std::move(precision);
-  parts.loggers = {fitted.logger};
-  fitted.report = Trainer(options, parts).fit(fitted.module, regression_data(), from);
+  TrainerComponents components;
+  components.seed = 3;
+  components.precision = std::move(precision);
+  components.loggers = {fitted.logger};
+  fitted.report = Trainer(options, components).fit(fitted.module, regression_data(), from);
   return fitted;
 }
 
@@ -153,11 +153,11 @@ TEST_CASE("bf16-mixed equals a loop by hand under autocast, bit for bit") {
   const auto run = fit(options);
   at::manual_seed(7);
   BoringModule module;
-  Sgd sgd(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+  SGD sgd(SGD::Options{.lr = 0.05, .momentum = 0.9});
   sgd.attach(trainable_groups(module));
   const auto data = regression_data();
-  data->setup(Verb::fit);
-  const auto loader = data->loaders(Stage::train).front();
+  data->setup(TrainerFn::fit);
+  const auto loader = data->loaders(RunningStage::train).front();
   loader->configure(3, 0, 1);
   Batch batch;
   loader->start_epoch(0);
@@ -250,7 +250,7 @@ struct Manual : BoringModule {
   bool automatic_optimization() const override { return false; }
   OptimizerPlan configure_optimizers() override {
     const auto only = [&](torch::nn::Linear& part, const std::string& name) {
-      auto optimizer = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05});
+      auto optimizer = std::make_shared<SGD>(SGD::Options{.lr = 0.05});
       ParamGroup group;
       for (const auto& item : part->named_parameters()) {
         group.params.push_back(item.value());
@@ -298,7 +298,7 @@ TEST_CASE(
 
 TEST_CASE("a closure and a loss scale, or master weights, do not go together") {
   struct Closing : BoringModule {
-    OptimizerPlan configure_optimizers() override { return std::make_shared<Lbfgs>(Lbfgs::Options{}); }
+    OptimizerPlan configure_optimizers() override { return std::make_shared<LBFGS>(LBFGS::Options{}); }
   };
   Told told;
   TemporaryFolder folder;
@@ -317,7 +317,7 @@ namespace {
 struct OneWeight : LightningModule {
   Tensor weight = register_parameter("weight", at::ones({1}));
   StepOutput training_step(const Batch& b, int64_t) override { return (weight * b[0].sum() * 0 + weight).sum(); }
-  OptimizerPlan configure_optimizers() override { return std::make_shared<Sgd>(Sgd::Options{.lr = 0.001}); }
+  OptimizerPlan configure_optimizers() override { return std::make_shared<SGD>(SGD::Options{.lr = 0.001}); }
 };
 
 double after_ten_steps(const TemporaryFolder& folder, bool master_weights) {
@@ -408,10 +408,10 @@ TEST_CASE("weights of one precision load into a run of another, and it is said")
   TemporaryFolder folder;
   const auto half = fit(quiet(folder), std::make_shared<BFloat16True>(BFloat16True::Options{}));
   const auto as_float = std::make_shared<Watched>();
-  Parts parts;
-  parts.precision = nullptr;
+  TrainerComponents components;
+  components.precision = nullptr;
   const EvalReport report =
-      Trainer(quiet(folder), parts).test(as_float, regression_data(), half.report.last_checkpoint->string());
+      Trainer(quiet(folder), components).test(as_float, regression_data(), half.report.last_checkpoint->string());
   CHECK(as_float->weight() == at::kFloat);
   CHECK(as_float->first->weight.equal(half.module->first->weight.to(at::kFloat)));
   CHECK_THAT(told.text, ContainsSubstring("BFloat16 in the checkpoint"));

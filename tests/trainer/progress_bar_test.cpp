@@ -28,10 +28,10 @@ struct Slow : SelfPlanned {
 void run(ProgressBar::Options options, bool enable = true) {
   TemporaryFolder folder;
   TrainerOptions trainer_options = quiet(folder);
-  Parts parts;
+  TrainerComponents components;
   trainer_options.enable_progress_bar = enable;
-  if (enable) parts.callbacks = {std::make_shared<ProgressBar>(options)};
-  Trainer(trainer_options, parts).fit(std::make_shared<Slow>(), regression_data(80, 8, 4));  // 20 batches
+  if (enable) components.callbacks = {std::make_shared<ProgressBar>(options)};
+  Trainer(trainer_options, components).fit(std::make_shared<Slow>(), regression_data(80, 8, 4));  // 20 batches
 }
 
 }  // namespace
@@ -70,9 +70,9 @@ TEST_CASE("verbose of ModelCheckpoint prints a line for each checkpoint") {
     options.verbose = verbose;
     return in_file([&] {
       TemporaryFolder folder;
-      Parts parts;
-      parts.callbacks = {std::make_shared<ModelCheckpoint>(options)};
-      Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data());
+      TrainerComponents components;
+      components.callbacks = {std::make_shared<ModelCheckpoint>(options)};
+      Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data());
     });
   };
   CHECK(count(lines(true), "checkpoints/epoch=0-step=10.ckpt") == 1);

@@ -19,8 +19,8 @@ struct Recorder : Callback {
   void note(std::string_view hook) { calls.push_back(cat(mark, ".", hook)); }
   void note(std::string_view hook, int64_t i) { calls.push_back(cat(mark, ".", hook, " ", i)); }
 
-  void setup(RunContext&, Verb verb) override { note(cat("setup(", name_of(verb), ")")); }
-  void teardown(RunContext&, Verb) override { note("teardown"); }
+  void setup(RunContext&, TrainerFn fn) override { note(cat("setup(", name_of(fn), ")")); }
+  void teardown(RunContext&, TrainerFn) override { note("teardown"); }
   void on_exception(RunContext&, const std::exception&) override { note("on_exception"); }
   void on_train_batch_start(RunContext&, const Batch&, int64_t i) override { note("on_train_batch_start", i); }
   void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t i) override {
@@ -68,13 +68,13 @@ struct RecordingModule : SelfPlanned {
   void note(std::string_view hook) { calls.emplace_back(hook); }
   void note(std::string_view hook, int64_t i) { calls.push_back(cat(hook, " ", i)); }
 
-  void setup(Verb) override { note("setup"); }
-  void teardown(Verb) override { note("teardown"); }
+  void setup(TrainerFn) override { note("setup"); }
+  void teardown(TrainerFn) override { note("teardown"); }
   OptimizerPlan configure_optimizers() override {
     note("configure_optimizers");
     if (!schedule) return SelfPlanned::configure_optimizers();
     return {
-        std::make_shared<Sgd>(Sgd::Options{.lr = 0.05}),
+        std::make_shared<SGD>(SGD::Options{.lr = 0.05}),
         SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{}), .interval = *schedule}};
   }
   std::vector<std::shared_ptr<Callback>> configure_callbacks() override {
@@ -232,9 +232,9 @@ inline Calls validation(int64_t batches) {
 
 inline Calls saved() { return both({"on_save_checkpoint"}); }
 
-inline Calls beginning(const std::string& verb) {
-  Calls out{"configure_callbacks", "prepare_data", cat("c.setup(", verb, ")"), "setup", "configure_model"};
-  if (verb == "fit") out.push_back("configure_optimizers");
+inline Calls beginning(const std::string& fn) {
+  Calls out{"configure_callbacks", "prepare_data", cat("c.setup(", fn, ")"), "setup", "configure_model"};
+  if (fn == "fit") out.push_back("configure_optimizers");
   return out;
 }
 

@@ -36,19 +36,19 @@ struct Result {
 
 // A run of its own process, as far as the Trainer can tell. Saves each 5 steps, and keeps them.
 Result fit(const TemporaryFolder& folder, const CheckpointChoice& from, int64_t max_steps,
-           const std::function<void(TrainerOptions&, Parts&)>& change = {},
+           const std::function<void(TrainerOptions&, TrainerComponents&)>& change = {},
            std::shared_ptr<LightningModule> module = nullptr, DataSource data = {}) {
   TrainerOptions options = quiet(folder);
   options.max_epochs = 3;
   options.max_steps = max_steps;
   options.num_threads = Auto<int64_t>{1};
-  Parts parts;
-  parts.seed = 5;
+  TrainerComponents components;
+  components.seed = 5;
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 5;
   saving.save_top_k = -1;
-  parts.add(std::make_shared<ModelCheckpoint>(saving));
-  if (change) change(options, parts);
+  components.add(std::make_shared<ModelCheckpoint>(saving));
+  if (change) change(options, components);
   if (!module) {
     at::manual_seed(3);
     module = std::make_shared<SelfPlanned>(0.3);
@@ -60,7 +60,7 @@ Result fit(const TemporaryFolder& folder, const CheckpointChoice& from, int64_t 
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
       &result.told);
   try {
-    result.report = Trainer(options, parts).fit(module, data, from);
+    result.report = Trainer(options, components).fit(module, data, from);
   } catch (...) {
     log::set_sink({}, nullptr);
     throw;
@@ -122,9 +122,9 @@ TEST_CASE("load.verify needed leaves out files that are not read; whole, the def
   const Result first = fit(folder, {}, 12);
   damage(*first.report.last_checkpoint / "optimizer.safetensors");
   const auto validate = [&](const char* verify) {
-    Parts parts;
-    parts.load.verify = verify;
-    return Trainer(quiet(folder), parts)
+    TrainerComponents components;
+    components.load.verify = verify;
+    return Trainer(quiet(folder), components)
         .validate(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string());
   };
   CHECK_THROWS_AS(validate("whole"), CheckpointError);
@@ -146,10 +146,10 @@ TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever oth
   TemporaryFolder folder, other;
   fit(folder, {}, 12);
   const auto evaluate = [&] {
-    Parts parts;
-    parts.loggers = {std::make_shared<CsvLogger>()};
+    TrainerComponents components;
+    components.loggers = {std::make_shared<CsvLogger>()};
     TrainerOptions options = quiet(folder);
-    return Trainer(options, parts).validate(std::make_shared<SelfPlanned>(), regression_data(), "last");
+    return Trainer(options, components).validate(std::make_shared<SelfPlanned>(), regression_data(), "last");
   };
   REQUIRE(evaluate().run_dir == run_folder(folder, 1));
   fs::create_directories(run_folder(folder, 2) / "checkpoints");  // of a fit that ended before its first checkpoint
@@ -170,9 +170,9 @@ TEST_CASE(
     "ckpt_path auto passes over a newer fit that has finished without checkpoints, unless it has nothing left to do") {
   TemporaryFolder folder;
   fit(folder, {}, 12);
-  const auto without = [](TrainerOptions& options, Parts& parts) {
+  const auto without = [](TrainerOptions& options, TrainerComponents& components) {
     options.enable_checkpointing = false;
-    parts.callbacks.clear();
+    components.callbacks.clear();
   };
   fit(folder, {}, 4, without);
   CHECK_THAT(fit(folder, "auto", 4, without).told, ContainsSubstring("version_1 is finished"));
@@ -227,17 +227,18 @@ TEST_CASE(
 TEST_CASE("a resume that finds its epoch over steps the open window and validates, and leaves no gradient behind") {
   // Ten batches an epoch in windows of four; after the fifth batch the limit becomes five.
   const auto windows = [](int64_t limit) {
-    return [limit](TrainerOptions& options, Parts& parts) {
+    return [limit](TrainerOptions& options, TrainerComponents& components) {
       options.accumulate_grad_batches = 4;
       if (limit > 0) options.limit_train_batches = BatchLimit(limit);
-      parts.callbacks.clear();
+      components.callbacks.clear();
       struct StopsAtBatch : Callback {
         void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t index) override {
-          if (run.progress().epoch == 0 && index == 4 && run.num_batches(Stage::train) == 10) std::raise(SIGTERM);
+          if (run.progress().epoch == 0 && index == 4 && run.num_batches(RunningStage::train) == 10)
+            std::raise(SIGTERM);
         }
       };
-      parts.add(std::make_shared<StopsAtBatch>());
-      parts.add(std::make_shared<ModelCheckpoint>(ModelCheckpoint::Options{}));
+      components.add(std::make_shared<StopsAtBatch>());
+      components.add(std::make_shared<ModelCheckpoint>(ModelCheckpoint::Options{}));
     };
   };
   struct Counting : SelfPlanned {
@@ -276,12 +277,12 @@ TEST_CASE("an exception in a forward keeps the gradients of its window, for the 
       return SelfPlanned::training_step(b, i);
     }
   };
-  const auto saving = [](TrainerOptions& options, Parts& parts) {
+  const auto saving = [](TrainerOptions& options, TrainerComponents& components) {
     options.accumulate_grad_batches = 3;
     ModelCheckpoint::Options on_exception;
     on_exception.save_on_exception = true;
     on_exception.every_n_epochs = 100;
-    parts.callbacks = {std::make_shared<ModelCheckpoint>(on_exception)};
+    components.callbacks = {std::make_shared<ModelCheckpoint>(on_exception)};
   };
   const auto made = [](int64_t fails_at) {
     at::manual_seed(3);
@@ -300,13 +301,13 @@ TEST_CASE("an exception in a forward keeps the gradients of its window, for the 
 TEST_CASE("a run that ended by time resumes under a longer time, and not under the same") {
   TemporaryFolder folder;
   const auto by_limit = [](double seconds) {
-    return [seconds](TrainerOptions& options, Parts&) {
+    return [seconds](TrainerOptions& options, TrainerComponents&) {
       options.max_epochs = -1;
       options.max_time = Interval{seconds, Interval::Unit::seconds};
     };
   };
   const auto by_timer = [](const char* duration) {
-    return [duration](TrainerOptions& options, Parts&) {
+    return [duration](TrainerOptions& options, TrainerComponents&) {
       options.max_epochs = -1;
       Problems problems;
       Spec<Callback> timer;
@@ -333,7 +334,9 @@ TEST_CASE(
     "from an earlier checkpoint the run goes on in its folder, logged rows behind it are cut, and auto follows the new "
     "branch") {
   TemporaryFolder folder;
-  const auto logged = [](TrainerOptions&, Parts& parts) { parts.loggers = {std::make_shared<CsvLogger>()}; };
+  const auto logged = [](TrainerOptions&, TrainerComponents& components) {
+    components.loggers = {std::make_shared<CsvLogger>()};
+  };
   fit(folder, {}, 25, logged);
   const fs::path earlier = run_folder(folder) / "checkpoints/epoch=0-step=5.ckpt";
   const Result back = fit(folder, earlier.string(), 12, logged);
@@ -364,7 +367,8 @@ TEST_CASE("what is loaded can be chosen") {
   const Result first = fit(folder, {}, 12);
   const std::string from = first.report.last_checkpoint->string();
   SECTION("weights alone: a new run in a folder of its own") {
-    const Result second = fit(folder, from, 0, [](TrainerOptions&, Parts& parts) { parts.load.weights_only = true; });
+    const Result second = fit(
+        folder, from, 0, [](TrainerOptions&, TrainerComponents& components) { components.load.weights_only = true; });
     CHECK(second.report.global_step == 0);
     CHECK(second.report.run_dir == run_folder(folder, 1));
     CHECK(same_weights(first.weights, second.weights));
@@ -372,17 +376,18 @@ TEST_CASE("what is loaded can be chosen") {
   SECTION("without the optimizer's state its momentum begins at zero") {
     TemporaryFolder plain;
     const Result with = fit(folder, from, 14);
-    const Result without = fit(
-        plain, from, 14, [](TrainerOptions&, Parts& parts) { parts.load.optimizer = parts.load.lr_scheduler = false; });
+    const Result without = fit(plain, from, 14, [](TrainerOptions&, TrainerComponents& components) {
+      components.load.optimizer = components.load.lr_scheduler = false;
+    });
     CHECK(without.report.global_step == 14);
     CHECK_FALSE(same_weights(with.weights, without.weights));
   }
   SECTION("without the schedule's state the rate falls from its start again") {
     struct Falling : SelfPlanned {
       using SelfPlanned::SelfPlanned;
-      std::shared_ptr<Sgd> sgd;
+      std::shared_ptr<SGD> sgd;
       OptimizerPlan configure_optimizers() override {
-        sgd = std::make_shared<Sgd>(Sgd::Options{.lr = 0.5});
+        sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.5});
         const auto halving = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.5});
         return {sgd, SchedulerConfig{.scheduler = halving, .interval = ScheduleInterval::step}};
       }
@@ -391,7 +396,8 @@ TEST_CASE("what is loaded can be chosen") {
     const std::string falling = fit(other, {}, 12, {}, std::make_shared<Falling>()).report.last_checkpoint->string();
     const auto with = std::make_shared<Falling>(), without = std::make_shared<Falling>();
     fit(
-        plain, falling, 14, [](TrainerOptions&, Parts& parts) { parts.load.lr_scheduler = false; }, without);
+        plain, falling, 14,
+        [](TrainerOptions&, TrainerComponents& components) { components.load.lr_scheduler = false; }, without);
     fit(other, falling, 14, {}, with);
     CHECK(with->sgd->groups()[0].lr == std::ldexp(0.5, -14));
     CHECK(without->sgd->groups()[0].lr == std::ldexp(0.5, -2));
@@ -399,12 +405,13 @@ TEST_CASE("what is loaded can be chosen") {
   SECTION("without the generators' state dropout draws other numbers") {
     fs::copy(from, folder / "copy.ckpt", fs::copy_options::recursive);
     const Result with = fit(folder, (folder / "copy.ckpt").string(), 14);
-    const Result without =
-        fit(folder, (folder / "copy.ckpt").string(), 14, [](TrainerOptions&, Parts& parts) { parts.load.rng = false; });
+    const Result without = fit(folder, (folder / "copy.ckpt").string(), 14,
+                               [](TrainerOptions&, TrainerComponents& components) { components.load.rng = false; });
     CHECK_FALSE(same_weights(with.weights, without.weights));
   }
   SECTION("without the loops the run begins at step 0 with the optimizer's state") {
-    const Result second = fit(folder, from, 3, [](TrainerOptions&, Parts& parts) { parts.load.loops = false; });
+    const Result second =
+        fit(folder, from, 3, [](TrainerOptions&, TrainerComponents& components) { components.load.loops = false; });
     CHECK(second.report.global_step == 3);
     CHECK(second.report.run_dir == run_folder(folder, 1));
   }
@@ -416,16 +423,17 @@ TEST_CASE("what is loaded can be chosen") {
         body = register_module("body", torch::nn::Linear(4, 8));
       }
     };
-    const auto change = [](TrainerOptions&, Parts& parts) {
-      parts.load.weights_only = true;
-      parts.load.strict = false;
-      parts.load.key_prefixes = {{"first.", "body."}};
+    const auto change = [](TrainerOptions&, TrainerComponents& components) {
+      components.load.weights_only = true;
+      components.load.strict = false;
+      components.load.key_prefixes = {{"first.", "body."}};
     };
     auto module = std::make_shared<Renamed>();
     fit(folder, from, 0, change, module);
     CHECK(module->body->weight.equal(first.weights.at("first.weight")));
-    CHECK_THROWS_WITH(fit(folder, from, 0, [](TrainerOptions&, Parts& parts) { parts.load.strict = false; }),
-                      ContainsSubstring("load.weights_only: true"));
+    CHECK_THROWS_WITH(
+        fit(folder, from, 0, [](TrainerOptions&, TrainerComponents& components) { components.load.strict = false; }),
+        ContainsSubstring("load.weights_only: true"));
   }
 }
 
@@ -437,7 +445,7 @@ TEST_CASE("F14 an optimizer that the state is not of is refused before the first
     OptimizerPlan configure_optimizers() override {
       if (kind == 0) return std::make_shared<AdamW>(AdamW::Options{});
       // Two groups where there was one.
-      auto sgd = std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+      auto sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
       ParamGroup a{.name = "a", .params = {first->weight, first->bias}, .names = {"first.weight", "first.bias"}};
       ParamGroup b{.name = "b", .params = {second->weight, second->bias}, .names = {"second.weight", "second.bias"}};
       sgd->attach({a, b});
@@ -490,7 +498,8 @@ TEST_CASE("a changed batch size goes on by samples: each is seen once in the epo
             TensorDataOptions{
                 .batch_size = batch_size, .eval_batch_size = {}, .shuffle = true, .drop_last = drop_last});
         const Result result = fit(
-            folder, from, max_steps, [](TrainerOptions& o, Parts&) { o.max_epochs = 1; }, module, DataSource(data));
+            folder, from, max_steps, [](TrainerOptions& o, TrainerComponents&) { o.max_epochs = 1; }, module,
+            DataSource(data));
         seen.insert(seen.end(), module->seen.begin(), module->seen.end());
         return result;
       };
@@ -549,7 +558,7 @@ TEST_CASE(
       return SelfPlanned::training_step(b, i);
     }
   };
-  const auto accumulated = [](TrainerOptions& o, Parts&) {
+  const auto accumulated = [](TrainerOptions& o, TrainerComponents&) {
     o.accumulate_grad_batches = 3;
     o.max_epochs = 2;
   };

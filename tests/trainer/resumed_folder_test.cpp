@@ -76,14 +76,14 @@ std::string fit(const fs::path& root, bool logs_step, std::shared_ptr<Callback> 
   options.val_check_interval = 4;
   options.log_every_n_steps = 2;
   options.async_checkpoint = accelerator != "cpu";
-  Parts parts;
-  parts.seed = 5;
-  parts.loggers = {std::make_shared<CsvLogger>(), std::make_shared<JsonlLogger>()};
+  TrainerComponents components;
+  components.seed = 5;
+  components.loggers = {std::make_shared<CsvLogger>(), std::make_shared<JsonlLogger>()};
   ModelCheckpoint::Options saves;
   saves.every_n_train_steps = 3;
-  parts.callbacks = {std::make_shared<ModelCheckpoint>(saves)};
-  if (callback) parts.callbacks.push_back(std::move(callback));
-  Trainer(options, parts).fit(std::make_shared<Logging>(logs_step), regression_data(), "auto");
+  components.callbacks = {std::make_shared<ModelCheckpoint>(saves)};
+  if (callback) components.callbacks.push_back(std::move(callback));
+  Trainer(options, components).fit(std::make_shared<Logging>(logs_step), regression_data(), "auto");
   return read_text(root / "fulgur_logs/version_0/metrics.csv") +
          read_text(root / "fulgur_logs/version_0/metrics.jsonl");
 }
@@ -126,12 +126,12 @@ std::map<std::string, Tensor> fit_with(const fs::path& root, std::vector<std::sh
   options.enable_progress_bar = options.enable_model_summary = false;
   options.max_epochs = 1;
   options.async_checkpoint = async;
-  Parts parts;
-  parts.seed = 5;
-  parts.callbacks = std::move(callbacks);
+  TrainerComponents components;
+  components.seed = 5;
+  components.callbacks = std::move(callbacks);
   at::manual_seed(21);
   const auto module = std::make_shared<SelfPlanned>(0.3);
-  Trainer(options, parts).fit(module, regression_data(), "auto");
+  Trainer(options, components).fit(module, regression_data(), "auto");
   return weights(*module);
 }
 

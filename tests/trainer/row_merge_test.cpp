@@ -9,7 +9,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "run/log_store.h"
-#include "setup/same_on_all_ranks.h"
+#include "setup/rank_consistency.h"
 #include "support/thread_collectives.h"
 
 namespace row_merge_test {
@@ -86,7 +86,8 @@ bool same_bits(Metrics a, Metrics b) {
 using Log = std::function<void(LogStore&, int64_t rank, int64_t row)>;
 
 /// The rows of rank 0; throws if another rank has other values.
-std::vector<Row> rows_of(int64_t ranks, int64_t rows, const Log& log, bool epoch = false, Stage stage = Stage::train) {
+std::vector<Row> rows_of(int64_t ranks, int64_t rows, const Log& log, bool epoch = false,
+                         RunningStage stage = RunningStage::train) {
   std::vector<std::vector<Row>> all(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](Collectives& inner) {
     LogStore store;
@@ -112,13 +113,14 @@ Metrics merged(const std::vector<std::optional<double>>& values, Reduce reduce, 
   const auto log = [&](LogStore& store, int64_t rank, int64_t) {
     const auto value = values[static_cast<size_t>(rank)];
     if (value)
-      store.log("v", LogScope::train_step, Stage::train, *value, weight, {.on_epoch = true, .reduce_fx = reduce});
+      store.log("v", LogScope::train_step, RunningStage::train, *value, weight,
+                {.on_epoch = true, .reduce_fx = reduce});
   };
   Metrics row = rows_of(static_cast<int64_t>(values.size()), 1, log, /*epoch=*/true)[0].values;
   // By another way: with others in the row, and after a row that has made the metric known.
   const auto crowded = [&](LogStore& store, int64_t rank, int64_t r) {
     for (int i = 0; i < 5; ++i)
-      store.log(cat("a", i), LogScope::train_step, Stage::train, 1.0 / 3, 1, {.on_epoch = true});
+      store.log(cat("a", i), LogScope::train_step, RunningStage::train, 1.0 / 3, 1, {.on_epoch = true});
     if (r == 1 || rank == 0) log(store, rank, r);
   };
   const auto rows = rows_of(static_cast<int64_t>(values.size()), 2, crowded, /*epoch=*/true);
@@ -135,10 +137,10 @@ double value_of(const Metrics& row) {
 void log_much(LogStore& store, int64_t rank, int64_t row) {
   const auto value = static_cast<double>(rank * 7 + row);
   for (int i = 0; i < 8; ++i)
-    store.log(cat("synced_", i), LogScope::train_step, Stage::train, value + i, 3, {.sync_dist = true});
-  store.log("own", LogScope::train_step, Stage::train, value, 3, {});
+    store.log(cat("synced_", i), LogScope::train_step, RunningStage::train, value + i, 3, {.sync_dist = true});
+  store.log("own", LogScope::train_step, RunningStage::train, value, 3, {});
   for (const Reduce reduce : {Reduce::sum, Reduce::min, Reduce::max, Reduce::last})
-    store.log(cat("reduced_", static_cast<int64_t>(reduce)), LogScope::train_step, Stage::train, value, 3,
+    store.log(cat("reduced_", static_cast<int64_t>(reduce)), LogScope::train_step, RunningStage::train, value, 3,
               {.on_epoch = true, .reduce_fx = reduce, .sync_dist = true});
 }
 
@@ -197,9 +199,9 @@ TEST_CASE("step values are of all ranks with sync_dist, else rank 0's") {
   const std::vector<Row> rows = rows_of(3, 2, [](LogStore& store, int64_t rank, int64_t row) {
     const auto value = static_cast<double>(rank + 10 * row);
     const auto weight = static_cast<double>(rank + 1);
-    store.log("own", LogScope::train_step, Stage::train, value, weight, {});
+    store.log("own", LogScope::train_step, RunningStage::train, value, weight, {});
     for (const Reduce reduce : {Reduce::mean, Reduce::sum, Reduce::min, Reduce::max, Reduce::last})
-      store.log(cat("r", static_cast<int64_t>(reduce)), LogScope::train_step, Stage::train, value, weight,
+      store.log(cat("r", static_cast<int64_t>(reduce)), LogScope::train_step, RunningStage::train, value, weight,
                 {.reduce_fx = reduce, .sync_dist = true});
   });
   for (const int64_t row : {0, 1}) {
@@ -217,9 +219,10 @@ TEST_CASE("a metric that one rank alone logs costs one gather, then none") {
   const int64_t only = GENERATE(0, 3);
   const bool sync_dist = GENERATE(false, true);
   const std::vector<Row> rows = rows_of(5, 4, [&](LogStore& store, int64_t rank, int64_t row) {
-    store.log("all", LogScope::train_step, Stage::train, 1, 1, {});
+    store.log("all", LogScope::train_step, RunningStage::train, 1, 1, {});
     if (rank == only && row != 2)
-      store.log("alone", LogScope::train_step, Stage::train, static_cast<double>(row + 5), 1, {.sync_dist = sync_dist});
+      store.log("alone", LogScope::train_step, RunningStage::train, static_cast<double>(row + 5), 1,
+                {.sync_dist = sync_dist});
   });
   for (const size_t row : {0u, 1u, 3u}) {
     CHECK(rows[row].values == Metrics{{"all", 1}, {"alone", static_cast<double>(row + 5)}});
@@ -234,9 +237,9 @@ TEST_CASE("ranks may log in another order, and each its own metrics") {
   const std::vector<Row> rows = rows_of(
       3, 2,
       [](LogStore& store, int64_t rank, int64_t) {
-        store.log(cat("of_rank_", rank), LogScope::train_step, Stage::train, static_cast<double>(rank), 1, {});
+        store.log(cat("of_rank_", rank), LogScope::train_step, RunningStage::train, static_cast<double>(rank), 1, {});
         for (const int64_t i : {rank, 1 - rank})
-          if (i >= 0) store.log(cat("b", i % 2), LogScope::train_step, Stage::train, 1, 1, {.sync_dist = true});
+          if (i >= 0) store.log(cat("b", i % 2), LogScope::train_step, RunningStage::train, 1, 1, {.sync_dist = true});
       },
       false);
   CHECK(rows[0].gathers == 1);
@@ -322,9 +325,9 @@ TEST_CASE("other options on another rank are an error on all ranks") {
     if (rank == 1 && only_in_epochs) options = {.on_step = false, .on_epoch = true};
     if (rank == 1 && !only_in_epochs) options = {.sync_dist = true};
     LogStore store;
-    store.log("v", LogScope::train_step, Stage::train, 1, 1, options);
+    store.log("v", LogScope::train_step, RunningStage::train, 1, 1, options);
     try {
-      (void)store.take(store.close_step_window(Stage::train), &collectives);
+      (void)store.take(store.close_step_window(RunningStage::train), &collectives);
     } catch (const Error& error) {
       messages[static_cast<size_t>(rank)] = error.what();
     }
@@ -340,17 +343,17 @@ TEST_CASE("after a resume the options of now count on all ranks, also on those t
   run_ranks(3, [&](Collectives& inner) {
     const auto rank = static_cast<size_t>(inner.rank());
     LogStore before;
-    before.log("v", LogScope::train_step, Stage::train, 1, 1, {});
-    before.log("w", LogScope::train_step, Stage::train, 1, 1, {});
+    before.log("v", LogScope::train_step, RunningStage::train, 1, 1, {});
+    before.log("w", LogScope::train_step, RunningStage::train, 1, 1, {});
     before.forget_running();
     LogStore store;
     store.load_state(before.state());
     Counting collectives(inner);
     for (int row = 0; row < 2; ++row) {
       if (rank != 0)
-        store.log("v", LogScope::train_step, Stage::train, 2, 1, {.reduce_fx = Reduce::sum, .sync_dist = true});
+        store.log("v", LogScope::train_step, RunningStage::train, 2, 1, {.reduce_fx = Reduce::sum, .sync_dist = true});
       collectives.gathers = 0;
-      rows[rank] = store.take(store.close_step_window(Stage::train), &collectives);
+      rows[rank] = store.take(store.close_step_window(RunningStage::train), &collectives);
       gathers[rank] += collectives.gathers * (row == 0 ? 1 : 100);
     }
   });
@@ -365,11 +368,11 @@ TEST_CASE("a window whose slots were reset is merged") {
   run_ranks(3, [&](Collectives& collectives) {
     const int64_t rank = collectives.rank();
     LogStore store;
-    store.log("v", LogScope::evaluation_step, Stage::validate, static_cast<double>(rank), 1, {});
-    if (rank == 1) store.log("w", LogScope::evaluation_step, Stage::validate, 5, 1, {});
-    LogStore::Window window = store.close_epoch(Stage::validate);
-    store.reset(Stage::validate);
-    if (rank == 2) store.log("v", LogScope::evaluation_step, Stage::validate, 7, 1, {});
+    store.log("v", LogScope::evaluation_step, RunningStage::validate, static_cast<double>(rank), 1, {});
+    if (rank == 1) store.log("w", LogScope::evaluation_step, RunningStage::validate, 5, 1, {});
+    LogStore::Window window = store.close_epoch(RunningStage::validate);
+    store.reset(RunningStage::validate);
+    if (rank == 2) store.log("v", LogScope::evaluation_step, RunningStage::validate, 7, 1, {});
     rows[static_cast<size_t>(rank)] = store.take(std::move(window), &collectives);
   });
   for (const Metrics& row : rows) {
@@ -382,7 +385,7 @@ TEST_CASE("a window whose slots were reset is merged") {
 TEST_CASE("a row of more metrics than the first exchange has room for") {
   const std::vector<Row> rows = rows_of(3, 2, [](LogStore& store, int64_t rank, int64_t) {
     for (int i = 0; i < 100; ++i)
-      store.log(cat("m", i), LogScope::train_step, Stage::train, static_cast<double>(i * (rank + 1)), 1,
+      store.log(cat("m", i), LogScope::train_step, RunningStage::train, static_cast<double>(i * (rank + 1)), 1,
                 {.sync_dist = i % 2 == 0});
   });
   for (const Row& row : rows) {

@@ -70,7 +70,7 @@ struct Manual : Wide {
       }
       return group;
     };
-    const auto one = std::make_shared<Sgd>(Sgd::Options{.lr = 0.001, .momentum = 0.9});
+    const auto one = std::make_shared<SGD>(SGD::Options{.lr = 0.001, .momentum = 0.9});
     one->attach({of(*first, "first"), of(*norm, "norm")});
     const auto other = std::make_shared<AdamW>(AdamW::Options{});
     other->attach({of(*second, "second")});
@@ -181,7 +181,7 @@ struct Averaging : Callback {
 };
 
 using Files = std::map<std::string, std::string>;  // what checkpoints hold, by checkpoint and file or field
-using Change = std::function<void(TrainerOptions&, Parts&)>;
+using Change = std::function<void(TrainerOptions&, TrainerComponents&)>;
 
 Files files_of(const fs::path& checkpoints) {
   Files files;
@@ -208,11 +208,11 @@ FitReport train(const TemporaryFolder& folder, bool async, const Change& change,
   options.accelerator = "cuda";
   options.async_checkpoint = async;
   options.log_every_n_steps = 1000;
-  Parts parts;
-  parts.seed = 3;
-  parts.add(saving);
-  if (change) change(options, parts);
-  return Trainer(options, parts).fit(module, regression_data(4 * kSteps, 0));
+  TrainerComponents components;
+  components.seed = 3;
+  components.add(saving);
+  if (change) change(options, components);
+  return Trainer(options, components).fit(module, regression_data(4 * kSteps, 0));
 }
 
 // What is saved while the run trains is what is saved while it stands.
@@ -238,23 +238,23 @@ TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the b
   require_gpus(1);
   SECTION("batch norm and AdamW") { check_saves<Wide>(); }
   SECTION("16-mixed") {
-    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("16-mixed"); });
+    check_saves<Wide>([](TrainerOptions& o, TrainerComponents&) { o.precision = Spec<Precision>("16-mixed"); });
   }
   SECTION("master weights") {
-    check_saves<WithoutNorm>([](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>("bf16-true"); });
+    check_saves<WithoutNorm>([](TrainerOptions& o, TrainerComponents&) { o.precision = Spec<Precision>("bf16-true"); });
   }
   SECTION("in an accumulation window, whose gradients are saved") {
-    check_saves<Wide>([](TrainerOptions& o, Parts&) { o.accumulate_grad_batches = 3; });
+    check_saves<Wide>([](TrainerOptions& o, TrainerComponents&) { o.accumulate_grad_batches = 3; });
   }
   SECTION("manual optimization with two optimizers") { check_saves<Manual>(); }
   SECTION("a captured step") {
-    check_saves<Wide, SavingOutside>([](TrainerOptions& o, Parts&) { o.cuda_graph = true; });
+    check_saves<Wide, SavingOutside>([](TrainerOptions& o, TrainerComponents&) { o.cuda_graph = true; });
   }
   SECTION("a callback that averages weights") {
-    check_saves<Wide>([](TrainerOptions&, Parts& p) { p.add(std::make_shared<Averaging>()); });
+    check_saves<Wide>([](TrainerOptions&, TrainerComponents& p) { p.add(std::make_shared<Averaging>()); });
   }
   SECTION("skipped steps") {
-    check_saves<Wide>([](TrainerOptions& o, Parts&) {
+    check_saves<Wide>([](TrainerOptions& o, TrainerComponents&) {
       o.on_nonfinite = "skip";
       o.gradient_clip_val = 0.1;
     });
@@ -272,7 +272,7 @@ TEST_CASE(
   const auto saving = std::make_shared<Saving>();
   const TemporaryFolder folder;
   train<WithoutNorm>(
-      folder, true, [&](TrainerOptions& o, Parts&) { o.precision = Spec<Precision>(precision); }, saving);
+      folder, true, [&](TrainerOptions& o, TrainerComponents&) { o.precision = Spec<Precision>(precision); }, saving);
   REQUIRE(saving->waits_of_saves.size() >= kSteps / 2 - 1);
   CHECK(saving->failed.empty());
   for (const int64_t waits : saving->waits_of_saves) CHECK(waits == 0);
@@ -314,7 +314,7 @@ TEST_CASE("on a GPU, a checkpoint waits neither for rows on their way nor for ru
     const TemporaryFolder folder;
     const auto saving = std::make_shared<SavingSeldom>();
     const FitReport report = train<Logged>(
-        folder, async, [&](TrainerOptions& o, Parts&) { o.log_every_n_steps = every; }, saving);
+        folder, async, [&](TrainerOptions& o, TrainerComponents&) { o.log_every_n_steps = every; }, saving);
     files[async] = files_of(report.run_dir / "checkpoints");
     if (!async) continue;
     CHECK(saving->waits == std::vector<int64_t>(saving->waits.size(), 0));

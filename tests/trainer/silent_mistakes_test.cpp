@@ -154,9 +154,9 @@ TEST_CASE("a metric named epoch stands in place of the epoch") {
   TrainerOptions options = quiet(folder);
   options.log_every_n_steps = 1;
   const auto memory = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {memory};
-  Trainer(options, parts).fit(std::make_shared<Names>(), regression_data());
+  TrainerComponents components;
+  components.loggers = {memory};
+  Trainer(options, components).fit(std::make_shared<Names>(), regression_data());
   REQUIRE(!memory->rows.empty());
   const auto& row = memory->rows.front();
   CHECK(std::count_if(row.metrics.begin(), row.metrics.end(), [](const auto& m) { return m.first == "epoch"; }) == 1);
@@ -169,9 +169,9 @@ TEST_CASE("the state of a callback that is not there any more is warned of, and 
   const auto trainer = [&](std::vector<std::shared_ptr<Callback>> callbacks, int64_t epochs) {
     TrainerOptions options = quiet(folder);
     options.max_epochs = epochs;
-    Parts parts;
-    for (auto& callback : callbacks) parts.add(callback);
-    return Trainer(options, parts);
+    TrainerComponents components;
+    for (auto& callback : callbacks) components.add(callback);
+    return Trainer(options, components);
   };
   const auto saves = std::make_shared<ModelCheckpoint>(ModelCheckpoint::Options{});
   const std::string checkpoint = trainer({saves, std::make_shared<Remembers>("Memory", "count")}, 1)
@@ -201,10 +201,10 @@ TEST_CASE("a monitor that no validation can log says that none runs") {
   EarlyStopping::Options stopping;
   stopping.monitor = "val_loss";
   stopping.check_on_train_epoch_end = true;
-  Parts parts;
-  parts.add(std::make_shared<EarlyStopping>(stopping));
+  TrainerComponents components;
+  components.add(std::make_shared<EarlyStopping>(stopping));
   std::string error;
-  shown_lines([&] { Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data()); }, &error);
+  shown_lines([&] { Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data()); }, &error);
   CHECK_THAT(error, ContainsSubstring("monitor 'val_loss' was not logged") &&
                         ContainsSubstring("No validation runs in this fit"));
 }

@@ -62,17 +62,18 @@ struct Fitted {
 };
 
 template <class M = SelfPlanned>
-Fitted fit(TrainerOptions options, bool asks = false, const std::function<void(Parts&)>& add = {}) {
+Fitted fit(TrainerOptions options, bool asks = false, const std::function<void(TrainerComponents&)>& add = {}) {
   Fitted fitted;
   fitted.watching->asks = asks;
-  Parts parts;
-  parts.seed = 3;
-  parts.loggers = {fitted.logger};
-  parts.add(fitted.watching);
-  if (add) add(parts);
+  TrainerComponents components;
+  components.seed = 3;
+  components.loggers = {fitted.logger};
+  components.add(fitted.watching);
+  if (add) add(components);
   at::manual_seed(3);
   try {
-    fitted.report = Trainer(std::move(options), parts).fit(std::make_shared<M>(), regression_data(40, 12, 4, false));
+    fitted.report =
+        Trainer(std::move(options), components).fit(std::make_shared<M>(), regression_data(40, 12, 4, false));
   } catch (const std::runtime_error& error) {
     if (std::string(error.what()) != "the user's") throw;
   }
@@ -117,7 +118,7 @@ class CountedAdditions {
   at::CallbackHandle handle_;
 };
 
-double watch_of(LogStore& store) { return store.close_step_window(Stage::train).finite() ? 1 : 0; }
+double watch_of(LogStore& store) { return store.close_step_window(RunningStage::train).finite() ? 1 : 0; }
 
 }  // namespace
 
@@ -180,9 +181,9 @@ TEST_CASE("on a GPU, an exception loses no row, and a checkpoint has the rows be
   ModelCheckpoint::Options save;
   save.every_n_train_steps = 3;
   save.save_top_k = -1;
-  const Fitted fitted = fit(options, false, [&](Parts& parts) {
-    parts.add(std::make_shared<ModelCheckpoint>(save));
-    parts.add(saved);
+  const Fitted fitted = fit(options, false, [&](TrainerComponents& components) {
+    components.add(std::make_shared<ModelCheckpoint>(save));
+    components.add(saved);
   });
   const auto losses = fitted.logger->values("train_loss");
   REQUIRE(saved->steps.size() >= 3);
@@ -215,9 +216,9 @@ TEST_CASE("on a GPU, a logger that throws at a row for which a save is held ends
   save.every_n_train_steps = 4;
   save.save_top_k = -1;
   CHECK_THROWS_WITH(fit(on_gpu(folder), false,
-                        [&](Parts& parts) {
-                          parts.loggers.push_back(std::make_shared<Broken>());
-                          parts.add(std::make_shared<ModelCheckpoint>(save));
+                        [&](TrainerComponents& components) {
+                          components.loggers.push_back(std::make_shared<Broken>());
+                          components.add(std::make_shared<ModelCheckpoint>(save));
                         }),
                     ContainsSubstring("the tracking server is gone"));
 }
@@ -274,8 +275,9 @@ TEST_CASE("on a GPU, a logged loss that is not finite is found, also if somebody
       TemporaryFolder folder;
       TrainerOptions options = on_gpu(folder);
       options.log_every_n_steps = every;
-      CHECK_THROWS_AS(fit(options, asks, [](Parts& parts) { parts.add(std::make_shared<Poisoning>(2)); }),
-                      NonFiniteError);
+      CHECK_THROWS_AS(
+          fit(options, asks, [](TrainerComponents& components) { components.add(std::make_shared<Poisoning>(2)); }),
+          NonFiniteError);
     }
 }
 
@@ -291,11 +293,11 @@ TEST_CASE("on a GPU, one loss that is not finite is rolled back once, eager or c
       options.log_every_n_steps = every;
       options.on_nonfinite = "rollback";
       options.cuda_graph = captures;
-      const Fitted fitted = fit(options, false, [](Parts& parts) {
+      const Fitted fitted = fit(options, false, [](TrainerComponents& components) {
         ModelCheckpoint::Options save;
         save.every_n_train_steps = 15;
-        parts.add(std::make_shared<ModelCheckpoint>(save));
-        parts.add(std::make_shared<Poisoning>(26));
+        components.add(std::make_shared<ModelCheckpoint>(save));
+        components.add(std::make_shared<Poisoning>(26));
       });
       const auto lines = lines_of(fitted.report.run_dir / "nonfinite.jsonl");
       REQUIRE(lines.size() == 1);
@@ -314,7 +316,7 @@ TEST_CASE("a loss that was logged is watched without an addition; whatever else 
   const auto bad = [&] { return at::full({}, nan, cuda); };
   LogStore store;
   const auto log = [&](std::string_view name, const Tensor& value, Reduce reduce = Reduce::mean) {
-    store.log(name, LogScope::train_step, Stage::train, value, 4, {.reduce_fx = reduce});
+    store.log(name, LogScope::train_step, RunningStage::train, value, 4, {.reduce_fx = reduce});
   };
   for (const Reduce reduce : {Reduce::mean, Reduce::sum})
     for (const bool is_bad : {false, true}) {
@@ -375,7 +377,8 @@ TEST_CASE("sums on a device have the same bits however often they are read or re
   const auto sums = [&](int64_t read_every, int64_t restore_every) {
     auto store = std::make_unique<LogStore>();
     for (int64_t i = 0; i < 40; ++i) {
-      store->log("v", LogScope::train_step, Stage::train, values[i].to(cuda.device()), 1 + i % 5, {.on_epoch = true});
+      store->log("v", LogScope::train_step, RunningStage::train, values[i].to(cuda.device()), 1 + i % 5,
+                 {.on_epoch = true});
       if (read_every > 0 && i % read_every == 0) (void)store->newest("v");
       if (restore_every > 0 && i % restore_every == 0) {
         auto other = std::make_unique<LogStore>();
@@ -384,8 +387,8 @@ TEST_CASE("sums on a device have the same bits however often they are read or re
       }
     }
     SingleProcessCollectives one;
-    const Metrics epoch = store->take(store->close_epoch(Stage::train), &one);
-    const Metrics step = store->take(store->close_step_window(Stage::train), &one);
+    const Metrics epoch = store->take(store->close_epoch(RunningStage::train), &one);
+    const Metrics step = store->take(store->close_step_window(RunningStage::train), &one);
     return std::pair{step.at(0).second, epoch.at(0).second};
   };
   const auto quiet_sums = sums(0, 0);

@@ -51,12 +51,12 @@ struct Counting : SelfPlanned {
 };
 
 std::shared_ptr<Counting> fit(const TrainerOptions& options, std::shared_ptr<DataModule> data = regression_data(),
-                              FitReport* report = nullptr, Parts parts = {},
+                              FitReport* report = nullptr, TrainerComponents components = {},
                               std::function<void(Counting&)> at_batch_end = {}, int pause_ms = 0) {
   auto module = std::make_shared<Counting>();
   module->at_batch_end = std::move(at_batch_end);
   module->pause = std::chrono::milliseconds(pause_ms);
-  const FitReport result = Trainer(options, std::move(parts)).fit(module, data);
+  const FitReport result = Trainer(options, std::move(components)).fit(module, data);
   if (report) *report = result;
   return module;
 }
@@ -191,10 +191,10 @@ TEST_CASE("the sanity check moves neither random numbers nor metrics") {
     auto module = std::make_shared<Random>();
     module->drop->options.p(0.5);
     auto logger = std::make_shared<MemoryLogger>();
-    Parts parts;
-    parts.seed = 7;
-    parts.loggers = {logger};
-    Trainer(options, parts).fit(module, regression_data());
+    TrainerComponents components;
+    components.seed = 7;
+    components.loggers = {logger};
+    Trainer(options, components).fit(module, regression_data());
     CHECK(module->val == 3 + std::max<int64_t>(batches, batches < 0 ? 3 : 0));
     return std::pair(weights(*module), logger->values("val_loss"));
   };
@@ -210,9 +210,9 @@ TEST_CASE("validate_first runs a whole validation that counts, in place of the s
   options.num_sanity_val_steps = 2;
   options.validate_first = true;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  const auto module = fit(options, regression_data(), nullptr, parts);
+  TrainerComponents components;
+  components.loggers = {logger};
+  const auto module = fit(options, regression_data(), nullptr, components);
   CHECK(module->validated_at == std::vector<int64_t>{0, 10});
   CHECK(module->val == 6);
   REQUIRE(logger->values("val_loss").size() == 2);
@@ -313,7 +313,7 @@ TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing 
       if (kind == 6) first->bias.mutable_grad().fill_(std::numeric_limits<float>::max());
     }
     OptimizerPlan configure_optimizers() override {
-      return std::make_shared<Sgd>(Sgd::Options{.lr = kind == 6 ? 1e6 : 0.05});
+      return std::make_shared<SGD>(SGD::Options{.lr = kind == 6 ? 1e6 : 0.05});
     }
   };
   TemporaryFolder folder;
@@ -350,10 +350,10 @@ TEST_CASE("barebones: no files, no logging, no checkpoints, no sanity check") {
   options.enable_progress_bar = options.enable_model_summary = true;
   options.num_sanity_val_steps = 2;
   auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
+  TrainerComponents components;
+  components.loggers = {logger};
   FitReport report;
-  const auto module = fit(options, regression_data(), &report, parts);
+  const auto module = fit(options, regression_data(), &report, components);
   CHECK(module->train == 10);
   CHECK(module->val == 3);
   CHECK(report.run_dir.empty());

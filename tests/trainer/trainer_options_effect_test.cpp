@@ -150,8 +150,8 @@ TEST_CASE("an accumulated window equals one large batch") {
     Trainer(options).fit(module, regression_data(40, 0, batch_size, false));
     return weights(*module);
   };
-  const auto whole = train(8, 1), parts = train(4, 2);
-  for (const auto& [name, value] : whole) CHECK((value - parts.at(name)).abs().max().item<double>() < 1e-6);
+  const auto whole = train(8, 1), components = train(4, 2);
+  for (const auto& [name, value] : whole) CHECK((value - components.at(name)).abs().max().item<double>() < 1e-6);
 }
 
 TEST_CASE("gradient_clip_val by norm and by value") {
@@ -185,9 +185,9 @@ TEST_CASE("log_every_n_steps decides how many rows there are, 0 turns step rows 
     TrainerOptions options = quiet(folder);
     options.log_every_n_steps = every;
     auto logger = std::make_shared<MemoryLogger>();
-    Parts parts;
-    parts.loggers = {logger};
-    Trainer(options, parts).fit(std::make_shared<SelfPlanned>(), regression_data());
+    TrainerComponents components;
+    components.loggers = {logger};
+    Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data());
     CHECK(logger->values("train_loss").size() == rows);  // the last row holds what no interval ended
   }
 }
@@ -381,17 +381,17 @@ TEST_CASE("a fit without optimizer, without data, with two optimizers is refused
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>()), ContainsSubstring("no training data"));
   struct Two : BoringModule {
     OptimizerPlan configure_optimizers() override {
-      return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<Sgd>(Sgd::Options{}), {}},
-                                                         {std::make_shared<Sgd>(Sgd::Options{}), {}}});
+      return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<SGD>(SGD::Options{}), {}},
+                                                         {std::make_shared<SGD>(SGD::Options{}), {}}});
     }
   };
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Two>(), regression_data()),
                     ContainsSubstring("2 optimizers"));
-  Parts parts;
-  parts.optimizer = Spec<Optimizer>("SGD");
-  CHECK_THROWS_WITH(Trainer(quiet(folder), parts).fit(std::make_shared<SelfPlanned>(), regression_data()),
+  TrainerComponents components;
+  components.optimizer = Spec<Optimizer>("SGD");
+  CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data()),
                     ContainsSubstring("both"));
-  CHECK(Trainer(quiet(folder), parts).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
+  CHECK(Trainer(quiet(folder), components).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
 }
 
 }  // namespace trainer_options_effect_test

@@ -16,13 +16,13 @@ using namespace fulgur::test;
 
 namespace {
 
-Parts saving_each_step() {
+TrainerComponents saving_each_step() {
   ModelCheckpoint::Options saving;
   saving.every_n_train_steps = 1;
   saving.save_top_k = -1;
-  Parts parts;
-  parts.add(std::make_shared<ModelCheckpoint>(saving));
-  return parts;
+  TrainerComponents components;
+  components.add(std::make_shared<ModelCheckpoint>(saving));
+  return components;
 }
 
 /// Gets SIGTERM, or throws, in a batch.

@@ -63,9 +63,9 @@ TEST_CASE("no value comes to the host in a steady step") {
   options.gradient_clip_val = 0.5;
   options.log_every_n_steps = 50;
   auto counts = std::make_shared<Counts>();
-  Parts parts;
-  parts.add(counts);
-  const auto trained = train(options, {.norm = true}, regression_data(4 * 40), {}, parts);
+  TrainerComponents components;
+  components.add(counts);
+  const auto trained = train(options, {.norm = true}, regression_data(4 * 40), {}, components);
   REQUIRE(trained.report.global_step == 40);
   CHECK(counts->at_end == counts->at_start);
   // The counter sees it where a step does read one.
@@ -78,7 +78,7 @@ TEST_CASE("no value comes to the host in a steady step") {
     }
     double read = 0;
   };
-  train<Reads>(options, {.norm = true}, regression_data(4 * 40), {}, parts);
+  train<Reads>(options, {.norm = true}, regression_data(4 * 40), {}, components);
   CHECK(counts->at_end == counts->at_start + 30);
 }
 

@@ -244,9 +244,9 @@ TEST_CASE("optimizers step every element of bfloat16 on a virtual device") {
     }
     CHECK(at::equal(mine, theirs.cpu()));
   };
-  const Sgd::Options plain{.lr = 0.1}, nesterov{.lr = 0.1, .momentum = 0.9, .nesterov = true};
-  check(Sgd(plain), Sgd(plain));
-  check(Sgd(nesterov), Sgd(nesterov));
+  const SGD::Options plain{.lr = 0.1}, nesterov{.lr = 0.1, .momentum = 0.9, .nesterov = true};
+  check(SGD(plain), SGD(plain));
+  check(SGD(nesterov), SGD(nesterov));
   const Adam::Options adam{.lr = 0.1};
   check(Adam(adam), Adam(adam));
 }

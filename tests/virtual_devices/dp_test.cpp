@@ -188,12 +188,12 @@ TEST_CASE(
   options.accumulate_grad_batches = window;
   options.log_every_n_steps = 1;
   const auto logger = std::make_shared<MemoryLogger>();
-  Parts parts;
-  parts.loggers = {logger};
-  parts.seed = 7;
+  TrainerComponents components;
+  components.loggers = {logger};
+  components.seed = 7;
   const auto module = make_component<LightningModule, Poisoned>(Parted::Options{.norm = true});
   module->window = window;
-  Trainer(options, parts).fit(module, regression_data(8 * 8, 0, 8, /*shuffle=*/false));
+  Trainer(options, components).fit(module, regression_data(8 * 8, 0, 8, /*shuffle=*/false));
   REQUIRE_FALSE(module->before.empty());
   CHECK(largest_difference(module->before, module->after) == 0);
   for (const auto& [name, value] : weights_on_cpu(*module)) {
@@ -272,9 +272,9 @@ TEST_CASE("callbacks see one step: outputs of all samples in their order, the me
   };
   const TemporaryFolder folder;
   auto looks = std::make_shared<Looks>();
-  Parts parts;
-  parts.add(looks);
-  const auto trained = train(on_virtual(folder, "dp", 3), {}, regression_data(10, 0, 10), {}, parts);
+  TrainerComponents components;
+  components.add(looks);
+  const auto trained = train(on_virtual(folder, "dp", 3), {}, regression_data(10, 0, 10), {}, components);
   CHECK_THAT(looks->mean, WithinAbs(0, 1e-6));
   CHECK_FALSE(looks->graph);
   CHECK_THAT(metric_of(trained.report.metrics, "train_loss_step"), WithinAbs(looks->loss, 1e-6));
@@ -369,10 +369,10 @@ TEST_CASE("monitors tell of each device, and measure against all of them") {
             "test", problems),
         problems, "callbacks");
     problems.throw_if_any();
-    Parts parts;
+    TrainerComponents components;
     auto memory = std::make_shared<MemoryLogger>();
-    parts.loggers = {memory};
-    return std::pair(train(std::move(how), {}, regression_data(), {}, parts).report.metrics, memory);
+    components.loggers = {memory};
+    return std::pair(train(std::move(how), {}, regression_data(), {}, components).report.metrics, memory);
   };
   const auto [several, logger] = logged(options);
   CHECK(metric_of(several, "DeviceStatsMonitor.on_train_batch_end/virtual:0/peak_allocated_bytes") > 0);

@@ -60,12 +60,12 @@ std::map<std::string, Tensor> weights_on_cpu(const M& module) {
 template <class M = Parted>
 Trained<M> train(TrainerOptions options, const typename M::Options& model = {},
                  std::shared_ptr<DataModule> data = regression_data(), const CheckpointChoice& checkpoint = {},
-                 Parts parts = {}) {
+                 TrainerComponents components = {}) {
   seed_everything(7);
   auto module = make_component<LightningModule, M>(model);
-  if (!parts.seed) parts.seed = 7;
+  if (!components.seed) components.seed = 7;
   Trained<M> trained{.module = module, .report = {}, .weights = {}};
-  trained.report = Trainer(std::move(options), std::move(parts))
+  trained.report = Trainer(std::move(options), std::move(components))
                        .fit(std::shared_ptr<LightningModule>(module), std::move(data), checkpoint);
   trained.weights = weights_on_cpu(*module);
   return trained;

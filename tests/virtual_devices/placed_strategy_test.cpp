@@ -140,9 +140,9 @@ TEST_CASE("optimizer state lies beside its parameter") {
     }
   };
   auto looks = std::make_shared<Looks>();
-  Parts parts;
-  parts.add(looks);
-  train<Pair>(layout(folder, "model_parallel", 2, 1), {}, regression_data(), {}, parts);
+  TrainerComponents components;
+  components.add(looks);
+  train<Pair>(layout(folder, "model_parallel", 2, 1), {}, regression_data(), {}, components);
   CHECK(looks->at.at("encoder.in.weight") == virtual_device(0));
   CHECK(looks->at.at("decoder.in.weight") == virtual_device(1));
 }
@@ -225,7 +225,7 @@ struct ByHand : LightningModule {
     return at::mse_loss(y, batch[1].to(y.device()));
   }
   OptimizerPlan configure_optimizers() override {
-    return std::make_shared<Sgd>(Sgd::Options{.lr = 0.05, .momentum = 0.9});
+    return std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
   }
 };
 
@@ -363,8 +363,8 @@ TEST_CASE("devices of a pipeline work at the same time, and say how much") {
     double busy_at_start = 0, busy = 0, seconds = 0;
     static double busy_s() { return *find_accelerator("virtual")->busy_s(0) + *find_accelerator("virtual")->busy_s(1); }
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t batch_idx) override {
-      if (batch_idx == 1) busy_at_start = busy_s(), seconds = run.agreed_time_s();
-      if (batch_idx == 9) busy = busy_s() - busy_at_start, seconds = run.agreed_time_s() - seconds;
+      if (batch_idx == 1) busy_at_start = busy_s(), seconds = run.elapsed_s();
+      if (batch_idx == 9) busy = busy_s() - busy_at_start, seconds = run.elapsed_s() - seconds;
     }
     void on_train_end(RunContext&) override { report = strategy->device_report(); }
   };
@@ -374,11 +374,11 @@ TEST_CASE("devices of a pipeline work at the same time, and say how much") {
         ModelParallelStrategy::Options{.placement = {{"encoder", 0}, {"decoder", 1}}, .micro_batches = micro_batches});
     auto reads = std::make_shared<Reads>();
     reads->strategy = strategy.get();
-    Parts parts;
-    parts.add(reads);
-    parts.strategy = strategy;
+    TrainerComponents components;
+    components.add(reads);
+    components.strategy = strategy;
     train<Pair>(on_virtual(folder, "model_parallel", 2), {.hidden = 1024, .code = 1024},
-                regression_data(1024 * 10, 0, 1024), {}, parts);
+                regression_data(1024 * 10, 0, 1024), {}, components);
     CHECK_THAT(reads->report, ContainsSubstring("busy: virtual:0 ") && ContainsSubstring(" % · virtual:1 ") &&
                                   ContainsSubstring(" s"));
     return reads->busy / reads->seconds;

@@ -14,20 +14,20 @@
 #include "loops/training_step.h"
 #include "run/peak_memory.h"
 #include "run/signals.h"
-#include "setup/session.h"
+#include "setup/run_setup.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
 using detail::checkpoint_of_now;
 using detail::Run;
-using detail::Session;
+using detail::RunSetup;
 
 struct Trainer::Impl {
   TrainerOptions options;
-  Parts parts;
+  TrainerComponents components;
   fs::path run_dir;
   // What this trainer's last fit left, for `last` and `best` in the same process.
-  detail::Remembered remembered;
+  detail::LatestCheckpoints latest;
   std::optional<FitReport> last_fit;
   std::atomic<bool> running = false;
 };
@@ -42,7 +42,7 @@ ExitCode code_of(const std::exception& error) {
 // The one way of every run, whatever its end: normal, by a signal, by an exception. Returns the signal. `failed` is
 // called with the exit code while the run that an exception has ended is still there.
 template <class Body, class Failed>
-std::optional<int> guarded(Session& session, std::atomic<bool>& running, Body body, Failed failed) {
+std::optional<int> guarded(RunSetup& session, std::atomic<bool>& running, Body body, Failed failed) {
   if (running.exchange(true)) throw Error("[trainer] a run is under way; a Trainer runs one at a time.");
   struct Reset {
     std::atomic<bool>& flag;
@@ -80,9 +80,9 @@ ExitCode exit_code_of(std::optional<int> signal, bool saved) {
 
 }  // namespace
 
-Trainer::Trainer(TrainerOptions options, Parts parts) : impl_(std::make_shared<Impl>()) {
+Trainer::Trainer(TrainerOptions options, TrainerComponents components) : impl_(std::make_shared<Impl>()) {
   impl_->options = std::move(options);
-  impl_->parts = std::move(parts);
+  impl_->components = std::move(components);
 }
 
 Trainer::~Trainer() = default;
@@ -90,13 +90,13 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 Trainer Trainer::from_config(const Config& config) {
-  Parts parts;
-  parts.config = config.write();
-  parts.config_folder = config.folder;
-  parts.load = config.load;
-  if (config.optimizer && *config.optimizer) parts.optimizer = config.optimizer;
-  if (config.lr_scheduler && *config.lr_scheduler) parts.lr_scheduler = config.lr_scheduler;
-  parts.lr_scheduler_config = {
+  TrainerComponents components;
+  components.config = config.write();
+  components.config_folder = config.folder;
+  components.load = config.load;
+  if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
+  if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
+  components.lr_scheduler_config = {
       .scheduler = nullptr,
       .interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
       .frequency = config.lr_scheduler_frequency,
@@ -104,20 +104,20 @@ Trainer Trainer::from_config(const Config& config) {
       .strict = config.lr_scheduler_strict,
       .name = config.lr_scheduler_name.value_or("")};
   if (config.seed_everything.enabled)
-    parts.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
+    components.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);
   // The model is made before a run begins: threads are set before its first operation, and its weights depend on the
   // seed.
   detail::set_threads(detail::decide_threads(config.trainer.num_threads));
-  if (parts.seed) seed_everything(*parts.seed);
-  return Trainer(config.trainer, std::move(parts));
+  if (components.seed) seed_everything(*components.seed);
+  return Trainer(config.trainer, std::move(components));
 }
 
 ConfigNode Trainer::resolved_config() const {
-  ConfigNode written =
-      impl_->parts.config ? *impl_->parts.config : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
+  ConfigNode written = impl_->components.config ? *impl_->components.config
+                                                : ConfigNode::map({{"trainer", detail::options_node(impl_->options)}});
   return detail::resolve_config(std::move(written), detail::choose_devices(impl_->options),
-                                detail::decide_threads(impl_->options.num_threads), impl_->parts.seed);
+                                detail::decide_threads(impl_->options.num_threads), impl_->components.seed);
 }
 
 int64_t count_processes(const TrainerOptions& options) {
@@ -136,12 +136,12 @@ constexpr auto kNothingMore = [](Run&, ExitCode) {};
 // What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has
 // ended. Returns the signal that ended it.
 template <class Impl, class Body, class Failed = decltype(kNothingMore)>
-std::optional<int> with_run(std::shared_ptr<Impl> impl, Verb verb, std::shared_ptr<LightningModule> module,
+std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::shared_ptr<LightningModule> module,
                             DataSource data, const CheckpointChoice& checkpoint, Body body,
                             Failed failed = kNothingMore) {
-  Session session(impl->options, impl->parts, verb);
+  RunSetup session(impl->options, impl->components, fn);
   const auto whole = [&] {
-    session.prepare(std::move(module), std::move(data), checkpoint, impl->remembered);
+    session.prepare(std::move(module), std::move(data), checkpoint, impl->latest);
     impl->run_dir = session.run().run_dir;
     session.run().start();
     body(session.run(), session.checkpoint());
@@ -167,7 +167,7 @@ void validate_before_training(Run& run) {
   detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
   detail::check_schedule_monitors(run);
-  run.logs.reset(Stage::validate);
+  run.logs.reset(RunningStage::validate);
   run.sanity_checking_ = false;
 }
 
@@ -198,7 +198,7 @@ void settle_checkpoints(Run& run) {
   run.rows.settle();
   run.check_same_ranks();
   write_final_checkpoint(run);
-  run.checkpoints.settle();
+  run.checkpoints.wait_for_save();
 }
 
 }  // namespace
@@ -207,7 +207,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   const auto impl = impl_;
   FitReport report;
   if (checkpoint == "auto") {
-    if (const auto finished = detail::find_finished_run(impl->options, impl->parts)) {
+    if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
                     counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
                     "): there is nothing to resume. Raise the limit, or leave --resume out for a new run"));
@@ -215,8 +215,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       report.epochs = finished->epochs;
       report.global_step = finished->global_step;
       report.run_dir = impl->run_dir = finished->run_dir;
-      report.last_checkpoint = impl->remembered.last = finished->last_checkpoint;
-      report.best_checkpoint = impl->remembered.best = finished->best_checkpoint;
+      report.last_checkpoint = impl->latest.last = finished->last_checkpoint;
+      report.best_checkpoint = impl->latest.best = finished->best_checkpoint;
       if (module && finished->last_checkpoint) take_result(*module, *finished->last_checkpoint, report);
       impl->last_fit = report;
       return report;
@@ -226,7 +226,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   std::optional<double> started;  // the loops' time of their start
   // What needs no other rank.
   const auto fill_own = [&](Run& run) {
-    if (started) report.train_seconds = run.agreed_time_s() - *started;
+    if (started) report.train_seconds = run.elapsed_s() - *started;
     report.epochs = run.progress_.epochs.completed;
     report.global_step = run.progress_.global_step;
     report.metrics = run.logs.published();
@@ -238,7 +238,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   };
   const auto fill = [&](Run& run) {
     fill_own(run);
-    impl->remembered = {.last = report.last_checkpoint, .best = report.best_checkpoint};
+    impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.rank = run.rank();
     report.stop_reason = run.stop_reason.value_or("");
     nonfinite = run.finite.stopped();
@@ -252,24 +252,24 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   const auto failed = [&](Run& run, ExitCode code) {
     if (run.strategy) report.rank = run.rank();
     fill_own(run);
-    if (report.last_checkpoint) impl->remembered = {.last = report.last_checkpoint, .best = report.best_checkpoint};
+    if (report.last_checkpoint) impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.stop_reason = "exception";
     report.exit_code = code;
     impl->last_fit = report;
   };
   const auto signal = with_run(
-      impl, Verb::fit, std::move(module), std::move(data), checkpoint,
+      impl, TrainerFn::fit, std::move(module), std::move(data), checkpoint,
       [&](Run& run, const ChosenCheckpoint& path) {
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
         run.doing_ = "on_fit_start of the module";
         run.model->on_fit_start();
         run.doing_ = nullptr;
-        run.fit_started_s = run.agreed_time_s();
+        run.fit_started_s = run.elapsed_s();
         started = run.fit_started_s;
         try {
-          const bool goes_on = path && run.parts.load.loads_loops();
+          const bool goes_on = path && run.components.load.loads_loops();
           if (!goes_on) validate_before_training(run);
-          run.fit_started_s = run.agreed_time_s();
+          run.fit_started_s = run.elapsed_s();
           started = run.fit_started_s;
           detail::fit_loop(run, goes_on);
         } catch (const Interrupted& interrupted) {
@@ -282,12 +282,12 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         settle_checkpoints(run);
         // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open;
         // after a signal the run that goes on from there closes it.
-        run.flush_step_metrics(Stage::train, true);
+        run.flush_step_metrics(RunningStage::train, true);
         run.check_exchanges();
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
         run.model->on_fit_end();
         run.act_on_checkpoint_requests();
-        run.checkpoints.settle();
+        run.checkpoints.wait_for_save();
         if (!run.finite.stopped() && run.is_global_zero())
           detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_, run.fit_time_s());
         fill(run);
@@ -314,11 +314,11 @@ void report_of(Report& report, const Run& run, const ChosenCheckpoint& checkpoin
 }
 
 template <class Impl>
-EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage stage,
+EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, TrainerFn fn, RunningStage stage,
                          std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   EvalReport report;
   const auto signal =
-      with_run(impl, verb, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
+      with_run(impl, fn, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
         report_of(report, run, path, [&] { return detail::evaluate(run, stage); });
       });
   report.exit_code = exit_code_of(signal, false);
@@ -329,17 +329,18 @@ EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, Verb verb, Stage sta
 
 EvalReport Trainer::validate(std::shared_ptr<LightningModule> module, DataSource data,
                              const CheckpointChoice& checkpoint) {
-  return evaluate_with(impl_, Verb::validate, Stage::validate, std::move(module), std::move(data), checkpoint);
+  return evaluate_with(impl_, TrainerFn::validate, RunningStage::validate, std::move(module), std::move(data),
+                       checkpoint);
 }
 
 EvalReport Trainer::test(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
-  return evaluate_with(impl_, Verb::test, Stage::test, std::move(module), std::move(data), checkpoint);
+  return evaluate_with(impl_, TrainerFn::test, RunningStage::test, std::move(module), std::move(data), checkpoint);
 }
 
 PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSource data,
                                const CheckpointChoice& checkpoint) {
   PredictReport report;
-  const auto signal = with_run(impl_, Verb::predict, std::move(module), std::move(data), checkpoint,
+  const auto signal = with_run(impl_, TrainerFn::predict, std::move(module), std::move(data), checkpoint,
                                [&](Run& run, const ChosenCheckpoint& path) {
                                  report_of(report, run, path, [&] { return detail::predict(run); });
                                });

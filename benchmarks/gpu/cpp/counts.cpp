@@ -48,11 +48,11 @@ Counts counts() {
 fulgur::OptimizerPlan make_plan(const Case& work) {
   const double lr = work.values.at("lr");
   if (work.text("optimizer", "adamw") == "sgd") {
-    fulgur::Sgd::Options options;
+    fulgur::SGD::Options options;
     options.lr = lr;
     options.momentum = 0.9;
     options.nesterov = true;
-    return std::make_shared<fulgur::Sgd>(options);
+    return std::make_shared<fulgur::SGD>(options);
   }
   fulgur::AdamW::Options options;
   options.lr = lr;
@@ -79,8 +79,8 @@ struct CountedNet final : fulgur::LightningModule {
   std::shared_ptr<Net> net;
 };
 
-struct CountedGpt final : fulgur::Gpt {
-  CountedGpt(const Case& work_, const Options& options) : Gpt(options), work(work_) {}
+struct CountedGpt final : fulgur::GPT {
+  CountedGpt(const Case& work_, const Options& options) : GPT(options), work(work_) {}
   fulgur::OptimizerPlan configure_optimizers() override { return make_plan(work); }
   const Case& work;
 };
@@ -172,15 +172,15 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
     options.devices = static_cast<int>(work.number("ranks"));
     options.strategy = fulgur::Spec<fulgur::Strategy>("ddp");
   }
-  fulgur::Parts parts;
-  parts.add(counting);
+  fulgur::TrainerComponents components;
+  components.add(counting);
   if (work.is("progress_bar"))
-    parts.add(std::make_shared<fulgur::ProgressBar>(
+    components.add(std::make_shared<fulgur::ProgressBar>(
         fulgur::ProgressBar::Options{.refresh = {1e-9, fulgur::Interval::Unit::seconds}}));
   if (work.values.contains("save_every")) {
     fulgur::ModelCheckpoint::Options save;
     save.every_n_train_steps = work.number("save_every");
-    parts.add(std::make_shared<fulgur::ModelCheckpoint>(save));
+    components.add(std::make_shared<fulgur::ModelCheckpoint>(save));
   }
   const auto loader = make_loader(work);
   // Dropout has the same numbers on both sides.
@@ -193,7 +193,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
                              void* user) { *static_cast<std::string*>(user) += line + "\n"; },
                           &log);
   const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
-  fulgur::Trainer(options, parts).fit(module, fulgur::DataSource(loader));
+  fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
   std::fputs(log.c_str(), stderr);
   if (const auto at = log.find("steps are not captured"); at != std::string::npos)
     throw std::runtime_error(log.substr(at, log.find('\n', at) - at));
@@ -212,7 +212,7 @@ json run_counts(const Case& work) {
   counts();
   const auto model = work.text("model", "");
   if (model == "gpt") {
-    fulgur::Gpt::Options options;
+    fulgur::GPT::Options options;
     options.vocab_size = work.number("vocab");
     options.block_size = work.number("length");
     options.n_layer = work.number("layers");

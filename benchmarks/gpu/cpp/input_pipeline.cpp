@@ -25,7 +25,7 @@ struct Images final : fulgur::LightningModule {
     return at::cross_entropy_loss(net->forward(x), batch[1]);
   }
   fulgur::OptimizerPlan configure_optimizers() override {
-    return std::make_shared<fulgur::Sgd>(fulgur::Sgd::Options{.lr = 0.01, .momentum = 0.9});
+    return std::make_shared<fulgur::SGD>(fulgur::SGD::Options{.lr = 0.01, .momentum = 0.9});
   }
   std::shared_ptr<Net> net;
 };
@@ -76,10 +76,10 @@ json fit(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_
   options.memory_format = "channels_last";
   options.benchmark = true;
   options.precision = fulgur::Spec<fulgur::Precision>("bf16-mixed");
-  fulgur::Parts parts;
-  parts.seed = 1;
-  parts.add(std::make_shared<Stamping>(work, stretches));
-  fulgur::Trainer(options, parts).fit(module, fulgur::DataSource(loader));
+  fulgur::TrainerComponents components;
+  components.seed = 1;
+  components.add(std::make_shared<Stamping>(work, stretches));
+  fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
   json result = {{"samples", stretches.samples(work.number("steps"))}, {"parameters", count_parameters(*module)}};
   return result;
 }

@@ -29,11 +29,11 @@ std::shared_ptr<fulgur::Optimizer> make_optimizer(const Case& work) {
     options.lr = work.values.at("lr");
     return std::make_shared<fulgur::AdamW>(options);
   }
-  fulgur::Sgd::Options options;
+  fulgur::SGD::Options options;
   options.lr = work.values.at("lr");
   options.momentum = 0.9;
   options.nesterov = true;
-  return std::make_shared<fulgur::Sgd>(options);
+  return std::make_shared<fulgur::SGD>(options);
 }
 
 struct Classifier final : fulgur::LightningModule {
@@ -48,8 +48,8 @@ struct Classifier final : fulgur::LightningModule {
   std::shared_ptr<Net> net;
 };
 
-struct Text final : fulgur::Gpt {
-  Text(const Case& work_, const Options& options) : Gpt(options), work(work_) {}
+struct Text final : fulgur::GPT {
+  Text(const Case& work_, const Options& options) : GPT(options), work(work_) {}
   fulgur::OptimizerPlan configure_optimizers() override { return make_optimizer(work); }
   const Case& work;
 };
@@ -152,14 +152,15 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   options.float32_matmul_precision = work.text("matmul", "highest");
   // What the precision of products does not reach: cuDNN's own switch, equal in the peers.
   at::globalContext().setAllowTF32CuDNN(work.text("matmul", "highest") != "highest");
-  fulgur::Parts parts;
-  parts.add(stamping);
+  fulgur::TrainerComponents components;
+  components.add(stamping);
   const auto precision = work.text("precision", "32-true");
   if (precision == "16-true")
-    parts.precision =
+    components.precision =
         std::make_shared<fulgur::Float16True>(fulgur::Float16True::Options{.keep_norm_fp32 = true, .scaler = {}});
   else if (precision == "bf16-true")
-    parts.precision = std::make_shared<fulgur::BFloat16True>(fulgur::BFloat16True::Options{.keep_norm_fp32 = true});
+    components.precision =
+        std::make_shared<fulgur::BFloat16True>(fulgur::BFloat16True::Options{.keep_norm_fp32 = true});
   else
     options.precision = fulgur::Spec<fulgur::Precision>(precision);
   std::shared_ptr<fulgur::Loader> loader;
@@ -175,7 +176,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
       [](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
       &told);
   const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
-  const fulgur::FitReport report = fulgur::Trainer(options, parts).fit(module, fulgur::DataSource(loader));
+  const fulgur::FitReport report = fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
   std::fputs(told.c_str(), stderr);
   if (const auto at = told.find("steps are not captured"); options.cuda_graph && at != std::string::npos)
     throw std::runtime_error(told.substr(at, told.find('\n', at) - at));
@@ -195,7 +196,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
 json run_training(const Case& work) {
   if (work.is("cuda_graph") && !work.device().is_cuda()) throw NotMeasured("steps are captured on a GPU only");
   if (work.text("model", "") != "gpt") return fit(work, std::make_shared<Classifier>(work), 1.4);
-  fulgur::Gpt::Options options;
+  fulgur::GPT::Options options;
   options.vocab_size = work.number("vocab");
   options.block_size = work.number("length");
   options.n_layer = work.number("layers");

@@ -98,7 +98,7 @@ class RowWriter {
     throw DataError(cat("[data.SampleDataset] samples of entry '", name, "' must have one dtype and shape; sample ",
                         index_, " has ", got.defined() ? kind(got) : "an undefined tensor", ", the first one had ",
                         at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)),
-                        ". Give the loader a collate function (stack_but, pad) where shapes differ."));
+                        ". Give the loader a collate function (stack_all_but, pad) where shapes differ."));
   }
 
   [[noreturn]] void mismatch(const Sample& sample) const {

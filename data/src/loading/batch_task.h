@@ -11,7 +11,7 @@
 namespace fulgur {
 
 /// What all batches of a loader have in common.
-struct BatchRecipe {
+struct BatchSpec {
   std::shared_ptr<const Dataset> dataset;
   std::function<Batch(Batch)> collate;  ///< or empty
   bool pin_collated = false;            ///< pinned memory for what `collate` made
@@ -20,7 +20,7 @@ struct BatchRecipe {
 
 /// One batch on its way: made by the loader's thread, read in pieces by any thread, finished by the last of them.
 struct BatchTask {
-  std::shared_ptr<const BatchRecipe> recipe;
+  std::shared_ptr<const BatchSpec> recipe;
   std::shared_ptr<const std::vector<int64_t>> order;  ///< of the epoch
   int64_t begin = 0;                                  ///< place of the first sample in the order
   int64_t rows = 0;

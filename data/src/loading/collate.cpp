@@ -31,7 +31,7 @@ Tensor stacked(const std::string& name, const std::vector<Tensor>& samples) {
     if (sample.sizes() != samples[0].sizes())
       throw DataError(cat("[data.collate] samples of entry '", name, "' must have one shape to be stacked; got ",
                           shape_text(samples[0].sizes()), " and ", shape_text(sample.sizes()),
-                          ". Name it in stack_but or pad."));
+                          ". Name it in stack_all_but or pad."));
   return at::stack(samples);
 }
 
@@ -61,7 +61,7 @@ void add_padded(Batch& out, const std::string& name, const std::vector<Tensor>& 
 
 }  // namespace
 
-std::function<Batch(Batch)> stack_but(std::vector<std::string> lists) {
+std::function<Batch(Batch)> stack_all_but(std::vector<std::string> lists) {
   return [lists = std::move(lists)](Batch samples) {
     check_names(lists, samples);
     Batch out;

@@ -13,11 +13,11 @@
 #include "fulgur/data/samplers.h"
 #include "loading/batch_buffers.h"
 #include "loading/batch_task.h"
-#include "loading/one_thread.h"
-#include "loading/read_ahead.h"
+#include "loading/batch_worker_pool.h"
 #include "loading/sample_error.h"
+#include "loading/single_thread_guard.h"
+#include "loading/worker_overhead_monitor.h"
 #include "loading/worker_tuner.h"
-#include "loading/workers_advice.h"
 #include "sampling/epoch_plan.h"
 #include "sampling/rest_sampler.h"
 
@@ -62,14 +62,14 @@ struct DataLoader::Impl {
   bool started = false;
   bool stale = false;  ///< what was read ahead lies behind `position` no more
 
-  std::shared_ptr<const BatchRecipe> recipe;
+  std::shared_ptr<const BatchSpec> recipe;
   std::optional<BatchBuffers> buffers;
   bool pin_transformed = false;
-  std::unique_ptr<ReadAhead> ahead;
+  std::unique_ptr<BatchWorkerPool> ahead;
   std::optional<WorkerTuner> tuner;
   int64_t workers = 0;
 
-  WorkersAdvice advice;
+  WorkerOverheadMonitor advice;
 
   void check_options();
   void check_shares() const;
@@ -84,7 +84,7 @@ struct DataLoader::Impl {
   void forget_ahead();
   std::shared_ptr<BatchTask> make_task(const EpochPosition& at, int64_t rows);
   void schedule();
-  Patience patience() const { return {.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s}; }
+  ReadTimeouts patience() const { return {.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s}; }
   Batch read_next(int64_t rows);
   void measured();
   void advise(double waited);
@@ -180,7 +180,7 @@ int64_t DataLoader::Impl::usable_samples() const {
 
 bool DataLoader::Impl::drops_rest() const {
   const auto* shared = dynamic_cast<const DistributedSampler*>(sampler.get());
-  return shared && shared->rest() == DistributedSampler::Rest::drop;
+  return shared && shared->rest() == UnevenShares::drop;
 }
 
 // Of this rank, to the end of the epoch.
@@ -214,10 +214,9 @@ EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
     return order;
   };
   std::vector<int64_t> order =
-      start.dealt_from == 0
-          ? order_of(*sampler)
-          : order_of(DistributedSampler(std::make_shared<RestSampler>(sampler, start.dealt_from),
-                                        drops_rest() ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad));
+      start.dealt_from == 0 ? order_of(*sampler)
+                            : order_of(DistributedSampler(std::make_shared<RestSampler>(sampler, start.dealt_from),
+                                                          drops_rest() ? UnevenShares::drop : UnevenShares::pad));
   const auto all = static_cast<int64_t>(order.size());
   if (options.drop_last && start.samples <= all)
     order.resize(static_cast<size_t>(all - (all - start.samples) % options.batch_size));
@@ -247,7 +246,7 @@ void DataLoader::Impl::make_recipe() {
   if (buffers) {
     prototype = buffers->prototype();
   } else {
-    const OneThread one_thread;
+    const SingleThreadGuard one_thread;
     prototype = dataset->prototype();
     if (options.collate) {
       // The shapes of samples are not known, so each keeps a tensor of its own until they are collated.
@@ -255,10 +254,10 @@ void DataLoader::Impl::make_recipe() {
         if (std::holds_alternative<Tensor>(value)) value = std::vector<Tensor>(1);
     }
   }
-  recipe = std::make_shared<const BatchRecipe>(BatchRecipe{.dataset = dataset,
-                                                           .collate = options.collate,
-                                                           .pin_collated = pinned && !options.transform,
-                                                           .name = options.name});
+  recipe = std::make_shared<const BatchSpec>(BatchSpec{.dataset = dataset,
+                                                       .collate = options.collate,
+                                                       .pin_collated = pinned && !options.transform,
+                                                       .name = options.name});
   // What is read ahead, what the consumer has, and what it had a moment ago.
   const int64_t most_workers = tuner ? cores() : workers;
   buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3),
@@ -312,7 +311,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
   if (workers == 0) {
     const std::shared_ptr<BatchTask> task = make_task(position, rows);
     if (!task->whole) {
-      const OneThread one_thread;
+      const SingleThreadGuard one_thread;
       const auto start = Clock::now();
       task->read(0, rows);
       task->finish();
@@ -321,7 +320,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
     }
     return std::move(task->batch);
   }
-  if (!ahead) ahead = std::make_unique<ReadAhead>(ReadAheadOptions{.workers = workers, .patience = patience()});
+  if (!ahead) ahead = std::make_unique<BatchWorkerPool>(ReadAheadOptions{.workers = workers, .patience = patience()});
   const auto start = Clock::now();
   schedule();
   const size_t before = ahead->waiting();
@@ -405,8 +404,8 @@ void DataLoader::share_evenly(UnevenShares rest) {
   Impl& m = *impl_;
   m.evenly = rest;
   if (m.options.batch_sampler || dynamic_cast<const DistributedSampler*>(m.sampler.get())) return;
-  m.sampler = std::make_shared<DistributedSampler>(
-      m.sampler, rest == UnevenShares::drop ? DistributedSampler::Rest::drop : DistributedSampler::Rest::pad);
+  m.sampler = std::make_shared<DistributedSampler>(m.sampler,
+                                                   rest == UnevenShares::drop ? UnevenShares::drop : UnevenShares::pad);
 }
 
 void DataLoader::start_epoch(int64_t epoch) {

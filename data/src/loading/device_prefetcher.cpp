@@ -30,7 +30,7 @@ class SideStream {
   }
 
   /// What the current stream does from now on may use the batch; the host waits for nothing.
-  void hand_over(const Batch& batch) {
+  void flush_to_run(const Batch& batch) {
     const c10::Stream current = impl_.getStream(device_);
     copied_.block(current);
     if (sets_) sets_->begin(batch, device_);
@@ -89,7 +89,7 @@ bool DevicePrefetcher::next(Batch& out) {
   if (!device_) return loader_->next(out);
   let_go(out);
   if (!device_->ahead.next(out)) return false;
-  device_->stream.hand_over(out);
+  device_->stream.flush_to_run(out);
   return true;
 }
 

@@ -5,7 +5,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "loading/one_thread.h"
+#include "loading/single_thread_guard.h"
 #include "loading/stream_reader.h"
 #include "sampling/epoch_plan.h"
 
@@ -33,14 +33,14 @@ struct IterableLoader::Impl {
   }
 
   StreamItem read() {
-    const Patience patience{.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s};
+    const ReadTimeouts patience{.timeout_s = options.timeout_s, .slow_after_s = options.slow_after_s};
     if (options.num_workers > 0) {
       if (!reader)
         reader = std::make_unique<StreamReader>(recipe(), position.batches,
                                                 static_cast<size_t>(options.prefetch_factor), patience);
       return reader->take();
     }
-    const OneThread one_thread;
+    const SingleThreadGuard one_thread;
     const auto start = std::chrono::steady_clock::now();
     StreamItem item = read_stream(recipe(), position.batches);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -10,8 +10,8 @@
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "loading/current_device.h"
-#include "loading/one_thread.h"
 #include "loading/sample_error.h"
+#include "loading/single_thread_guard.h"
 
 namespace fulgur {
 
@@ -49,7 +49,7 @@ struct StreamReader::Shared {
       current_device();  ///< the run's, for datasets that make tensors on "the" device
 
   void run() {
-    const OneThread one_thread;
+    const SingleThreadGuard one_thread;
     const c10::OptionalDeviceGuard guard(device);
     std::unique_lock lock(mutex);
     for (bool more = true; more;) {
@@ -73,7 +73,7 @@ struct StreamReader::Shared {
   }
 };
 
-StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Patience patience)
+StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, ReadTimeouts patience)
     : shared_(std::make_shared<Shared>()), patience_(patience) {
   shared_->recipe = std::move(recipe);
   shared_->batch = first;

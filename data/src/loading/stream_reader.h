@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "fulgur/core/dataset.h"
-#include "loading/patience.h"
+#include "loading/read_timeouts.h"
 
 namespace fulgur {
 
@@ -34,7 +34,7 @@ StreamItem read_stream(const StreamRecipe& recipe, int64_t batch);
 class StreamReader {
  public:
   /// Goes on with batch number `first`, `most` batches ahead.
-  StreamReader(StreamRecipe recipe, int64_t first, size_t most, Patience patience);
+  StreamReader(StreamRecipe recipe, int64_t first, size_t most, ReadTimeouts patience);
   /// Ends the thread, after what it reads at this moment. One that was waited for in vain ends by itself.
   ~StreamReader();
   StreamReader(const StreamReader&) = delete;
@@ -49,7 +49,7 @@ class StreamReader {
  private:
   struct Shared;
   std::shared_ptr<Shared> shared_;
-  Patience patience_;
+  ReadTimeouts patience_;
   bool stuck_ = false;
   std::thread thread_;
 };

@@ -188,18 +188,18 @@ IdxImageDataModule::IdxImageDataModule(const IdxImageOptions& options, IdxImageS
 
 IdxImageDataModule::~IdxImageDataModule() = default;
 
-void IdxImageDataModule::setup(Verb verb) {
-  if (verb == Verb::fit || verb == Verb::validate)
+void IdxImageDataModule::setup(TrainerFn fn) {
+  if (fn == TrainerFn::fit || fn == TrainerFn::validate)
     impl_->read_training_part();
   else
     impl_->read_test_part();
   // For test and predict a checkpoint mostly brings them; else they are found with the first batch.
-  if (verb == Verb::fit) impl_->know_statistics();
+  if (fn == TrainerFn::fit) impl_->know_statistics();
 }
 
-std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(Stage stage) {
-  const bool training = stage == Stage::train;
-  const auto& dataset = training ? impl_->train : stage == Stage::validate ? impl_->val : impl_->test;
+std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(RunningStage stage) {
+  const bool training = stage == RunningStage::train;
+  const auto& dataset = training ? impl_->train : stage == RunningStage::validate ? impl_->val : impl_->test;
   if (!dataset) return {};
   const IdxImageOptions& options = impl_->options;
   DataLoaderOptions how;
@@ -209,11 +209,11 @@ std::vector<std::shared_ptr<Loader>> IdxImageDataModule::loaders(Stage stage) {
   how.drop_last = training && options.drop_last;
   how.transform = [impl = impl_](Batch batch) { return impl->convert(std::move(batch)); };
   options.loading.apply(how);
-  how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
+  how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   return {std::make_shared<DataLoader>(dataset, std::move(how))};
 }
 
-StateTree IdxImageDataModule::facts() const {
+StateTree IdxImageDataModule::exported_values() const {
   const auto [height, width] = impl_->image_size.value_or(std::array<int64_t, 2>{28, 28});
   return StateTree::map({{"num_classes", kClasses},
                          {"channels", 1},

@@ -52,7 +52,7 @@ ReversalDataModule::ReversalDataModule(const Options& options)
             ", val_samples ", options.val_samples, ", test_samples ", options.test_samples, "."));
 }
 
-void ReversalDataModule::setup(Verb) {
+void ReversalDataModule::setup(TrainerFn) {
   if (made_) return;
   const auto make = [&](int64_t stage, int64_t samples) -> std::optional<Batch> {
     if (samples == 0) return std::nullopt;
@@ -70,7 +70,7 @@ void ReversalDataModule::setup(Verb) {
   made_ = true;
 }
 
-StateTree ReversalDataModule::facts() const {
+StateTree ReversalDataModule::exported_values() const {
   return StateTree::map({{"vocabulary", options_.vocabulary}, {"length", options_.length}});
 }
 

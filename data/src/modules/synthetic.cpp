@@ -43,7 +43,7 @@ SyntheticDataModule::SyntheticDataModule(const Options& options)
         "num_val, num_test, num_classes or shape.");
 }
 
-void SyntheticDataModule::setup(Verb) {
+void SyntheticDataModule::setup(TrainerFn) {
   if (made_) return;
   try {
     make_samples();
@@ -75,16 +75,16 @@ void SyntheticDataModule::make_samples() {
   set_data(std::move(sets));
 }
 
-StateTree SyntheticDataModule::facts() const {
+StateTree SyntheticDataModule::exported_values() const {
   int64_t features = 1;
   for (const int64_t size : options_.shape) features *= size;
-  StateTree facts = StateTree::map({{"num_classes", options_.num_classes}, {"num_features", features}});
+  StateTree values = StateTree::map({{"num_classes", options_.num_classes}, {"num_features", features}});
   if (options_.shape.size() == 3) {
-    facts["channels"] = options_.shape[0];
-    facts["height"] = options_.shape[1];
-    facts["width"] = options_.shape[2];
+    values["channels"] = options_.shape[0];
+    values["height"] = options_.shape[1];
+    values["width"] = options_.shape[2];
   }
-  return facts;
+  return values;
 }
 
 [[maybe_unused]] static const bool registered_synthetic = Registry<DataModule>::add<SyntheticDataModule>(

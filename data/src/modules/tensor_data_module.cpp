@@ -12,19 +12,19 @@ TensorDataModule::TensorDataModule(TensorDataOptions options) : options_(std::mo
 
 void TensorDataModule::set_data(Sets sets) { sets_ = std::move(sets); }
 
-std::vector<std::shared_ptr<Loader>> TensorDataModule::loaders(Stage stage) {
-  const bool training = stage == Stage::train;
-  const auto& samples = training                   ? sets_.train
-                        : stage == Stage::validate ? sets_.val
-                        : stage == Stage::test     ? sets_.test
-                                                   : sets_.predict;
+std::vector<std::shared_ptr<Loader>> TensorDataModule::loaders(RunningStage stage) {
+  const bool training = stage == RunningStage::train;
+  const auto& samples = training                          ? sets_.train
+                        : stage == RunningStage::validate ? sets_.val
+                        : stage == RunningStage::test     ? sets_.test
+                                                          : sets_.predict;
   if (!samples) return {};
   DataLoaderOptions how;
   how.batch_size = training ? options_.batch_size : options_.eval_batch_size.value.value_or(options_.batch_size);
   how.shuffle = training && options_.shuffle;
   how.drop_last = training && options_.drop_last;
   options_.loading.apply(how);
-  how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
+  how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   return {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(*samples), std::move(how))};
 }
 

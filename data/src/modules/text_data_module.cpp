@@ -111,14 +111,14 @@ TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<
 
 TextDataModule::~TextDataModule() = default;
 
-void TextDataModule::setup(Verb) {
+void TextDataModule::setup(TrainerFn) {
   if (!impl_->tokens.defined()) impl_->read();
 }
 
-std::vector<std::shared_ptr<Loader>> TextDataModule::loaders(Stage stage) {
+std::vector<std::shared_ptr<Loader>> TextDataModule::loaders(RunningStage stage) {
   const Options& options = impl_->options;
-  const bool training = stage == Stage::train;
-  const size_t part = training ? 0 : stage == Stage::validate ? 1 : 2;
+  const bool training = stage == RunningStage::train;
+  const size_t part = training ? 0 : stage == RunningStage::validate ? 1 : 2;
   TextWindows::Cut cut{impl_->cuts[part], impl_->cuts[part + 1], options.block_size, options.block_size};
   if (cut.begin == cut.end) return {};
   DataLoaderOptions how;
@@ -129,12 +129,12 @@ std::vector<std::shared_ptr<Loader>> TextDataModule::loaders(Stage stage) {
     how.shuffle = true;
   }
   how.batch_size = training ? options.batch_size : options.eval_batch_size.value.value_or(options.batch_size);
-  how.name = stage == Stage::validate ? "validation" : std::string(name_of(stage));
+  how.name = stage == RunningStage::validate ? "validation" : std::string(name_of(stage));
   options.loading.apply(how);
   return {std::make_shared<DataLoader>(std::make_shared<TextWindows>(impl_->tokens, cut), std::move(how))};
 }
 
-StateTree TextDataModule::facts() const {
+StateTree TextDataModule::exported_values() const {
   return StateTree::map({{"vocab_size", impl_->vocabulary.size()},
                          {"block_size", impl_->options.block_size},
                          {"vocabulary", impl_->vocabulary.characters()}});

@@ -135,7 +135,7 @@ std::vector<int64_t> WeightedSampler::order(const SamplerContext& context) const
   return share_of(draw(context), context);
 }
 
-DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> source, Rest rest)
+DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> source, UnevenShares rest)
     : source_(std::move(source)), rest_(rest) {
   if (!source_) throw ConfigError("[data.DistributedSampler] a sampler is needed; got none.");
 }
@@ -143,7 +143,7 @@ DistributedSampler::DistributedSampler(std::shared_ptr<const Sampler> source, Re
 int64_t DistributedSampler::size(int64_t rank, int64_t world_size) const {
   check_share(rank, world_size);
   const int64_t all = source_->size(0, 1);
-  return rest_ == Rest::drop ? all / world_size : (all + world_size - 1) / world_size;
+  return rest_ == UnevenShares::drop ? all / world_size : (all + world_size - 1) / world_size;
 }
 
 std::vector<int64_t> DistributedSampler::order(const SamplerContext& context) const {

@@ -53,7 +53,7 @@ struct GradientReducer::Impl {
 };
 
 GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters,
-                                 const DdpStrategy::Options& options, const Buckets& buckets)
+                                 const DDPStrategy::Options& options, const Buckets& buckets)
     : parameters_(std::move(parameters)),
       rank_(group.collectives().rank()),
       find_unused_(options.find_unused_parameters || options.static_graph),

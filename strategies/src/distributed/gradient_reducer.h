@@ -17,7 +17,7 @@ using Buckets = std::vector<std::vector<int64_t>>;
 class GradientReducer {
  public:
   /// With `buckets` (indices of parameters), as an earlier Reducer had them; empty: by size.
-  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DdpStrategy::Options& options,
+  GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DDPStrategy::Options& options,
                   const Buckets& buckets);
   ~GradientReducer();
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "distributed/mismatched_exchange.h"
-#include "distributed/node_numbers.h"
+#include "distributed/node_ranks.h"
 #include "distributed/process_group_impl.h"
 #include "distributed/rendezvous.h"
 #include "fulgur/core/errors.h"
@@ -125,7 +125,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
   if (place.environment == "mpi")
     group->impl_->place =
-        detail::number_nodes(place, group->collectives().gather_text(detail::node_word(host_name(), place)));
+        detail::number_nodes(place, group->collectives().gather_text(detail::node_identity(host_name(), place)));
   return group;
 }
 

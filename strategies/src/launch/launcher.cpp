@@ -11,8 +11,8 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "launch/child_process.h"
+#include "launch/group_outcome.h"
 #include "launch/launch_store.h"
-#include "launch/launch_verdict.h"
 #include "launch/node_link.h"
 #include "launch/signal_pipe.h"
 
@@ -118,10 +118,10 @@ class Attempt {
                        killed, stop_signal_});
     }
     if (phase_ != Phase::running || ends_.empty()) return;
-    const Verdict verdict = judge(ends_, world_size());
+    const GroupOutcome verdict = classify_exits(ends_, world_size());
     if (!verdict.failed) return;
     if (link_)
-      link_->tell_trouble(verdict.headline);
+      link_->report_failure(verdict.headline);
     else
       store_->put_first(launcher_failure_key(restarts_), verdict.headline);
     end_others(verdict.headline);
@@ -158,7 +158,7 @@ class Attempt {
   }
 
   bool conclude(LaunchReport& report) {
-    const Verdict verdict = judge(ends_, world_size());
+    const GroupOutcome verdict = classify_exits(ends_, world_size());
     report.exit_code = verdict.exit_code;
     headline_ = verdict.headline;
     details_ = verdict.details;
@@ -168,14 +168,14 @@ class Attempt {
     return again;
   }
   /// All nodes start again, or none.
-  bool agree(LaunchReport& report, const Verdict& verdict, bool again) {
-    using Word = NodeLink::Word;
+  bool agree(LaunchReport& report, const GroupOutcome& verdict, bool again) {
+    using Word = NodeLink::NodeStatus;
     const bool trouble = verdict.failed || link_->trouble() || (link_->lost() && phase_ != Phase::running);
     if (!verdict.failed && trouble) again = stop_signal_ == 0 && restarts_ < options_.max_restarts;
-    link_->tell_verdict(again                                         ? Word::restart
-                        : trouble                                     ? Word::give_up
-                        : stop_signal_ != 0 || verdict.exit_code != 0 ? Word::stopped
-                                                                      : Word::ok);
+    link_->report_status(again                                         ? NodeStatus::restart
+                         : trouble                                     ? NodeStatus::give_up
+                         : stop_signal_ != 0 || verdict.exit_code != 0 ? NodeStatus::stopped
+                                                                       : NodeStatus::ok);
     // Others may need all their time to end processes that do not answer. Where all is well here, they are not far.
     const auto deadline =
         Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(300.0, 3 * options_.grace_s));
@@ -184,7 +184,7 @@ class Attempt {
       for (const int signal : signals_.wait(std::chrono::milliseconds(200)))
         asked_to_leave |= signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
     }
-    const std::optional<Word> all = link_->verdict();
+    const std::optional<NodeStatus> all = link_->verdict();
     const std::optional<std::string> first = link_->trouble();
     if (headline_.empty() && (first || (link_->lost() && phase_ != Phase::running))) {
       headline_ = first ? cat("another node failed: ", *first) : kLost;
@@ -195,7 +195,7 @@ class Attempt {
     if (!all && !headline_.empty() && headline_ != kLost)
       details_.emplace_back(link_->lost() ? "The launcher of node 0 is gone."
                                           : "Not all launchers of the other nodes answer.");
-    return all == Word::restart;
+    return all == NodeStatus::restart;
   }
 
   const LaunchOptions& options_;

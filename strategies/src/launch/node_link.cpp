@@ -28,10 +28,10 @@ struct NodeLink::State {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false, lost = false;
-  std::string trouble_here;            // to be told
-  std::optional<Word> verdict_here;    // to be told
-  std::optional<std::string> trouble;  // heard
-  std::optional<Word> verdict;         // heard
+  std::string trouble_here;                // to be told
+  std::optional<NodeStatus> verdict_here;  // to be told
+  std::optional<std::string> trouble;      // heard
+  std::optional<NodeStatus> verdict;       // heard
 
   bool counted = false;  // by the thread only
 
@@ -39,12 +39,12 @@ struct NodeLink::State {
   std::string verdict_key(int64_t node) const { return verdict_key_of(attempt, node); }
 
   /// One round; without the lock, since it may wait.
-  void talk(const std::string& trouble_to_tell, const std::optional<Word>& verdict_to_tell) {
+  void talk(const std::string& trouble_to_tell, const std::optional<NodeStatus>& verdict_to_tell) {
     const std::string key = launcher_failure_key(attempt);
     if (!trouble_to_tell.empty()) store->put_first(key, trouble_to_tell);
     if (verdict_to_tell) store->put_first(verdict_key(node_rank), std::to_string(static_cast<int>(*verdict_to_tell)));
     const std::optional<std::string> heard = store->get(key);
-    std::optional<Word> all = verdict_to_tell;
+    std::optional<NodeStatus> all = verdict_to_tell;
     for (int64_t node = 0; all && node < num_nodes; ++node) {
       const std::optional<std::string> word = store->get(verdict_key(node));
       if (word)
@@ -68,7 +68,7 @@ struct NodeLink::State {
     std::unique_lock lock(mutex);
     while (!stop) {
       const std::string trouble_to_tell = trouble_here;
-      const std::optional<Word> verdict_to_tell = verdict_here;
+      const std::optional<NodeStatus> verdict_to_tell = verdict_here;
       lock.unlock();
       bool good = true;
       try {
@@ -108,20 +108,20 @@ NodeLink::~NodeLink() {
 void NodeLink::refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason) {
   try {
     store.put_first(launcher_failure_key(attempt), reason);
-    store.put_first(verdict_key_of(attempt, options.node_rank), std::to_string(static_cast<int>(Word::give_up)));
+    store.put_first(verdict_key_of(attempt, options.node_rank), std::to_string(static_cast<int>(NodeStatus::give_up)));
     store.add(heard_key_of(attempt), 1);
   } catch (const DistributedError&) {
     // Nobody is left to be told.
   }
 }
 
-void NodeLink::tell_trouble(const std::string& text) {
+void NodeLink::report_failure(const std::string& text) {
   const std::lock_guard lock(state_->mutex);
   state_->trouble_here = text;
   state_->changed.notify_all();
 }
 
-void NodeLink::tell_verdict(Word word) {
+void NodeLink::report_status(NodeStatus status) {
   const std::lock_guard lock(state_->mutex);
   state_->verdict_here = word;
   state_->changed.notify_all();
@@ -132,7 +132,7 @@ std::optional<std::string> NodeLink::trouble() const {
   return state_->trouble;
 }
 
-std::optional<NodeLink::Word> NodeLink::verdict() const {
+std::optional<NodeLink::NodeStatus> NodeLink::verdict() const {
   const std::lock_guard lock(state_->mutex);
   return state_->verdict;
 }

@@ -22,16 +22,16 @@ class NodeLink {
   static void refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason);
 
   /// Something has failed here; the first that says so is heard on all nodes.
-  void tell_trouble(const std::string& text);
+  void report_failure(const std::string& text);
   /// The last word of this node.
-  enum class Word { ok, restart, stopped, give_up };
-  void tell_verdict(Word word);
+  enum class NodeStatus { ok, restart, stopped, give_up };
+  void report_status(NodeStatus status);
 
   /// The first trouble on any node, this one included.
   std::optional<std::string> trouble() const;
   /// What all nodes together say, once each has spoken: the last of the list above. Where it is there on node 0, all
   /// others have heard it, and the store may go.
-  std::optional<Word> verdict() const;
+  std::optional<NodeStatus> verdict() const;
   /// The store does not answer any more.
   bool lost() const;
 

@@ -81,16 +81,16 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
 // The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
 std::optional<std::filesystem::path> choose(Config& config,
                                             const std::function<void(const std::filesystem::path&)>& lock) {
-  Parts parts;
-  parts.config_folder = config.folder;
+  TrainerComponents components;
+  components.config_folder = config.folder;
   if (*config.ckpt_path != "auto") {
     const auto path = detail::find_checkpoint(*config.ckpt_path, config.trainer.default_root_dir,
-                                              detail::run_name(config.trainer, parts), parts.config_folder);
+                                              detail::run_name(config.trainer, components), components.config_folder);
     if (const auto run_dir = detail::run_folder_of(path)) lock(*run_dir);
     return path;
   }
-  if (detail::find_finished_run(config.trainer, parts)) return std::nullopt;
-  const auto run = detail::find_run_to_resume(config.trainer, parts);
+  if (detail::find_finished_run(config.trainer, components)) return std::nullopt;
+  const auto run = detail::find_run_to_resume(config.trainer, components);
   if (!run) return std::nullopt;
   lock(run->folder);
   auto found = detail::find_resume_point(run->folder);

@@ -14,11 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Wish = std::pair<uint64_t, CheckpointRequest>;
+using PendingRequest = std::pair<uint64_t, CheckpointRequest>;
 
-StateTree to_state(const Wish& wish) {
-  const CheckpointRequest& r = wish.second;
-  return StateTree::map({{"ticket", static_cast<int64_t>(wish.first)},
+StateTree to_state(const PendingRequest& pending) {
+  const CheckpointRequest& r = pending.second;
+  return StateTree::map({{"ticket", static_cast<int64_t>(pending.first)},
                          {"name", r.name.string()},
                          {"reason", r.reason},
                          {"best", r.best},
@@ -28,7 +28,7 @@ StateTree to_state(const Wish& wish) {
                          {"score", r.score ? StateTree(*r.score) : StateTree(nullptr)}});
 }
 
-Wish to_wish(const StateTree& state) {
+PendingRequest to_request(const StateTree& state) {
   const StateTree& score = state.at("score");
   return {static_cast<uint64_t>(state.at("ticket").as_int()),
           {.name = state.at("name").as_string(),
@@ -78,29 +78,29 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   released_ = true;
 }
 
-void CheckpointStore::act() {
+void CheckpointStore::process_requests() {
   if (run_.failed_alone && !requests_.empty()) {
     log::error("a checkpoint was asked for, but a rank alone cannot write it; --resume goes on from the last one");
     requests_.clear();
   }
   if (run_.failed_alone) return;
   if (run_.world_size() > 1) {
-    if (run_.agreement.take_save_done()) settle();
+    if (run_.agreement.take_save_done()) wait_for_save();
   } else if (in_flight_) {
-    for (auto& result : writer_->poll()) finish(without_torn(std::move(result)));
+    for (auto& result : writer_->poll()) finish_save(without_torn(std::move(result)));
   }
   if (requests_.empty() && !released_) return;
   released_ = false;
   while (!requests_.empty()) {
     const auto [ticket, request] = std::move(requests_.front());
     requests_.erase(requests_.begin());
-    if (run_.checkpoints_allowed) begin(ticket, request);
+    if (run_.checkpoints_allowed) start_save(ticket, request);
     run_.collectives().set_activity("between steps");
   }
   prune();
 }
 
-void CheckpointStore::settle() {
+void CheckpointStore::wait_for_save() {
   if (!in_flight_) return;
   run_.rows.settle(/*and_act=*/false);  // a save may be held until they are written
   std::vector<AsyncCheckpointWriter::Result> results;
@@ -113,7 +113,7 @@ void CheckpointStore::settle() {
   check_exchanges_before_save();
   if (run_.world_size() > 1)
     results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
-  for (const auto& result : results) finish(result);
+  for (const auto& result : results) finish_save(result);
   prune();
 }
 
@@ -152,7 +152,7 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
   rules.facts["weight_norm"] = run_.finite.weight_norm();
   rules.refuse = [&collectives = run_.collectives(), folder](const CheckpointContent& copies, const StateTree& facts) {
     collectives.check();
-    const auto bad = NonFiniteGuard::bad_weight(facts.at("weight_norm").tensor(), copies.module);
+    const auto bad = NonFinitePolicy::bad_weight(facts.at("weight_norm").tensor(), copies.module);
     return bad ? std::optional<std::string>(not_finite(folder, *bad).what()) : std::nullopt;
   };
   return rules;
@@ -226,8 +226,8 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   saved_step_ = run_.progress_.global_step;
   saved_batches_ = run_.progress_.batches_total.completed;
   saves_ = content.origin.save_counter;
-  const auto& wishes = content.state.at("checkpoint_requests").as_list();
-  for (const StateTree& wish : wishes) next_ticket_ = std::max(next_ticket_, to_wish(wish).first + 1);
+  const auto& pending = content.state.at("checkpoint_requests").as_list();
+  for (const StateTree& pending : pending) next_ticket_ = std::max(next_ticket_, to_request(pending).first + 1);
   if (path.parent_path() != folder) return;
   if (content.state.contains("best_owner")) {
     const StateTree& owner = content.state.at("best_owner");
@@ -241,7 +241,7 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
     const fs::path target = fs::read_symlink(best, error);
     if (!error) best_ = plain(folder / target);
   }
-  for (const StateTree& wish : wishes) requests_.push_back(to_wish(wish));
+  for (const StateTree& pending : pending) requests_.push_back(to_request(pending));
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
   requests_.erase(requests_.begin());
@@ -252,18 +252,18 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
                             .request = request};
 }
 
-void CheckpointStore::tell_resumed() {
+void CheckpointStore::publish_resumed() {
   if (!resumed_) return;
   CheckpointInfo info = std::move(*resumed_);
   resumed_.reset();
   publish(info);
-  act();
+  process_requests();
 }
 
-void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
+void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& request) {
   run_.collectives().set_activity("a checkpoint");
   // What came of the one before belongs into this one's state, at the same step in every run.
-  settle();
+  wait_for_save();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += ".ckpt";
   folder = plain(folder);
@@ -277,7 +277,7 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     run_.check_same_ranks();
     // Rank 0's are written. Buffers of other ranks may differ, and are replaced by its own before the next forward.
     const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
-    if (!bad.empty()) return refuse(info, not_finite(folder, bad));
+    if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
   ++saves_;
   const int64_t saved_before = saved_step_;
@@ -288,9 +288,9 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
   try {
     CheckpointContent content = run_.collect_checkpoint(request.weights_only);
     // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
-    StateTree::List wishes{to_state({ticket, request})};
-    for (const Wish& wish : requests_) wishes.push_back(to_state(wish));
-    content.state["checkpoint_requests"] = std::move(wishes);
+    StateTree::List pending{to_state({ticket, request})};
+    for (const PendingRequest& pending : requests_) pending.push_back(to_state(pending));
+    content.state["checkpoint_requests"] = std::move(pending);
     content.state["checkpoints"] = keepers_state();
     const auto owner =
         takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
@@ -328,7 +328,7 @@ void CheckpointStore::begin(uint64_t ticket, const CheckpointRequest& request) {
     info.path = result.path;
   } catch (const CheckpointError& error) {
     saved_step_ = saved_before;
-    return fail(info, error);
+    return report_failure(info, error);
   }
   publish(info);
 }
@@ -347,14 +347,14 @@ AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpoi
   return heard;
 }
 
-void CheckpointStore::finish(const AsyncCheckpointWriter::Result& result) {
+void CheckpointStore::finish_save(const AsyncCheckpointWriter::Result& result) {
   CheckpointInfo info = std::move(*in_flight_);
   in_flight_.reset();
   if (result.error) {
     if (saved_step_ == info.global_step) saved_step_ = -1;
-    if (result.refused) return refuse(info, *result.error);
+    if (result.refused) return report_refusal(info, *result.error);
     run_.collectives().check();  // an exchange that failed is the reason, and ends the run
-    return fail(info, *result.error);
+    return report_failure(info, *result.error);
   }
   info.path = result.path;
   publish(info);
@@ -384,7 +384,7 @@ void CheckpointStore::publish(CheckpointInfo& info) {
       best_ = info.path;
     }
   } catch (const CheckpointError& error) {
-    return fail(info, error);
+    return report_failure(info, error);
   }
   if (const auto message = failed_saves_.succeeded()) log::info(*message);
   keepers_[info.path];
@@ -393,14 +393,14 @@ void CheckpointStore::publish(CheckpointInfo& info) {
   for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
 }
 
-void CheckpointStore::fail(const CheckpointInfo& info, const CheckpointError& error) {
+void CheckpointStore::report_failure(const CheckpointInfo& info, const CheckpointError& error) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
   if (run_.options.on_save_error == "stop") throw error;
   if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
 }
 
 // Nothing good is overwritten by it, and nobody goes on from it.
-void CheckpointStore::refuse(const CheckpointInfo& info, const CheckpointError& error) {
+void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
   log::error(error.what());
 }

@@ -27,7 +27,7 @@ class CheckpointStore {
  public:
   explicit CheckpointStore(Run& run) : run_(run), late_(run) {}
 
-  /// Remembers a wish; `act` fulfils it. Returns its ticket.
+  /// Remembers a pending; `act` fulfils it. Returns its ticket.
   uint64_t request(CheckpointRequest request);
   /// True if a save begins before the rows of its steps are written, and is held until they are.
   bool awaits_rows() const;
@@ -35,7 +35,7 @@ class CheckpointStore {
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
   /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.
-  void act();
+  void process_requests();
   /// Before the first step of training.
   void start_training();
   /// Before anybody but forward and backward of a step may write weights or the state of optimizers: on a GPU, copies
@@ -44,12 +44,12 @@ class CheckpointStore {
   /// True on rank 0 where the save in flight has come to its end, and nobody was told yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// Waits for the save in flight, and tells of it. With several ranks all must call it.
-  void settle();
+  void wait_for_save();
   /// The run goes on from this checkpoint.
   void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
   /// Tells callbacks of it, as if it had been written now: they counted on that when it was, and the process may have
   /// died in between. Behind on_train_start.
-  void tell_resumed();
+  void publish_resumed();
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
@@ -68,15 +68,15 @@ class CheckpointStore {
   /// Whether `best` shall point to what is saved by `request`. A ranking by a metric comes before one without; of two
   /// by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
-  void begin(uint64_t ticket, const CheckpointRequest& request);
+  void start_save(uint64_t ticket, const CheckpointRequest& request);
   /// Which checkpoints there are, and who keeps them.
   StateTree keepers_state() const;
   void take_over(const std::filesystem::path& checkpoint, const CheckpointContent& content);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
-  void finish(const AsyncCheckpointWriter::Result& result);
+  void finish_save(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);
-  void fail(const CheckpointInfo& info, const CheckpointError& error);
-  void refuse(const CheckpointInfo& info, const CheckpointError& error);
+  void report_failure(const CheckpointInfo& info, const CheckpointError& error);
+  void report_refusal(const CheckpointInfo& info, const CheckpointError& error);
   void prune();
   bool judged_later() const;
   AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
@@ -102,7 +102,7 @@ class CheckpointStore {
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
 };
 
-/// A wish for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.
+/// A pending for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.
 CheckpointRequest checkpoint_of_now(const Run& run, std::string reason);
 
 }  // namespace fulgur::detail

@@ -68,19 +68,19 @@ std::optional<FinishedRun> finished_run_in(const fs::path& folder, const Trainer
 
 }  // namespace
 
-std::string run_name(const TrainerOptions& options, const Parts& parts) {
+std::string run_name(const TrainerOptions& options, const TrainerComponents& components) {
   std::optional<std::string> name;
-  if (!parts.loggers.empty())
-    name = parts.loggers.front()->run_name();
+  if (!components.loggers.empty())
+    name = components.loggers.front()->run_name();
   else if (!options.logger.loggers.empty())
     name = options.logger.loggers.front().create()->run_name();
   return name.value_or(kDefaultRunName);
 }
 
-std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const Parts& parts) {
-  if (!parts.config_folder.empty() && fs::is_directory(checkpoint_folder_of(parts.config_folder)))
-    return RunToResume{.folder = parts.config_folder, .passed_over = {}};
-  return newest_run_to_resume(options.default_root_dir, run_name(options, parts),
+std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components) {
+  if (!components.config_folder.empty() && fs::is_directory(checkpoint_folder_of(components.config_folder)))
+    return RunToResume{.folder = components.config_folder, .passed_over = {}};
+  return newest_run_to_resume(options.default_root_dir, run_name(options, components),
                               [&](const fs::path& folder) { return finished_run_in(folder, options).has_value(); });
 }
 
@@ -140,8 +140,8 @@ void unmark_finished(const fs::path& run_dir) {
   fs::remove(run_dir / kFinishedMark, error);
 }
 
-std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const Parts& parts) {
-  const auto run = find_run_to_resume(options, parts);
+std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const TrainerComponents& components) {
+  const auto run = find_run_to_resume(options, components);
   return run ? finished_run_in(run->folder, options) : std::nullopt;
 }
 

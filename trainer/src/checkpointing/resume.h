@@ -18,10 +18,10 @@ struct ResumePoint {
 };
 
 /// Name of the folder of run folders: as the first logger names it.
-std::string run_name(const TrainerOptions& options, const Parts& parts);
+std::string run_name(const TrainerOptions& options, const TrainerComponents& components);
 
 /// `ckpt_path: auto`: the config's own run folder, else the newest run that can be resumed; nothing if there is none.
-std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const Parts& parts);
+std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components);
 
 /// The newest checkpoint of a run that verifies. Each one that does not is reported with its reason. Nothing if there
 /// is none; a CheckpointError if there are some, and none verifies. The caller holds the run's lock, else a run at work
@@ -48,6 +48,6 @@ struct FinishedRun {
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
 };
 /// Nothing where the newest run has not ended, or ended at a limit that is higher now.
-std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const Parts& parts);
+std::optional<FinishedRun> find_finished_run(const TrainerOptions& options, const TrainerComponents& components);
 
 }  // namespace fulgur::detail

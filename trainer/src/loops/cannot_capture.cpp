@@ -27,9 +27,9 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
 
 // What ddp does for a step must be the device's alone.
 std::optional<std::string> cannot_capture_exchanges(const Run& run) {
-  const auto* ddp = dynamic_cast<const DdpStrategy*>(run.strategy.get());
+  const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
-  const DdpStrategy::Options& o = ddp->options();
+  const DDPStrategy::Options& o = ddp->options();
   if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
     return cat("ddp exchanges gradients over ", o.process_group_backend,
                ", on the host; set its process_group_backend to nccl");
@@ -46,7 +46,7 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
     return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
-  if (!run.stages.at(Stage::train).loaders.front()->size())
+  if (!run.stages.at(RunningStage::train).loaders.front()->size())
     return "ranks cannot know together how long their loaders are; use a loader of known "
            "length";
   return std::nullopt;

@@ -242,7 +242,7 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   run_.logs.before_replay(recording.additions);
   recording.graph->replay();
   run_.logs.after_replay(recording.additions);
-  run_.finite.saw_replayed_step();
+  run_.finite.after_replay();
   set_gradients(recording.gradients_after);
   run_.window_losses = losses;
   ++run_.captured_batches;

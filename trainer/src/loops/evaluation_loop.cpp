@@ -11,9 +11,9 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "loops/micro_batches.h"
 #include "loops/predicted_share.h"
 #include "loops/predictions.h"
-#include "loops/step_parts.h"
 #include "run/signals.h"
 
 namespace fulgur::detail {
@@ -39,7 +39,7 @@ struct EvaluationHooks {
   void (Callback::*batch_end_hook)(RunContext&, const Outputs&, const Batch&, int64_t, int64_t);
 };
 
-const EvaluationHooks& hooks_of(Stage stage) {
+const EvaluationHooks& hooks_of(RunningStage stage) {
 #define FULGUR_EVALUATION_HOOKS(kind)                                                                         \
   {                                                                                                           \
     Hook::on_##kind##_batch_start, Hook::on_##kind##_batch_end, &LightningModule::on_##kind##_model_eval,     \
@@ -54,13 +54,13 @@ const EvaluationHooks& hooks_of(Stage stage) {
   static const EvaluationHooks kTest = FULGUR_EVALUATION_HOOKS(test);
   static const EvaluationHooks kPredict = FULGUR_EVALUATION_HOOKS(predict);
 #undef FULGUR_EVALUATION_HOOKS
-  return stage == Stage::validate ? kValidation : stage == Stage::test ? kTest : kPredict;
+  return stage == RunningStage::validate ? kValidation : stage == RunningStage::test ? kTest : kPredict;
 }
 
 // The stage and batch of training come back when evaluation inside a fit ends, also by an exception.
 class StageGuard {
  public:
-  StageGuard(Run& run, Stage stage)
+  StageGuard(Run& run, RunningStage stage)
       : run_(run), stage_(run.stage_), batch_idx_(run.batch_idx_), samples_(run.batch_samples_) {
     run.stage_ = stage;
   }
@@ -76,7 +76,7 @@ class StageGuard {
 
  private:
   Run& run_;
-  Stage stage_;
+  RunningStage stage_;
   int64_t batch_idx_;
   double samples_;
 };
@@ -128,14 +128,16 @@ class FailureGuard {
   int exceptions_;
 };
 
-const char* step_of(Stage stage) {
-  return stage == Stage::validate ? "validation_step" : stage == Stage::test ? "test_step" : "predict_step";
+const char* step_of(RunningStage stage) {
+  return stage == RunningStage::validate ? "validation_step"
+         : stage == RunningStage::test   ? "test_step"
+                                         : "predict_step";
 }
 
 // No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
 class NoGradients {
  public:
-  explicit NoGradients(const Run& run) : inference_(run.verb() != Verb::fit && run.options.inference_mode) {}
+  explicit NoGradients(const Run& run) : inference_(run.fn() != TrainerFn::fit && run.options.inference_mode) {}
 
  private:
   c10::InferenceMode inference_;
@@ -176,13 +178,13 @@ class Rounds {
 
 // Runs the loop; `on_outputs` receives what each step returned.
 template <class OnOutputs>
-int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
+int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
   const EvaluationHooks& hooks = hooks_of(stage);
   LightningModule& module = *run.model;
   StageLoaders& loaders = run.stages[stage];
   // Nothing can be logged from predict hooks, as in Lightning.
-  const LogScope step_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_step;
-  const LogScope epoch_scope = stage == Stage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
+  const LogScope step_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step;
+  const LogScope epoch_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
   const auto module_hook = [&](LogScope scope, auto member) {
     Run::ScopeGuard guard(run, scope);
     (module.*member)();
@@ -234,9 +236,9 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
       (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
       Outputs outputs;
       run.doing_ = step_of(stage);
-      if (const std::vector<StepPart> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
+      if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
         std::vector<Outputs> of_parts(parts.size());
-        run_parts(run, parts, [&](const StepPart& part, size_t index) {
+        run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
           of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_);
         });
         outputs = join_outputs(run, parts, of_parts);
@@ -262,7 +264,7 @@ int64_t run_loaders(Run& run, Stage stage, std::optional<int64_t> batch_limit, O
     batch.clear();
   }
   // What is under way is read before other exchanges, and the clock is that of the end.
-  if (run.verb() != Verb::fit) run.agreement.settle();
+  if (run.fn() != TrainerFn::fit) run.agreement.settle();
   run.evaluated_ = nullptr;
   run.loader_count_ = 1;
   run.loader_idx_ = 0;
@@ -295,8 +297,8 @@ int64_t sum_over_ranks(Run& run, int64_t count) {
 
 }  // namespace
 
-EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
-  const double started = run.agreed_time_s();
+EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_limit) {
+  const double started = run.elapsed_s();
   StageGuard stage_guard(run, stage);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
@@ -314,13 +316,13 @@ EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit) {
   run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
-  report.seconds = run.agreed_time_s() - started;
+  report.seconds = run.elapsed_s() - started;
   return report;
 }
 
 void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
   try {
-    evaluate(run, Stage::validate, batch_limit);
+    evaluate(run, RunningStage::validate, batch_limit);
   } catch (const StepNotOverridden&) {
     run.failed_in_.clear();
     warn_no_validation_step();
@@ -334,16 +336,16 @@ void warn_no_validation_step() {
 }
 
 PredictReport predict(Run& run) {
-  StageGuard stage_guard(run, Stage::predict);
+  StageGuard stage_guard(run, RunningStage::predict);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
-  const ModeGuard modes(run, hooks_of(Stage::predict));
+  const ModeGuard modes(run, hooks_of(RunningStage::predict));
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
-  std::vector<PredictedBatches> collected(run.stages[Stage::predict].loaders.size());
-  report.samples = run_loaders(run, Stage::predict, std::nullopt, [&](size_t loader, Outputs outputs, int64_t count) {
-    collected[loader].add(outputs, count);
-  });
+  std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
+  report.samples =
+      run_loaders(run, RunningStage::predict, std::nullopt,
+                  [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); });
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
@@ -351,7 +353,7 @@ PredictReport predict(Run& run) {
   const c10::InferenceMode normal(false);
   std::vector<PredictedShare> shares;
   for (size_t l = 0; l < collected.size(); ++l) {
-    shares.push_back(collected[l].take(run.stages[Stage::predict].loaders[l]->shares_in_turns()));
+    shares.push_back(collected[l].take(run.stages[RunningStage::predict].loaders[l]->shares_in_turns()));
     report.loaders.push_back(shares.back().outputs);
   }
   if (!run.run_dir.empty()) report.files = write_predictions(run.collectives(), run.run_dir, shares);

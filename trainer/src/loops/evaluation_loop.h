@@ -6,7 +6,7 @@ namespace fulgur::detail {
 
 /// Runs all loaders of a stage without gradients and gives the metrics of each. Restores every generator afterwards.
 /// `batch_limit` caps the batches of each loader further (sanity check).
-EvalReport evaluate(Run& run, Stage stage, std::optional<int64_t> batch_limit = std::nullopt);
+EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_limit = std::nullopt);
 
 /// A validation inside a fit. Where the module turns out to have no validation_step, validation is switched off with
 /// one warning.

@@ -51,7 +51,7 @@ class FitLoop {
     run.doing_ = nullptr;
     warn_of_eval_mode();
     run.checkpoints.start_training();
-    run.checkpoints.tell_resumed();
+    run.checkpoints.publish_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was cut off before or inside a validation.
     if (resumed && run.validation_pending && run.validation_runs) validate();
@@ -96,7 +96,7 @@ class FitLoop {
       return stop("max_steps");
     }
     if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
-    if (run.stages[Stage::train].batches.front() == 0) return stop("limit_train_batches: 0");
+    if (run.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     ask_by_time();
     if (!run.agreement.stop()) return false;
     if (run.may_stop()) return true;
@@ -126,7 +126,7 @@ class FitLoop {
 
   bool epoch_is_over() {
     const Progress& progress = run_.progress_;
-    const auto batches = run_.stages[Stage::train].batches.front();
+    const auto batches = run_.stages[RunningStage::train].batches.front();
     // Data without a length: the last validation of the epoch was under way.
     const bool was_at_end = progress.epochs.processed > progress.epoch;
     return was_at_end || (batches && progress.batches.completed >= *batches);
@@ -136,10 +136,10 @@ class FitLoop {
   // window and its validation are still to come.
   void close_epoch_of_checkpoint() {
     Run& run = run_;
-    run.stage_ = Stage::train;
-    interval_ = validation_interval(run.options, run.stages[Stage::train].batches.front());
+    run.stage_ = RunningStage::train;
+    interval_ = validation_interval(run.options, run.stages[RunningStage::train].batches.front());
     step_.close_window();
-    run.flush_step_metrics(Stage::train, false);
+    run.flush_step_metrics(RunningStage::train, false);
     const bool validated = run.validated_at == run.progress_.batches_total.completed;
     if (!validated && validation_due(run.progress_.batches.completed - 1, true)) validate();
     end_epoch();
@@ -151,8 +151,8 @@ class FitLoop {
     if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 ||
         run.progress_.batches.completed > 0)
       return;
-    run.reload_loaders(Stage::train);
-    if (run.validation_runs) run.reload_loaders(Stage::validate);
+    run.reload_loaders(RunningStage::train);
+    if (run.validation_runs) run.reload_loaders(RunningStage::validate);
   }
 
   void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
@@ -199,10 +199,10 @@ class FitLoop {
   void train_epoch(bool continue_epoch) {
     Run& run = run_;
     Progress& progress = run.progress_;
-    Loader& loader = *run.stages[Stage::train].loaders.front();
-    const std::optional<int64_t> batches = run.stages[Stage::train].batches.front();
+    Loader& loader = *run.stages[RunningStage::train].loaders.front();
+    const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
     interval_ = validation_interval(run.options, batches);
-    run.stage_ = Stage::train;
+    run.stage_ = RunningStage::train;
     progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
     step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
@@ -229,7 +229,7 @@ class FitLoop {
       const bool last_batch = batches && batch_idx + 1 == *batches;
       // After a resume under a lower limit, or with fewer data, a window may be longer than what is left of the epoch.
       if (last_batch) step_.close_window();
-      run.flush_step_metrics(Stage::train, false);
+      run.flush_step_metrics(RunningStage::train, false);
       run.agreement.step();
       // A stop is judged on values of the weights that it leaves, as in Lightning.
       ask_by_time();
@@ -285,7 +285,7 @@ class FitLoop {
   bool next_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
     const bool there = read_batch(loader, batch_idx);
-    if (run.world_size() == 1 || run.stages[Stage::train].sized.front()) return there;
+    if (run.world_size() == 1 || run.stages[RunningStage::train].sized.front()) return there;
     if (!run.collectives().any(!there)) return true;
     if (there) loader.unread(), run.batch_.clear();
     return false;
@@ -298,7 +298,7 @@ class FitLoop {
       run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
       run.act_on_checkpoint_requests();
     }
-    run.checkpoints.settle();
+    run.checkpoints.wait_for_save();
     run.print(
         cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
     const auto job = slurm_job();
@@ -324,7 +324,7 @@ class FitLoop {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
-    LogStore::Window window = run.logs.close_epoch(Stage::train);
+    LogStore::Window window = run.logs.close_epoch(RunningStage::train);
     run.finite.judge_running_window();
     run.send_metrics(run.logs.take(std::move(window), &run.collectives()));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {

@@ -13,7 +13,7 @@
 #include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
 #include "loops/cannot_capture.h"
-#include "loops/step_parts.h"
+#include "loops/micro_batches.h"
 
 namespace fulgur::detail {
 
@@ -66,7 +66,7 @@ TrainingStep::TrainingStep(Run& run)
     : run_(run),
       handle_(run.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
       clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
-      counts_tokens_(run.counts_tokens()),
+      counts_tokens_(run.has_token_counts()),
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
@@ -123,7 +123,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     if (counts_tokens_) {
       tokens = module.num_tokens(batch);
       counts_tokens_ = tokens.has_value();
-      run.tokens_not_told = !tokens;
+      run.tokens_unknown = !tokens;
     }
     run.seen.add(samples, tokens.value_or(0));
     ++progress.batches_total.processed;
@@ -222,7 +222,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   run.doing_ = "training_step";
   if (run.window_done == 0) run.finite.begin_window();
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
-  if (const std::vector<StepPart> parts = run.strategy->split(module, batch, Stage::train); !parts.empty()) {
+  if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
     output = training_step_of_parts(run, parts, batch_idx);
   } else {
     const auto guard = precision.forward_guard();
@@ -234,7 +234,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
       throw DistributedError(
           "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
     if (handle_)
-      log::warn("trainer.no_loss", cat("training_step returned no loss (", run.where(),
+      log::warn("trainer.no_loss", cat("training_step returned no loss (", run.describe_position(),
                                        "): the step leaves this batch out. Return the loss, unless that is meant"));
     return output;
   }
@@ -249,7 +249,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   leaves_.check(output.loss);
   if (debug_) debug_->check_loss(output.loss);
-  if (!run.finite.saw_loss(output.loss)) {
+  if (!run.finite.check_loss(output.loss)) {
     left_out_ = true;
     output.loss = output.loss.variable_data();
     return output;
@@ -331,7 +331,7 @@ void TrainingStep::prepare_gradients() {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
     run.log("grad_norm", norm, {});
   }
-  makes_step_ = run.finite.saw_gradients(optimizer, norm);
+  makes_step_ = run.finite.check_gradients(optimizer, norm);
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {

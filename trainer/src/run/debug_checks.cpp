@@ -26,13 +26,15 @@ void DebugChecks::check_batch(const Batch& batch) {
     if (!tensor) continue;
     if (tensor->dim() == 0 || tensor->size(0) != samples)
       throw DataError(cat("[trainer.debug] every entry of a batch must have one row per sample; '", name, "' is ",
-                          shape(*tensor), ", the batch has ", samples, " samples (", run_.where(), ")."));
+                          shape(*tensor), ", the batch has ", samples, " samples (", run_.describe_position(), ")."));
     if (tensor->device() != run_.device())
       throw DataError(cat("[trainer.debug] the batch must be on ", run_.device().str(), "; '", name, "' is on ",
-                          tensor->device().str(), " (", run_.where(), "). Does transfer_batch_to_device move it?"));
+                          tensor->device().str(), " (", run_.describe_position(),
+                          "). Does transfer_batch_to_device move it?"));
     versions_.emplace_back(tensor->unsafeGetTensorImpl(), tensor->_version());
     if (!finite(*tensor))
-      throw DataError(cat("[trainer.debug] '", name, "' of the batch has NaN or infinity (", run_.where(), ")."));
+      throw DataError(
+          cat("[trainer.debug] '", name, "' of the batch has NaN or infinity (", run_.describe_position(), ")."));
   }
 }
 
@@ -42,7 +44,7 @@ void DebugChecks::check_batch_unwritten(const Batch& batch) {
     if (!tensor) continue;
     for (const auto& [impl, version] : versions_)
       if (impl == tensor->unsafeGetTensorImpl() && version != tensor->_version())
-        throw Error(cat("[trainer.debug] '", name, "' of the batch was written in place (", run_.where(),
+        throw Error(cat("[trainer.debug] '", name, "' of the batch was written in place (", run_.describe_position(),
                         "). Its memory may be the data set's, which changes with it then. Write into a clone()."));
   }
 }
@@ -50,9 +52,10 @@ void DebugChecks::check_batch_unwritten(const Batch& batch) {
 void DebugChecks::check_loss(const Tensor& loss) {
   if (loss.device() != run_.device())
     throw Error(cat("[trainer.debug] the loss is on ", loss.device().str(), ", the run on ", run_.device().str(), " (",
-                    run_.where(), ")."));
+                    run_.describe_position(), ")."));
   if (!finite(loss))
-    throw NonFiniteError(cat("[trainer.debug] the loss is ", loss.item<double>(), " (", run_.where(), ")."));
+    throw NonFiniteError(
+        cat("[trainer.debug] the loss is ", loss.item<double>(), " (", run_.describe_position(), ")."));
 }
 
 void DebugChecks::check_gradients() {
@@ -68,7 +71,7 @@ void DebugChecks::check_gradients() {
     if (gradient.device() != value.device() || gradient.sizes() != value.sizes())
       throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape(gradient), " on ",
                       gradient.device().str(), ", the parameter ", shape(value), " on ", value.device().str(), " (",
-                      run_.where(), ")."));
+                      run_.describe_position(), ")."));
     // Those of a scaled loss may overflow: the scale falls then.
     if (!run_.strategy->precision().loss_scale() && !finite(gradient)) bad.push_back(name);
   }
@@ -77,7 +80,7 @@ void DebugChecks::check_gradients() {
               cat("these parameters got no gradient: ", join(missing), ". Are they used in the loss?"));
   if (!bad.empty())
     throw NonFiniteError(
-        cat("[trainer.debug] NaN or infinity in the gradients of ", join(bad), " (", run_.where(), ")."));
+        cat("[trainer.debug] NaN or infinity in the gradients of ", join(bad), " (", run_.describe_position(), ")."));
 }
 
 void DebugChecks::check_parameters() {
@@ -85,8 +88,8 @@ void DebugChecks::check_parameters() {
   for (const auto& [name, value] : unique_parameters(*run_.model))
     if (!finite(value)) bad.push_back(name);
   if (!bad.empty())
-    throw NonFiniteError(
-        cat("[trainer.debug] NaN or infinity in ", join(bad), " after the optimizer's step (", run_.where(), ")."));
+    throw NonFiniteError(cat("[trainer.debug] NaN or infinity in ", join(bad), " after the optimizer's step (",
+                             run_.describe_position(), ")."));
 }
 
 }  // namespace fulgur::detail

@@ -145,7 +145,7 @@ struct LogStore::Plan {
   }
 };
 
-LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, Stage stage, bool epoch) const {
+LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, RunningStage stage, bool epoch) const {
   Plan plan;
   plan.epoch = epoch;
   for (const auto& [slot, a] : own) plan.add(slot, &a);
@@ -156,7 +156,7 @@ LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, Stage stage, b
   return plan;
 }
 
-void LogStore::learn(const std::string& plan, Stage stage, Collectives& collectives) {
+void LogStore::learn(const std::string& plan, RunningStage stage, Collectives& collectives) {
   std::vector<StateTree> ranks;
   for (const std::string& text : collectives.gather_text(plan)) ranks.push_back(unpack_state(text));
   require_same_options(ranks);

@@ -50,8 +50,8 @@ StateTree LogStore::state(bool late) {
   const at::NoGradGuard no_grad;
   std::optional<DeviceScalars::Reading> steps, epochs;
   if (!late) {
-    steps = scalars(Stage::train, /*epoch=*/false).read();
-    epochs = scalars(Stage::train, /*epoch=*/true).read();
+    steps = scalars(RunningStage::train, /*epoch=*/false).read();
+    epochs = scalars(RunningStage::train, /*epoch=*/true).read();
     steps->wait();
     epochs->wait();
   }
@@ -68,7 +68,7 @@ StateTree LogStore::state(bool late) {
   };
   StateTree::List slots;
   for (auto& s : slots_) {
-    if (s->stage != Stage::train) continue;  // evaluations are never interrupted by a checkpoint
+    if (s->stage != RunningStage::train) continue;  // evaluations are never interrupted by a checkpoint
     StateTree slot = log_options_state(s->options);
     slot["name"] = s->name;
     slot["scope"] = static_cast<int64_t>(s->scope);
@@ -100,14 +100,15 @@ void LogStore::load_state(const StateTree& state) {
     a.count = s.at("count").as_int();
   };
   for (const StateTree& item : state.at("slots").as_list()) {
-    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), Stage::train,
+    Slot& s = slot(item.at("name").as_string(), static_cast<LogScope>(item.at("scope").as_int()), RunningStage::train,
                    log_options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
     s.of_checkpoint = true;
   }
   for (const StateTree& item : state.at("values").as_list())
-    publish(item.at("name").as_string(), item.at("value").as_double(), static_cast<Stage>(item.at("stage").as_int()));
+    publish(item.at("name").as_string(), item.at("value").as_double(),
+            static_cast<RunningStage>(item.at("stage").as_int()));
 }
 
 }  // namespace fulgur::detail

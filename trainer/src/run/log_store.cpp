@@ -63,7 +63,7 @@ void LogStore::take_options(Slot& slot, const LogOptions& options) {
                     "' is logged with on_step and on_epoch both false, so it would never appear."));
 }
 
-LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options) {
+LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningStage stage, const LogOptions& options) {
   const auto found = index_.find(Key{name, scope, stage});
   if (found != index_.end()) {
     Slot& there = *found->second;
@@ -197,7 +197,7 @@ void LogStore::watch(const Tensor& value) {
   const Tensor here = watch_.device.defined() && watch_.device.device() != value.device()
                           ? value.detach().to(watch_.device.device(), /*non_blocking=*/true)
                           : value;
-  add_device(watch_, scalars(Stage::train, /*epoch=*/false), here, 0, Reduce::sum);
+  add_device(watch_, scalars(RunningStage::train, /*epoch=*/false), here, 0, Reduce::sum);
 }
 
 void LogStore::forget_watched() {
@@ -285,7 +285,7 @@ double LogStore::finish(const Accumulator& a, Reduce reduce) {
   return reduce == Reduce::mean ? a.value / a.weight : a.value;
 }
 
-void LogStore::log(std::string_view name, LogScope scope, Stage stage, double value, double weight,
+void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, double value, double weight,
                    const LogOptions& options) {
   Slot& s = slot(name, scope, stage, options);
   s.has_steps |= s.on_step;
@@ -304,7 +304,7 @@ void LogStore::add_number(Slot& s, double value, double weight) {
   }
 }
 
-void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
+void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, const Tensor& value, double weight,
                    const LogOptions& options) {
   check_scalar(name, value);
   const bool device_is_cpu = noting_on_ && noting_on_->is_cpu();
@@ -315,12 +315,12 @@ void LogStore::log(std::string_view name, LogScope scope, Stage stage, const Ten
   if (s.on_step) {
     add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
-    if (sums && stage == Stage::train) remember(value, s.step);
+    if (sums && stage == RunningStage::train) remember(value, s.step);
   }
   if (s.on_epoch) add_device(s.epoch, scalars(stage, /*epoch=*/true), value, weight, options.reduce_fx);
 }
 
-void LogStore::publish(const std::string& name, double value, Stage stage) {
+void LogStore::publish(const std::string& name, double value, RunningStage stage) {
   stages_.insert_or_assign(name, stage);
   const auto found =
       std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
@@ -330,7 +330,7 @@ void LogStore::publish(const std::string& name, double value, Stage stage) {
     found->second = value;
 }
 
-void LogStore::reset(Stage stage) {
+void LogStore::reset(RunningStage stage) {
   asked_.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });
   std::erase_if(slots_, [&](const auto& s) { return s->stage == stage; });
@@ -359,7 +359,7 @@ std::optional<double> LogStore::written(std::string_view final_name) const {
   return std::nullopt;
 }
 
-std::optional<Stage> LogStore::stage_of(std::string_view final_name) const {
+std::optional<RunningStage> LogStore::stage_of(std::string_view final_name) const {
   const auto found = stages_.find(final_name);
   if (found != stages_.end()) return found->second;
   for (const auto& s : slots_)

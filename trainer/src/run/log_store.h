@@ -28,9 +28,10 @@ enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evalu
 class LogStore {
  public:
   /// Adds a scalar. `weight` is the number of samples it stands for (counts in means only).
-  void log(std::string_view name, LogScope scope, Stage stage, const Tensor& value, double weight,
+  void log(std::string_view name, LogScope scope, RunningStage stage, const Tensor& value, double weight,
            const LogOptions& options);
-  void log(std::string_view name, LogScope scope, Stage stage, double value, double weight, const LogOptions& options);
+  void log(std::string_view name, LogScope scope, RunningStage stage, double value, double weight,
+           const LogOptions& options);
 
   /// A batch of training begins.
   void start_batch() { logged_in_batch_.clear(); }
@@ -59,23 +60,23 @@ class LogStore {
   class Window;
   /// Closes the running windows of the step values of `stage`, and begins to read them. Their next windows begin. Does
   /// not wait for a GPU.
-  Window close_step_window(Stage stage);
+  Window close_step_window(RunningStage stage);
   /// The same for epoch values.
-  Window close_epoch(Stage stage);
+  Window close_epoch(RunningStage stage);
   /// The values of a closed window, as means, sums, minima or maxima. Waits for them. With several ranks, which must
   /// all call it, and which throws if an exchange on the device has failed: step values of all ranks with sync_dist,
   /// else rank 0's; epoch values of all ranks. A rank that has failed alone has no `collectives`, and leaves out values
   /// that it would have to exchange.
   Metrics take(Window window, Collectives* collectives);
   /// Forgets running epochs of `stage` (sanity check).
-  void reset(Stage stage);
+  void reset(RunningStage stage);
 
   /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads
   /// devices.
   std::optional<double> newest(std::string_view final_name);
   /// The last value that was taken.
   std::optional<double> written(std::string_view final_name) const;
-  std::optional<Stage> stage_of(std::string_view final_name) const;
+  std::optional<RunningStage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
   /// Values of what was logged with prog_bar, the newest that the host has. Does not wait for a GPU: each call begins
   /// to read it, and gives what an earlier call has begun.
@@ -109,7 +110,7 @@ class LogStore {
   struct Slot {
     std::string name;
     LogScope scope;
-    Stage stage;
+    RunningStage stage;
     LogOptions options;
     bool on_step = false, on_epoch = false;
     bool has_steps = false;      // a step value was logged
@@ -121,7 +122,7 @@ class LogStore {
   struct Key {
     std::string_view name;
     LogScope scope;
-    Stage stage;
+    RunningStage stage;
   };
   struct Hash {
     using is_transparent = void;
@@ -152,8 +153,8 @@ class LogStore {
   void remember(const Tensor& value, Accumulator& to);
   /// The value that the device's part begins with.
   static double move_to_device(Accumulator& a, Reduce reduce);
-  Slot& slot(std::string_view name, LogScope scope, Stage stage, const LogOptions& options);
-  DeviceScalars& scalars(Stage stage, bool epoch) { return device_scalars_[{stage, epoch}]; }
+  Slot& slot(std::string_view name, LogScope scope, RunningStage stage, const LogOptions& options);
+  DeviceScalars& scalars(RunningStage stage, bool epoch) { return device_scalars_[{stage, epoch}]; }
   static bool finite(const Accumulator& a, const DeviceScalars::Reading& reading);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
   /// Brings what is on the device into `a.value`; `value` is what `a.device` had.
@@ -163,18 +164,18 @@ class LogStore {
   static double start_value(Reduce reduce);
   static void restart(Accumulator& a, Reduce reduce);
   static double finish(const Accumulator& a, Reduce reduce);
-  Window close(Stage stage, bool epoch);
+  Window close(RunningStage stage, bool epoch);
   struct Plan;
   /// What this rank exchanges of a window whose values are `own`.
-  Plan plan_of(const std::vector<Running>& own, Stage stage, bool epoch) const;
+  Plan plan_of(const std::vector<Running>& own, RunningStage stage, bool epoch) const;
   /// Makes slots for the metrics of all ranks. `plan` is the text of this rank's.
-  void learn(const std::string& plan, Stage stage, Collectives& collectives);
+  void learn(const std::string& plan, RunningStage stage, Collectives& collectives);
   /// Replaces the values of the window by those of all ranks. What a rank sends does not depend on their number, unless
   /// one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
-  void publish(const std::string& name, double value, Stage stage);
+  void publish(const std::string& name, double value, RunningStage stage);
   /// The running windows of `stage`, read with a wait.
-  void read_running(Stage stage);
+  void read_running(RunningStage stage);
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
@@ -183,8 +184,8 @@ class LogStore {
   std::vector<std::shared_ptr<Slot>> slots_;           // in the order of their first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
-  std::map<std::string, Stage, std::less<>> stages_;
-  std::map<std::pair<Stage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
+  std::map<std::string, RunningStage, std::less<>> stages_;
+  std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
   std::vector<LoggedInBatch> logged_in_batch_;
   Accumulator watch_;  // NaN or infinite after such a value
   // What the progress bar has asked for, on its way.
@@ -204,15 +205,15 @@ class LogStore::Window {
 
  private:
   friend class LogStore;
-  Stage stage_{};
+  RunningStage stage_{};
   bool epoch_ = false;
   std::vector<Running> values_;  // as they were when the window was closed
   std::optional<Accumulator> watch_;
   DeviceScalars::Reading reading_;
 };
 
-inline LogStore::Window LogStore::close_step_window(Stage stage) { return close(stage, /*epoch=*/false); }
-inline LogStore::Window LogStore::close_epoch(Stage stage) { return close(stage, /*epoch=*/true); }
+inline LogStore::Window LogStore::close_step_window(RunningStage stage) { return close(stage, /*epoch=*/false); }
+inline LogStore::Window LogStore::close_epoch(RunningStage stage) { return close(stage, /*epoch=*/true); }
 
 struct LogStore::Addition {
   Accumulator* to;

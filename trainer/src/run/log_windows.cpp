@@ -37,7 +37,7 @@ void LogStore::combine(Accumulator& to, const Accumulator& from, Reduce reduce) 
   to.count += from.count;
 }
 
-LogStore::Window LogStore::close(Stage stage, bool epoch) {
+LogStore::Window LogStore::close(RunningStage stage, bool epoch) {
   Window window;
   window.stage_ = stage;
   window.epoch_ = epoch;
@@ -49,7 +49,7 @@ LogStore::Window LogStore::close(Stage stage, bool epoch) {
     window.values_.emplace_back(s, a);
     restart(a, s->options.reduce_fx);
   }
-  if (stage == Stage::train && !epoch && watch_.count > 0) {
+  if (stage == RunningStage::train && !epoch && watch_.count > 0) {
     on_device = true;
     window.watch_ = watch_;
     restart(watch_, Reduce::sum);
@@ -70,10 +70,10 @@ bool LogStore::Window::finite() const {
 }
 
 bool LogStore::watched_is_finite() {
-  const DeviceScalars::Reading reading = scalars(Stage::train, /*epoch=*/false).read();
+  const DeviceScalars::Reading reading = scalars(RunningStage::train, /*epoch=*/false).read();
   reading.wait();
   return finite(watch_, reading) && std::all_of(slots_.begin(), slots_.end(), [&](const auto& s) {
-           return s->stage != Stage::train || s->step.watched == 0 || finite(s->step, reading);
+           return s->stage != RunningStage::train || s->step.watched == 0 || finite(s->step, reading);
          });
 }
 
@@ -99,7 +99,7 @@ Metrics LogStore::take(Window window, Collectives* collectives) {
   return values;
 }
 
-void LogStore::read_running(Stage stage) {
+void LogStore::read_running(RunningStage stage) {
   const DeviceScalars::Reading reading = scalars(stage, /*epoch=*/false).read();
   reading.wait();
   for (auto& s : slots_)
@@ -120,7 +120,7 @@ void LogStore::receive_asked() {
 Metrics LogStore::progress_values() {
   receive_asked();
   if (asked_.empty()) {
-    std::map<Stage, std::vector<Running>> wanted;
+    std::map<RunningStage, std::vector<Running>> wanted;
     for (const auto& s : slots_)
       if (s->options.prog_bar && s->on_step && s->step.device_used) wanted[s->stage].emplace_back(s, s->step);
     for (auto& [stage, values] : wanted) asked_.push_back({std::move(values), scalars(stage, /*epoch=*/false).read()});

@@ -4,7 +4,7 @@
 
 namespace fulgur::detail {
 
-void ReplicaContext::hand_over() {
+void ReplicaContext::flush_to_run() {
   const double samples = run_.batch_samples_;
   for (const Logged& logged : logged_) {
     run_.batch_samples_ = logged.samples;
@@ -17,21 +17,21 @@ void ReplicaContext::hand_over() {
 
 const Progress& ReplicaContext::progress() const { return run_.progress(); }
 int64_t ReplicaContext::batch_idx() const { return run_.batch_idx(); }
-Verb ReplicaContext::verb() const { return run_.verb(); }
-Stage ReplicaContext::stage() const { return run_.stage(); }
+TrainerFn ReplicaContext::fn() const { return run_.fn(); }
+RunningStage ReplicaContext::stage() const { return run_.stage(); }
 bool ReplicaContext::sanity_checking() const { return run_.sanity_checking(); }
 bool ReplicaContext::fast_dev_run() const { return run_.fast_dev_run(); }
-std::optional<int64_t> ReplicaContext::num_batches(Stage stage) const { return run_.num_batches(stage); }
-int64_t ReplicaContext::num_loaders(Stage stage) const { return run_.num_loaders(stage); }
+std::optional<int64_t> ReplicaContext::num_batches(RunningStage stage) const { return run_.num_batches(stage); }
+int64_t ReplicaContext::num_loaders(RunningStage stage) const { return run_.num_loaders(stage); }
 std::optional<int64_t> ReplicaContext::estimated_steps() const { return run_.estimated_steps(); }
 std::optional<int64_t> ReplicaContext::max_epochs() const { return run_.max_epochs(); }
 std::optional<int64_t> ReplicaContext::max_steps() const { return run_.max_steps(); }
-std::optional<double> ReplicaContext::part_done() const { return run_.part_done(); }
+std::optional<double> ReplicaContext::progress_fraction() const { return run_.progress_fraction(); }
 void ReplicaContext::count_each_batch() { run_.count_each_batch(); }
 
 void ReplicaContext::sync_gradients(Optimizer& optimizer) { run_.sync_gradients(optimizer); }
 
-bool ReplicaContext::counts_tokens() const { return run_.counts_tokens(); }
+bool ReplicaContext::has_token_counts() const { return run_.has_token_counts(); }
 bool ReplicaContext::has_validation() const { return run_.has_validation(); }
 bool ReplicaContext::validates_each_epoch_end() const { return run_.validates_each_epoch_end(); }
 std::vector<Optimizer*> ReplicaContext::optimizers() { return run_.optimizers(); }
@@ -46,7 +46,9 @@ void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
 }
 
 std::optional<double> ReplicaContext::metric(std::string_view name) { return run_.logs.written(name); }
-std::optional<Stage> ReplicaContext::metric_stage(std::string_view name) const { return run_.logs.stage_of(name); }
+std::optional<RunningStage> ReplicaContext::metric_stage(std::string_view name) const {
+  return run_.logs.stage_of(name);
+}
 
 std::vector<std::string> ReplicaContext::metric_names() const {
   std::vector<std::string> names;
@@ -69,9 +71,9 @@ std::filesystem::path ReplicaContext::log_dir() const { return run_.log_dir(); }
 std::filesystem::path ReplicaContext::checkpoint_dir() const { return run_.checkpoint_dir(); }
 std::optional<std::filesystem::path> ReplicaContext::last_checkpoint() const { return run_.last_checkpoint(); }
 std::optional<std::filesystem::path> ReplicaContext::best_checkpoint() const { return run_.best_checkpoint(); }
-double ReplicaContext::agreed_time_s() const { return run_.agreed_time_s(); }
+double ReplicaContext::elapsed_s() const { return run_.elapsed_s(); }
 double ReplicaContext::fit_time_s() const { return run_.fit_time_s(); }
-bool ReplicaContext::step_is_logged() const { return run_.step_is_logged(); }
+bool ReplicaContext::is_logging_step() const { return run_.is_logging_step(); }
 std::string ReplicaContext::precision_name() const { return run_.precision_name(); }
 int64_t ReplicaContext::accumulation() const { return run_.accumulation(); }
 

@@ -23,21 +23,21 @@ class ReplicaContext final : public RunContext {
   /// Of the part that comes next.
   void set_samples(int64_t samples) { samples_ = samples; }
   /// Gives the run what was logged and asked for since the last call.
-  void hand_over();
+  void flush_to_run();
 
   const Progress& progress() const override;
   int64_t batch_idx() const override;
-  Verb verb() const override;
-  Stage stage() const override;
+  TrainerFn fn() const override;
+  RunningStage stage() const override;
   bool sanity_checking() const override;
   bool fast_dev_run() const override;
-  std::optional<int64_t> num_batches(Stage stage) const override;
-  int64_t num_loaders(Stage stage) const override;
+  std::optional<int64_t> num_batches(RunningStage stage) const override;
+  int64_t num_loaders(RunningStage stage) const override;
   std::optional<int64_t> estimated_steps() const override;
   std::optional<int64_t> max_epochs() const override;
   std::optional<int64_t> max_steps() const override;
-  std::optional<double> part_done() const override;
-  bool counts_tokens() const override;
+  std::optional<double> progress_fraction() const override;
+  bool has_token_counts() const override;
   void count_each_batch() override;
   bool has_validation() const override;
   bool validates_each_epoch_end() const override;
@@ -56,7 +56,7 @@ class ReplicaContext final : public RunContext {
   void set_manual_sync(bool) override {}
   /// As it was last written.
   std::optional<double> metric(std::string_view name) override;
-  std::optional<Stage> metric_stage(std::string_view name) const override;
+  std::optional<RunningStage> metric_stage(std::string_view name) const override;
   std::vector<std::string> metric_names() const override;
   Metrics progress_metrics() override { return {}; }
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
@@ -68,10 +68,10 @@ class ReplicaContext final : public RunContext {
   std::filesystem::path checkpoint_dir() const override;
   std::optional<std::filesystem::path> last_checkpoint() const override;
   std::optional<std::filesystem::path> best_checkpoint() const override;
-  double agreed_time_s() const override;
+  double elapsed_s() const override;
   double fit_time_s() const override;
   double data_wait_s() const override { return 0; }
-  bool step_is_logged() const override;
+  bool is_logging_step() const override;
   std::string precision_name() const override;
   void set_accumulation(int64_t) override {}
   int64_t accumulation() const override;

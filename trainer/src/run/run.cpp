@@ -30,8 +30,11 @@ std::optional<int64_t> StageLoaders::total() const {
   return sum;
 }
 
-Run::Run(const TrainerOptions& trainer_options, const Parts& trainer_parts, Verb verb)
-    : options(trainer_options), parts(trainer_parts), verb_(verb), overriding_(static_cast<size_t>(Hook::count_)) {}
+Run::Run(const TrainerOptions& trainer_options, const TrainerComponents& trainer_components, TrainerFn fn)
+    : options(trainer_options),
+      components(trainer_components),
+      fn_(fn),
+      overriding_(static_cast<size_t>(Hook::count_)) {}
 
 Run::~Run() {
   let_go(batch_);
@@ -39,10 +42,10 @@ Run::~Run() {
   for (auto& [replica, context] : replicas) replica->set_run(nullptr);
 }
 
-std::optional<int64_t> Run::num_batches(Stage stage) const {
+std::optional<int64_t> Run::num_batches(RunningStage stage) const {
   const auto found = stages.find(stage);
   if (found == stages.end()) return 0;
-  if (sanity_checking_ && stage == Stage::validate && options.num_sanity_val_steps >= 0) {
+  if (sanity_checking_ && stage == RunningStage::validate && options.num_sanity_val_steps >= 0) {
     int64_t sum = 0;
     for (const auto& count : found->second.batches)
       sum += std::min(count.value_or(options.num_sanity_val_steps), options.num_sanity_val_steps);
@@ -53,13 +56,13 @@ std::optional<int64_t> Run::num_batches(Stage stage) const {
 
 std::optional<int64_t> Run::estimated_steps() const {
   std::optional<int64_t> steps;
-  const auto batches = num_batches(Stage::train);
+  const auto batches = num_batches(RunningStage::train);
   if (batches && epoch_limit) steps = (*batches + accumulation_ - 1) / accumulation_ * *epoch_limit;
   if (step_limit >= 0) steps = steps ? std::min(*steps, step_limit) : step_limit;
   return steps;
 }
 
-int64_t Run::num_loaders(Stage stage) const {
+int64_t Run::num_loaders(RunningStage stage) const {
   const auto found = stages.find(stage);
   return found == stages.end() ? 0 : static_cast<int64_t>(found->second.loaders.size());
 }
@@ -70,7 +73,7 @@ std::vector<Optimizer*> Run::optimizers() {
   return all;
 }
 
-std::optional<double> Run::part_done() const {
+std::optional<double> Run::progress_fraction() const {
   std::optional<double> part;
   if (const auto steps = estimated_steps(); steps && *steps > 0)
     part = static_cast<double>(progress_.global_step) / static_cast<double>(*steps);
@@ -115,7 +118,7 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
     model->on_before_optimizer_step(optimizer);
   }
   stepped = true;
-  if (manual && !finite.saw_gradients(optimizer, GradientNorm::take(*model, optimizer))) return;
+  if (manual && !finite.check_gradients(optimizer, GradientNorm::take(*model, optimizer))) return;
   strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, finite.found_inf());
   if (debug) debug->check_parameters();
 }
@@ -130,7 +133,7 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
         "automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
   if (debug) debug->check_loss(loss);
-  if (!finite.saw_loss(loss)) return;
+  if (!finite.check_loss(loss)) return;
   GradientNorm::forget(*model);
   const Tensor scaled = strategy->precision().scale(finite.shown_in_gradients(loss, backward_options.inputs));
   each_callback(LogScope::train_step, Hook::on_before_backward,
@@ -142,7 +145,7 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
   if (debug) debug->check_gradients();
 }
 
-void Run::fall_back_to_batch_start() {
+void Run::rewind_to_batch_start() {
   if (!in_batch_) return;
   in_batch_ = false;
   let_go(batch_);
@@ -155,7 +158,7 @@ void Run::fall_back_to_batch_start() {
     progress_.batches.fall_back();
     progress_.batches_total.fall_back();
     seen.fall_back();
-    stages[Stage::train].loaders.front()->unread();
+    stages[RunningStage::train].loaders.front()->unread();
   }
   // Those of the window's earlier batches count still.
   if (!adds_gradients) return;
@@ -164,7 +167,7 @@ void Run::fall_back_to_batch_start() {
   window_done = window_losses = 0;
 }
 
-std::string Run::where() const {
+std::string Run::describe_position() const {
   if (setting_up) return "setup";
   std::string text = cat(sanity_checking_ ? "sanity check" : name_of(stage_), ", epoch ", progress_.epoch, ", batch ",
                          reading_.value_or(batch_idx_), ", step ", progress_.global_step);
@@ -182,9 +185,9 @@ std::string Run::where() const {
 }
 
 std::string Run::place_of_failure() const {
-  if (reading_) return cat(where(), ", while the loader reads the batch");
-  if (in_callback_) return cat(where(), ", in callback ", in_callback_->state_key());
-  return doing_ ? cat(where(), ", in ", doing_) : where();
+  if (reading_) return cat(describe_position(), ", while the loader reads the batch");
+  if (in_callback_) return cat(describe_position(), ", in callback ", in_callback_->state_key());
+  return doing_ ? cat(describe_position(), ", in ", doing_) : describe_position();
 }
 
 void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
@@ -218,8 +221,8 @@ void Run::log_value(std::string_view name, const Value& value, const LogOptions&
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
                         : of_epoch             ? 1
                                                : batch_samples_;
-  const bool of_one_loader = loader_count_ > 1 && stage_ != Stage::train && scope_ == LogScope::evaluation_step &&
-                             log_options.add_dataloader_idx;
+  const bool of_one_loader = loader_count_ > 1 && stage_ != RunningStage::train &&
+                             scope_ == LogScope::evaluation_step && log_options.add_dataloader_idx;
   if (of_one_loader)
     return logs.log(cat(name, "/dataloader_idx_", loader_idx_), scope_, stage_, value, weight, log_options);
   logs.log(name, scope_, stage_, value, weight, log_options);
@@ -318,7 +321,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
   state["progress"] = now.state();
   state["hparams"] = model->hparams().is_null() ? "{}\n" : to_yaml(model->hparams());
   state["config"] = to_yaml(resolved_config);
-  state["config_written"] = parts.config ? to_yaml(*parts.config) : std::string("{}\n");
+  state["config_written"] = components.config ? to_yaml(*components.config) : std::string("{}\n");
   state["metrics"] = published_metrics();
   state["weights_only"] = weights_only;
   if (!weights_only) {
@@ -341,7 +344,7 @@ CheckpointContent Run::collect_checkpoint(bool weights_only) {
     state["callbacks"] = std::move(callback_states);
     state["rng"] = rng_state(strategy->devices());
     StateTree::List loaders;
-    for (const auto& loader : stages[Stage::train].loaders) loaders.push_back(loader->state());
+    for (const auto& loader : stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["loggers"] = logger_states();
     state["logs"] = logs.state(/*late=*/world_size() == 1);
@@ -383,7 +386,7 @@ void Run::act_on_checkpoint_requests() {
   if (checkpoints.has_requests()) settle_same_steps(/*with_all=*/false);
   // A checkpoint comes after the rows of the steps that it has.
   if (checkpoints.has_requests() && !checkpoints.awaits_rows()) rows.settle();
-  checkpoints.act();
+  checkpoints.process_requests();
 }
 
 std::optional<double> Run::metric(std::string_view name) {
@@ -394,7 +397,7 @@ std::optional<double> Run::metric(std::string_view name) {
 
 RowPlace Run::row_place() const {
   // After an epoch's end the values still belong to the epoch before.
-  const bool between_epochs = stage_ == Stage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
+  const bool between_epochs = stage_ == RunningStage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
   return {.step = progress_.global_step, .epoch = progress_.epoch - (between_epochs ? 1 : 0)};
 }
 
@@ -426,10 +429,10 @@ void Run::send_metrics(Metrics metrics, RowPlace place) {
   for (const auto& logger : active_loggers) logger->log_metrics(metrics, place.step);
 }
 
-void Run::flush_step_metrics(Stage stage, bool force) {
+void Run::flush_step_metrics(RunningStage stage, bool force) {
   bool due = force;
-  if (stage == Stage::train) {
-    due |= step_is_logged();
+  if (stage == RunningStage::train) {
+    due |= is_logging_step();
     if (due) finite.log_counters(), logged_step_ = progress_.global_step;
   } else {
     // Ranks may run different numbers of evaluation batches: they come together at the end only.

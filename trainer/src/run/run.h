@@ -18,9 +18,9 @@
 #include "fulgur/core/module.h"
 #include "fulgur/core/strategy.h"
 #include "fulgur/trainer/trainer.h"
-#include "loops/nonfinite_guard.h"
-#include "run/agreement.h"
+#include "loops/nonfinite_policy.h"
 #include "run/log_store.h"
+#include "run/rank_consensus.h"
 #include "run/run_folder.h"
 #include "run/seen_counts.h"
 #include "run/step_rows.h"
@@ -42,27 +42,27 @@ struct StageLoaders {
 /// The state of one run and the RunContext that modules and callbacks see of it. The loops work on its members.
 class Run final : public RunContext {
  public:
-  Run(const TrainerOptions& options, const Parts& parts, Verb verb);
+  Run(const TrainerOptions& options, const TrainerComponents& components, TrainerFn fn);
   ~Run() override;
 
   // ---- RunContext ----
   const Progress& progress() const override { return progress_; }
   int64_t batch_idx() const override { return batch_idx_; }
-  Verb verb() const override { return verb_; }
-  Stage stage() const override { return stage_; }
+  TrainerFn fn() const override { return fn_; }
+  RunningStage stage() const override { return stage_; }
   bool sanity_checking() const override { return sanity_checking_; }
   bool fast_dev_run() const override { return options.fast_dev_run.batches > 0; }
-  std::optional<int64_t> num_batches(Stage stage) const override;
-  int64_t num_loaders(Stage stage) const override;
+  std::optional<int64_t> num_batches(RunningStage stage) const override;
+  int64_t num_loaders(RunningStage stage) const override;
   std::optional<int64_t> estimated_steps() const override;
   std::optional<int64_t> max_epochs() const override { return epoch_limit; }
   bool has_validation() const override { return validation_runs; }
   std::optional<int64_t> max_steps() const override {
     return step_limit >= 0 ? std::optional(step_limit) : std::nullopt;
   }
-  std::optional<double> part_done() const override;
+  std::optional<double> progress_fraction() const override;
   void count_each_batch() override { seen.count_each_batch(); }
-  bool counts_tokens() const override { return model->overridden().has(Hook::num_tokens) && !tokens_not_told; }
+  bool has_token_counts() const override { return model->overridden().has(Hook::num_tokens) && !tokens_unknown; }
   bool validates_each_epoch_end() const override {
     return options.check_val_every_n_epoch == 1 && options.val_check_interval.at_epoch_end();
   }
@@ -83,7 +83,7 @@ class Run final : public RunContext {
   void set_manual_sync(bool on) override { manual_sync_ = on; }
   /// With several ranks only what was written, which is the same on all of them.
   std::optional<double> metric(std::string_view name) override;
-  std::optional<Stage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
+  std::optional<RunningStage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
   std::vector<std::string> metric_names() const override { return logs.names(); }
   Metrics progress_metrics() override { return logs.progress_values(); }
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
@@ -95,13 +95,13 @@ class Run final : public RunContext {
   std::filesystem::path checkpoint_dir() const override { return checkpoint_folder_of(run_dir); }
   std::optional<std::filesystem::path> last_checkpoint() const override { return checkpoints.last(); }
   std::optional<std::filesystem::path> best_checkpoint() const override { return checkpoints.best(); }
-  double agreed_time_s() const override { return agreement.clock_s(); }
-  double fit_time_s() const override { return progress_.fit_time_s + agreed_time_s() - fit_started_s; }
+  double elapsed_s() const override { return agreement.clock_s(); }
+  double fit_time_s() const override { return progress_.fit_time_s + elapsed_s() - fit_started_s; }
   double data_wait_s() const override {
     counts_data_wait = true;
     return waited_for_data_s;
   }
-  bool step_is_logged() const override {
+  bool is_logging_step() const override {
     return options.log_every_n_steps > 0 && progress_.global_step - logged_step_ >= options.log_every_n_steps;
   }
   std::string precision_name() const override { return strategy->precision().name(); }
@@ -165,9 +165,9 @@ class Run final : public RunContext {
   void make_handles();
   /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of
   /// one.
-  void fall_back_to_batch_start();
+  void rewind_to_batch_start();
   /// What the run is doing, for people: stage, epoch, batch with its shapes, step.
-  std::string where() const;
+  std::string describe_position() const;
   /// The same with the hook or callback that runs: where an exception came from.
   std::string place_of_failure() const;
   /// Whether a hook of the user runs, or was left by an exception.
@@ -191,7 +191,7 @@ class Run final : public RunContext {
   void send_metrics(Metrics metrics) { send_metrics(std::move(metrics), row_place()); }
   /// A batch has ended: begins a row of the step window if it is due, and writes older ones. With `force` it is due,
   /// and all are written.
-  void flush_step_metrics(Stage stage, bool force);
+  void flush_step_metrics(RunningStage stage, bool force);
   /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
   /// then.
   void check_exchanges();
@@ -205,7 +205,7 @@ class Run final : public RunContext {
   void settle_same_steps(bool with_all);
 
   TrainerOptions options;
-  Parts parts;
+  TrainerComponents components;
   Progress progress_;
   std::shared_ptr<LightningModule> model;
   /// Copies of the module on other devices, and what they see of the run.
@@ -215,13 +215,13 @@ class Run final : public RunContext {
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::vector<std::shared_ptr<Logger>> active_loggers;
   OptimizerPlan plan;
-  std::map<Stage, StageLoaders> stages;
+  std::map<RunningStage, StageLoaders> stages;
   LogStore logs;
   CheckpointStore checkpoints{*this};
   StepRows rows{*this};
   SeenCounts seen{*this};
-  NonFiniteGuard finite{*this};
-  Agreement agreement{*this};
+  NonFinitePolicy finite{*this};
+  RankConsensus agreement{*this};
   bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
   std::filesystem::path run_dir;
   ConfigNode resolved_config;
@@ -238,7 +238,7 @@ class Run final : public RunContext {
   int64_t window_length = 0, window_done = 0, window_losses = 0;
   bool manual = false;              ///< manual optimization
   bool in_training_step = false;    ///< where manual backward and step may be called
-  bool tokens_not_told = false;     ///< num_tokens gave nothing: the module's class was not known before
+  bool tokens_unknown = false;      ///< num_tokens gave nothing: the module's class was not known before
   bool stepped = false;             ///< an optimizer made a step in this batch
   bool adds_gradients = false;      ///< this batch's backward has begun
   DebugChecks* debug = nullptr;     ///< of a run with `debug: true`, while it trains
@@ -251,7 +251,7 @@ class Run final : public RunContext {
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
   std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were made
   /// Asks for the loaders of a stage anew.
-  std::function<void(Stage)> reload_loaders;
+  std::function<void(RunningStage)> reload_loaders;
 
   // Written by the loops.
   int64_t batch_idx_ = 0;
@@ -265,7 +265,7 @@ class Run final : public RunContext {
   const char* doing_ = nullptr;
   std::optional<int64_t> reading_;  ///< the batch that a loader is asked for; still set after an exception
   std::string failed_in_;           ///< the place of an exception that has left an evaluation
-  Stage stage_ = Stage::train;
+  RunningStage stage_ = RunningStage::train;
   bool sanity_checking_ = false;
   int64_t logged_step_ = 0;                 ///< global step of the last step row
   int64_t captured_batches = 0;             ///< launched as graphs
@@ -292,7 +292,7 @@ class Run final : public RunContext {
 
   void step_optimizer(OptimizerHandle& handle, const Closure& closure);
 
-  Verb verb_;
+  TrainerFn fn_;
   bool manual_sync_ = true;
   std::unique_ptr<PendingReduction> same_steps_;
   int64_t same_ranks_at_ = -1;  ///< the step at which ranks were compared last

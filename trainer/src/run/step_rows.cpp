@@ -24,9 +24,9 @@ void warn_of_small_scale(const Metrics& values) {
 
 }  // namespace
 
-void StepRows::begin(Stage stage) {
+void StepRows::begin(RunningStage stage) {
   const auto [first_batch, last_batch] =
-      stage == Stage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
+      stage == RunningStage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
   rows_.push_back({.window = run_.logs.close_step_window(stage),
                    .stage = stage,
                    .place = run_.row_place(),
@@ -79,17 +79,17 @@ void StepRows::write(Row& row) {
   });
   row.finite = row.window.finite();
   Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
-  if (row.stage == Stage::train) {
+  if (row.stage == RunningStage::train) {
     warn_of_small_scale(values);
     for (const auto& [name, value] : values)
       if (name == "skipped_steps")
-        run_.finite.saw_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
+        run_.finite.check_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
   }
   run_.send_metrics(std::move(values), row.place);
 }
 
 void StepRows::judge(const Row& row) {
-  if (row.stage != Stage::train || row.forgiven || run_.failed_alone) return;
+  if (row.stage != RunningStage::train || row.forgiven || run_.failed_alone) return;
   run_.finite.judge(row.finite, row.first_batch, row.last_batch);
 }
 

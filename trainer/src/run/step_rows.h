@@ -27,7 +27,7 @@ class StepRows {
   static constexpr int64_t kLater = 5;
   explicit StepRows(Run& run) : run_(run) {}
   /// Closes the window of `stage`; its row is of now.
-  void begin(Stage stage);
+  void begin(RunningStage stage);
   /// A batch has ended: writes the rows that are old enough, and acts on losses in them that are not finite.
   void advance();
   /// Writes all rows; waits for the device. Acts on losses that are not finite, unless `and_act` is false: then
@@ -41,7 +41,7 @@ class StepRows {
  private:
   struct Row {
     LogStore::Window window;
-    Stage stage;
+    RunningStage stage;
     RowPlace place;
     int64_t first_batch, last_batch;
     int64_t age = 0;

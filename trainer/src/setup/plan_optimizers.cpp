@@ -30,7 +30,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
 RunLength run_length(Run& run) {
   RunLength length{
       .epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
-  const StageLoaders& train = run.stages[Stage::train];
+  const StageLoaders& train = run.stages[RunningStage::train];
   if (const auto batches = train.total())
     length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
   if (!train.loaders.empty())
@@ -55,18 +55,18 @@ double plan_optimizers(Run& run) {
   run.plan = run.model->configure_optimizers();
   const bool from_config = run.plan.empty();
   if (from_config) {
-    if (!run.parts.optimizer)
+    if (!run.components.optimizer)
       throw ConfigError(
           "[trainer.fit] the module plans no optimizer and the config names none. Add `optimizer: {class_path: AdamW, "
           "init_args: {lr: 1e-3}}`, "
           "or override configure_optimizers().");
-    PlannedOptimizer planned{run.parts.optimizer->create(), std::nullopt};
-    if (run.parts.lr_scheduler) {
-      planned.scheduler = run.parts.lr_scheduler_config;
-      planned.scheduler->scheduler = run.parts.lr_scheduler->create();
+    PlannedOptimizer planned{run.components.optimizer->create(), std::nullopt};
+    if (run.components.lr_scheduler) {
+      planned.scheduler = run.components.lr_scheduler_config;
+      planned.scheduler->scheduler = run.components.lr_scheduler->create();
     }
     run.plan = OptimizerPlan({std::move(planned)});
-  } else if (run.parts.optimizer) {
+  } else if (run.components.optimizer) {
     throw ConfigError(
         "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
         "two.");
@@ -142,10 +142,10 @@ void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
     options->find(option)->comment = std::move(comment);
   }
   // Its parts stand in its options in their order.
-  const auto parts = scheduler.parts();
+  const auto components = scheduler.components();
   size_t next = 0;
   const auto visit = [&](ConfigNode& value) {
-    if (value.find("class_path") && next < parts.size()) write_lengths(value, *parts[next++]);
+    if (value.find("class_path") && next < components.size()) write_lengths(value, *components[next++]);
   };
   for (auto& [key, value] : options->entries()) {
     visit(value);

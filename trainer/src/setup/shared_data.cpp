@@ -17,7 +17,7 @@ SharedData SharedData::of(Loader& loader, uint64_t seed) {
   return data;
 }
 
-void throw_other_data(Collectives& collectives, Stage stage, const std::vector<SharedData>& loaders) {
+void throw_other_data(Collectives& collectives, RunningStage stage, const std::vector<SharedData>& loaders) {
   StateTree::List own;
   for (const SharedData& data : loaders)
     for (const int64_t number : data.numbers()) own.emplace_back(number);

@@ -24,6 +24,7 @@ struct SharedData {
 };
 
 /// Throws a DataError that says what differs, and on which ranks. All ranks call it.
-[[noreturn]] void throw_other_data(Collectives& collectives, Stage stage, const std::vector<SharedData>& loaders);
+[[noreturn]] void throw_other_data(Collectives& collectives, RunningStage stage,
+                                   const std::vector<SharedData>& loaders);
 
 }  // namespace fulgur::detail

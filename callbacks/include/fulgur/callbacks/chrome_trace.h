@@ -23,7 +23,7 @@ class FULGUR_API ChromeTrace : public Callback {
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_exception(RunContext& run, const std::exception& error) override;
-  void teardown(RunContext& run, Verb verb) override;
+  void teardown(RunContext& run, TrainerFn fn) override;
 
  private:
   void stop(RunContext* run) noexcept;

@@ -45,7 +45,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   void load_state(const StateTree& state) override;
 
   /// A fit begins anew, unless it is resumed.
-  void setup(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
   /// A misspelt monitor is refused before training begins, where validation shows that it is one.
   void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;

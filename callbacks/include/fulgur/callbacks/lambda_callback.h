@@ -17,8 +17,8 @@
        (RunContext & run, const Outputs& outputs, const Batch& batch, int64_t batch_idx, int64_t loader_idx),  \
        (run, outputs, batch, batch_idx, loader_idx))
 #define FULGUR_LAMBDA_HOOKS(HOOK)                                                                                \
-  HOOK(setup, (RunContext & run, Verb verb), (run, verb))                                                        \
-  HOOK(teardown, (RunContext & run, Verb verb), (run, verb))                                                     \
+  HOOK(setup, (RunContext & run, TrainerFn fn), (run, fn))                                                       \
+  HOOK(teardown, (RunContext & run, TrainerFn fn), (run, fn))                                                    \
   HOOK(on_exception, (RunContext & run, const std::exception& error), (run, error))                              \
   HOOK(on_fit_start, (RunContext & run), (run))                                                                  \
   HOOK(on_fit_end, (RunContext & run), (run))                                                                    \

@@ -41,7 +41,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
-  void setup(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
   void on_fit_start(RunContext& run) override;
   /// Throws a ConfigError where the run cannot measure `every`.
   /// A misspelt monitor is refused before training begins, where validation shows that it is one.

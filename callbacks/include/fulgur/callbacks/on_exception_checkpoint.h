@@ -26,7 +26,7 @@ class FULGUR_API OnExceptionCheckpoint final : public Callback {
 
   Phase phase() const override { return Phase::checkpoint; }
   std::optional<std::filesystem::path> resume_candidate() const override;
-  void setup(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
   void on_train_start(RunContext& run) override;
   void on_exception(RunContext& run, const std::exception& error) override;
   void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;

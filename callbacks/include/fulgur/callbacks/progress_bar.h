@@ -24,8 +24,8 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   explicit ProgressBar(Options options);
   ~ProgressBar() override;
 
-  void setup(RunContext& run, Verb verb) override;
-  void teardown(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
+  void teardown(RunContext& run, TrainerFn fn) override;
   void on_exception(RunContext& run, const std::exception& error) override;
   void on_train_start(RunContext& run) override;
   void on_train_end(RunContext& run) override;
@@ -57,7 +57,7 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   };
   void begin(std::string title, std::optional<int64_t> total, int64_t done_before = 0);
   void begin_epoch(RunContext& run, int64_t done_before);
-  void begin_evaluation(RunContext& run, const char* title, Stage stage);
+  void begin_evaluation(RunContext& run, const char* title, RunningStage stage);
   void advance(RunContext& run, int64_t done);
   void advance_evaluation(RunContext& run, int64_t loader_idx);
   void end(RunContext& run);

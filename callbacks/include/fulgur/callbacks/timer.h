@@ -26,8 +26,8 @@ class FULGUR_API Timer final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
-  void setup(RunContext& run, Verb verb) override;
-  void teardown(RunContext& run, Verb verb) override;
+  void setup(RunContext& run, TrainerFn fn) override;
+  void teardown(RunContext& run, TrainerFn fn) override;
   /// A resumed fit whose time is over stops before its first step.
   void on_fit_start(RunContext& run) override;
   void on_train_start(RunContext& run) override;
@@ -42,10 +42,10 @@ class FULGUR_API Timer final : public Callback {
   void on_predict_end(RunContext& run) override;
 
   /// Seconds since the run began; nothing before the stage did.
-  std::optional<double> start_time_s(Stage stage = Stage::train) const;
+  std::optional<double> start_time_s(RunningStage stage = RunningStage::train) const;
   /// Likewise; nothing before the stage ended.
-  std::optional<double> end_time_s(Stage stage = Stage::train) const;
-  double time_elapsed_s(Stage stage = Stage::train) const;
+  std::optional<double> end_time_s(RunningStage stage = RunningStage::train) const;
+  double time_elapsed_s(RunningStage stage = RunningStage::train) const;
   /// Seconds of `duration` that are left to training, below 0 where it is over; nothing without a duration.
   std::optional<double> time_remaining_s() const;
 
@@ -53,10 +53,10 @@ class FULGUR_API Timer final : public Callback {
   struct Span {
     std::optional<double> start, end;
   };
-  Span& span(Stage stage) { return spans_[static_cast<size_t>(stage)]; }
-  const Span& span(Stage stage) const { return spans_[static_cast<size_t>(stage)]; }
-  void begin(RunContext& run, Stage stage);
-  void finish(RunContext& run, Stage stage);
+  Span& span(RunningStage stage) { return spans_[static_cast<size_t>(stage)]; }
+  const Span& span(RunningStage stage) const { return spans_[static_cast<size_t>(stage)]; }
+  void begin(RunContext& run, RunningStage stage);
+  void finish(RunContext& run, RunningStage stage);
   void check(RunContext& run);
 
   Options options_;

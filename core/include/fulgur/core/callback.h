@@ -33,8 +33,8 @@ class FULGUR_API Callback : public Stateful {
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
-  virtual void setup(RunContext&, Verb) {}
-  virtual void teardown(RunContext&, Verb) {}
+  virtual void setup(RunContext&, TrainerFn) {}
+  virtual void teardown(RunContext&, TrainerFn) {}
   /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
   /// A checkpoint from which a fit without `ckpt_path` goes on; asked once, before anything is set up.

@@ -22,19 +22,19 @@ class FULGUR_API DataModule : public Stateful {
   /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
   virtual bool prepare_data_per_node() const { return true; }
   /// Reads what `verb` needs; called on every process. Called again for another verb.
-  virtual void setup(Verb verb);
+  virtual void setup(TrainerFn fn);
   /// Loaders of a stage; empty where the module has none. Validation, test and predict may have several.
-  virtual Loaders loaders(Stage stage) = 0;
+  virtual Loaders loaders(RunningStage stage) = 0;
   /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
   virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
   virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,
                                          int64_t loader_idx);
   virtual Batch on_after_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
-  virtual void teardown(Verb verb);
+  virtual void teardown(TrainerFn fn);
   /// After an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
   /// Facts that the config's `link` may pass to other components after `setup`: `num_classes`, `num_features`, ….
-  virtual StateTree facts() const { return {}; }
+  virtual StateTree exported_values() const { return {}; }
 
   /// Which transfer hooks the class overrides; all, where a factory has not looked.
   const HookMask& overridden() const { return overridden_; }

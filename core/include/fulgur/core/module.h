@@ -66,8 +66,8 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void prepare_data() {}
   /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
   virtual bool prepare_data_per_node() const { return true; }
-  virtual void setup(Verb) {}
-  virtual void teardown(Verb) {}
+  virtual void setup(TrainerFn) {}
+  virtual void teardown(TrainerFn) {}
 
   virtual void on_fit_start() {}
   virtual void on_fit_end() {}

@@ -56,13 +56,13 @@ class FULGUR_API RunContext {
   virtual const Progress& progress() const = 0;
   /// Index of the running batch inside its loader and epoch.
   virtual int64_t batch_idx() const = 0;
-  virtual Verb verb() const = 0;
-  virtual Stage stage() const = 0;
+  virtual TrainerFn fn() const = 0;
+  virtual RunningStage stage() const = 0;
   virtual bool sanity_checking() const = 0;
   virtual bool fast_dev_run() const = 0;
   /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
-  virtual std::optional<int64_t> num_batches(Stage stage) const = 0;
-  virtual int64_t num_loaders(Stage stage) const = 0;
+  virtual std::optional<int64_t> num_batches(RunningStage stage) const = 0;
+  virtual int64_t num_loaders(RunningStage stage) const = 0;
   /// Optimizer steps of the whole fit, those of earlier parts of it included, by the accumulation factor of now;
   /// nothing where unknown: a loader without a length and no `max_steps`, or no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
@@ -70,9 +70,9 @@ class FULGUR_API RunContext {
   virtual std::optional<int64_t> max_epochs() const = 0;
   virtual std::optional<int64_t> max_steps() const = 0;
   /// How much of the fit is done, 0 to 1, by steps, else by time; nothing where its length is not known.
-  virtual std::optional<double> part_done() const = 0;
+  virtual std::optional<double> progress_fraction() const = 0;
   /// True where the module tells the tokens of a batch (`num_tokens`).
-  virtual bool counts_tokens() const = 0;
+  virtual bool has_token_counts() const = 0;
   /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks decide alike
   /// by them. All ranks must call it; with several it costs a small exchange a batch.
   virtual void count_each_batch() = 0;
@@ -114,7 +114,7 @@ class FULGUR_API RunContext {
   /// device and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
   /// The loop that logged the metric; nothing where it was never logged.
-  virtual std::optional<Stage> metric_stage(std::string_view name) const = 0;
+  virtual std::optional<RunningStage> metric_stage(std::string_view name) const = 0;
   /// Names of all metrics that have a value.
   virtual std::vector<std::string> metric_names() const = 0;
   /// Metrics logged with prog_bar, newest values. Reads the device: call it when a line is drawn, not each step.
@@ -138,14 +138,14 @@ class FULGUR_API RunContext {
   virtual std::optional<std::filesystem::path> best_checkpoint() const = 0;
 
   /// Seconds since the run began, the same on all ranks.
-  virtual double agreed_time_s() const = 0;
+  virtual double elapsed_s() const = 0;
   /// Seconds that the fit has taken over all its parts, where it was resumed; the same on all ranks.
   virtual double fit_time_s() const = 0;
   /// Seconds that training has waited for its loader, counted from the first reading on: for the difference of two.
   virtual double data_wait_s() const = 0;
   /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to
   /// read.
-  virtual bool step_is_logged() const = 0;
+  virtual bool is_logging_step() const = 0;
   /// `32-true`, `bf16-mixed`.
   virtual std::string precision_name() const = 0;
 

@@ -7,11 +7,11 @@
 namespace fulgur {
 
 /// What the user asked for; `setup(verb)` and `teardown(verb)` receive it.
-enum class Verb { fit, validate, test, predict };
+enum class TrainerFn { fit, validate, test, predict };
 /// Which loop runs.
-enum class Stage { train, validate, test, predict };
+enum class RunningStage { train, validate, test, predict };
 
-FULGUR_API std::string_view name_of(Verb verb);
-FULGUR_API std::string_view name_of(Stage stage);
+FULGUR_API std::string_view name_of(TrainerFn fn);
+FULGUR_API std::string_view name_of(RunningStage stage);
 
 }  // namespace fulgur

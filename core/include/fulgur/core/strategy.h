@@ -28,7 +28,7 @@ enum class DeviceUse {
 };
 
 /// A share of a batch that is computed for itself.
-struct FULGUR_API StepPart {
+struct FULGUR_API MicroBatch {
   LightningModule* module = nullptr;  ///< the run's, or a replica of it
   Batch batch;                        ///< where `module` wants it
   double share = 1;                   ///< of the batch's samples; those of all parts add up to 1
@@ -99,7 +99,7 @@ class FULGUR_API Strategy {
   /// True where `split` may cut a batch.
   virtual bool splits_batches() const { return false; }
   /// Cuts a batch on `device()` into parts, in the order of its samples; empty: the module computes it whole.
-  virtual std::vector<StepPart> split(LightningModule& /*module*/, const Batch& /*batch*/, Stage /*stage*/) {
+  virtual std::vector<MicroBatch> split(LightningModule& /*module*/, const Batch& /*batch*/, RunningStage /*stage*/) {
     return {};
   }
   /// Calls `work` with 0 to `parts` - 1: at the same time where each part has a module of its own, else in order.

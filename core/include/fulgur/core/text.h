@@ -54,8 +54,8 @@ void append(std::string& out, I part) {
 }  // namespace detail
 
 /// Joins texts and numbers to one string; how messages are made (`std::format` is absent from g++ 12).
-template <class... Parts>
-std::string cat(const Parts&... parts) {
+template <class... TrainerComponents>
+std::string cat(const TrainerComponents&... parts) {
   std::string out;
   (detail::append(out, parts), ...);
   return out;

@@ -48,10 +48,10 @@ class FULGUR_API IdxImageDataModule : public DataModule {
   /// Reads the files that `verb` needs, once, and checks each label. Throws a DataError for files that are missing (all
   /// of them, with their sizes and origin), damaged or do not belong together; a ConfigError where `val_size` leaves
   /// nothing.
-  void setup(Verb verb) override;
-  std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
+  void setup(TrainerFn fn) override;
+  std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   /// `num_classes`, `channels`, `height`, `width`, `num_features`.
-  StateTree facts() const override;
+  StateTree exported_values() const override;
   /// `mean` and `std` of the training part's pixels / 255, with `normalize` and once they are known.
   StateTree state() const override;
   /// Batches are normalised by the loaded values from now on, also those of loaders that were made before.

@@ -23,9 +23,9 @@ class FULGUR_API ReversalDataModule : public TensorDataModule {
     void fields(Fields& f);
   };
   explicit ReversalDataModule(const Options& options);
-  void setup(Verb verb) override;
+  void setup(TrainerFn fn) override;
   /// `vocabulary`, `length`.
-  StateTree facts() const override;
+  StateTree exported_values() const override;
 
  private:
   Options options_;

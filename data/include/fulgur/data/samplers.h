@@ -75,15 +75,15 @@ class FULGUR_API DistributedSampler : public Sampler {
  public:
   enum class Rest { pad, drop };
   /// Throws a ConfigError where there is no sampler.
-  explicit DistributedSampler(std::shared_ptr<const Sampler> source, Rest rest = Rest::pad);
+  explicit DistributedSampler(std::shared_ptr<const Sampler> source, UnevenShares rest = UnevenShares::pad);
   int64_t size(int64_t rank, int64_t world_size) const override;
   std::vector<int64_t> order(const SamplerContext& context) const override;
   bool shuffles() const override { return source_->shuffles(); }
-  Rest rest() const { return rest_; }
+  UnevenShares rest() const { return rest_; }
 
  private:
   std::shared_ptr<const Sampler> source_;
-  Rest rest_;
+  UnevenShares rest_;
 };
 
 /// A sampler's order cut into batches.

@@ -35,9 +35,9 @@ FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size,
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset,
                                                              const std::vector<int64_t>& sizes, uint64_t seed);
 
-/// Parts by shares of the whole, as `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and what is left
-/// over goes to the first parts, one sample each. Throws a ConfigError where a share is negative or they do not add up
-/// to 1.
+/// TrainerComponents by shares of the whole, as `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and
+/// what is left over goes to the first parts, one sample each. Throws a ConfigError where a share is negative or they
+/// do not add up to 1.
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset,
                                                                     const std::vector<double>& shares, uint64_t seed);
 

@@ -24,9 +24,9 @@ class FULGUR_API SyntheticDataModule : public TensorDataModule {
     void fields(Fields& f);
   };
   explicit SyntheticDataModule(const Options& options);
-  void setup(Verb verb) override;
+  void setup(TrainerFn fn) override;
   /// `num_classes`, `num_features`; with a shape of three also `channels`, `height`, `width`.
-  StateTree facts() const override;
+  StateTree exported_values() const override;
 
  private:
   void make_samples();

@@ -24,7 +24,7 @@ class FULGUR_API TensorDataModule : public DataModule {
     std::optional<Batch> train = {}, val = {}, test = {}, predict = {};
   };
   explicit TensorDataModule(Sets sets, TensorDataOptions options = {});
-  std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
+  std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
 
  protected:
   /// For data that is made in `setup`; the sets come with `set_data`.

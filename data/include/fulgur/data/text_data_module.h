@@ -43,9 +43,9 @@ class FULGUR_API TextDataModule : public DataModule {
 
   /// Throws a DataError for a file that cannot be read, is empty, is not UTF-8 (`tokens: char`), or is too short for a
   /// window in each part.
-  void setup(Verb verb) override;
-  std::vector<std::shared_ptr<Loader>> loaders(Stage stage) override;
-  StateTree facts() const override;
+  void setup(TrainerFn fn) override;
+  std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
+  StateTree exported_values() const override;
   StateTree state() const override;
   /// Throws a CheckpointError for a vocabulary that lacks characters of the file, or one of the other kind.
   void load_state(const StateTree& state) override;

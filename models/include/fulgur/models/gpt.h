@@ -22,7 +22,7 @@ namespace fulgur {
 /// the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`, `test_loss`,
 /// `test_perplexity`; a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks. Prediction
 /// returns `prediction` (N, T) int64, the most probable token after each, and its `probability` (N, T).
-class FULGUR_API Gpt : public LightningModule {
+class FULGUR_API GPT : public LightningModule {
  public:
   struct Options {
     int64_t vocab_size = 256;
@@ -36,7 +36,7 @@ class FULGUR_API Gpt : public LightningModule {
     void fields(Fields& f);
   };
   /// Throws a ConfigError for an n_embd that is no multiple of n_head, or another activation_checkpointing.
-  explicit Gpt(const Options& options);
+  explicit GPT(const Options& options);
 
   /// Logits (N, T, vocab_size) of tokens (N, T) int64; a DataError for more than block_size of them or, on the CPU, for
   /// one outside of [0, vocab_size).

@@ -10,7 +10,7 @@ namespace fulgur {
 
 /// L-BFGS (Liu and Nocedal 1989): LibTorch's own class, `torch::optim::LBFGS`, with its state saved. It evaluates the
 /// loss up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
-class FULGUR_API Lbfgs final : public Optimizer {
+class FULGUR_API LBFGS final : public Optimizer {
  public:
   struct FULGUR_API Options {
     double lr = 1.0;
@@ -22,8 +22,8 @@ class FULGUR_API Lbfgs final : public Optimizer {
     std::optional<std::string> line_search_fn = {};
     void fields(Fields& f);
   };
-  explicit Lbfgs(Options options);
-  ~Lbfgs() override;
+  explicit LBFGS(Options options);
+  ~LBFGS() override;
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "LBFGS"; }
   std::optional<double> weight_decay(const ParamGroup&) const override { return std::nullopt; }

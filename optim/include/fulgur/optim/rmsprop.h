@@ -7,7 +7,7 @@ namespace fulgur {
 /// RMSprop (Tieleman and Hinton 2012, lecture 6.5) on ATen's foreach operations; equals torch.optim.RMSprop.
 ///     g ← g + λθ;  v ← αv + (1−α)g²;  a = √v + ε, centered a = √(v − ḡ²) + ε with ḡ ← αḡ + (1−α)g;
 ///     θ ← θ − lr·g/a, with momentum b ← μb + g/a, θ ← θ − lr·b
-class FULGUR_API RmsProp final : public FusedOptimizer {
+class FULGUR_API RMSprop final : public FusedOptimizer {
  public:
   struct FULGUR_API Options {
     double lr = 1e-2;
@@ -20,7 +20,7 @@ class FULGUR_API RmsProp final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  explicit RmsProp(Options options)
+  explicit RMSprop(Options options)
       : FusedOptimizer(options.parameters), options_(std::move(options)), has_momentum_(options_.momentum != 0) {}
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "RMSprop"; }

@@ -7,7 +7,7 @@ namespace fulgur {
 /// Stochastic gradient descent with momentum on ATen's fused kernel; equals torch.optim.SGD.
 ///     g ← g + λθ;  b ← μb + (1−τ)g (the first time b ← g);  θ ← θ − lr·b, with Nesterov θ ← θ − lr·(g + μb)
 /// With dampening τ it steps each parameter apart and keeps a count of updates beside Python's state.
-class FULGUR_API Sgd final : public FusedOptimizer {
+class FULGUR_API SGD final : public FusedOptimizer {
  public:
   struct FULGUR_API Options {
     double lr = 1e-3;
@@ -19,7 +19,7 @@ class FULGUR_API Sgd final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  explicit Sgd(Options options);
+  explicit SGD(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "SGD"; }
   std::optional<double> weight_decay(const ParamGroup& group) const override {

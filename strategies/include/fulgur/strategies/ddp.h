@@ -18,7 +18,7 @@ class UnsyncedGradients;
 
 /// Distributed data parallel: one process per device, each with the whole module and a share of every batch; gradients
 /// are averaged while backward still computes (LibTorch's c10d::Reducer).
-class FULGUR_API DdpStrategy final : public Strategy, public SameRanks {
+class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
  public:
   struct FULGUR_API Options {
     std::string process_group_backend = "auto";
@@ -36,8 +36,8 @@ class FULGUR_API DdpStrategy final : public Strategy, public SameRanks {
     void fields(Fields& f);
   };
 
-  explicit DdpStrategy(Options options);
-  ~DdpStrategy() override;
+  explicit DDPStrategy(Options options);
+  ~DDPStrategy() override;
 
   const Options& options() const { return options_; }
   std::string name() const override { return "ddp"; }

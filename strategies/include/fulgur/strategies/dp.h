@@ -11,7 +11,7 @@ namespace fulgur {
 /// each of them, all at the same time. Losses are added up by their share of the samples and gradients on the first
 /// device, which has the optimizers; so the step is that of one device on the whole batch, but for layers that look at
 /// more than one sample (BatchNorm takes the statistics of its chunk; the buffers that stay are the first device's).
-class FULGUR_API DpStrategy final : public Strategy {
+class FULGUR_API DPStrategy final : public Strategy {
  public:
   std::string name() const override { return "dp"; }
   DeviceUse device_use() const override { return DeviceUse::all; }
@@ -30,7 +30,7 @@ class FULGUR_API DpStrategy final : public Strategy {
   bool splits_batches() const override { return devices_.size() > 1; }
   /// Chunks differ by one sample at most; a batch of fewer samples than devices takes as many of these as it has
   /// samples.
-  std::vector<StepPart> split(LightningModule& module, const Batch& batch, Stage stage) override;
+  std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   void teardown() noexcept override;

@@ -10,7 +10,7 @@
 namespace fulgur {
 
 namespace detail {
-class BusyShares;
+class DeviceUtilization;
 }
 
 /// What strategies have in common whose module lies on several devices, each submodule on its own. A batch is cut into
@@ -34,7 +34,7 @@ class FULGUR_API PlacedStrategy : public Strategy {
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
   bool splits_batches() const override { return micro_batches_ > 1; }
-  std::vector<StepPart> split(LightningModule& module, const Batch& batch, Stage stage) override;
+  std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
   /// In order. Throws an Error that names modules, parameters and devices where tensors of two devices meet.
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
@@ -57,7 +57,7 @@ class FULGUR_API PlacedStrategy : public Strategy {
   SingleProcessCollectives collectives_;
   LightningModule* module_ = nullptr;
   std::vector<std::unique_ptr<nn::ReplicaTensors>> groups_;  // of submodules on several devices
-  std::unique_ptr<detail::BusyShares> busy_;
+  std::unique_ptr<detail::DeviceUtilization> busy_;
 };
 
 /// Submodules on devices of their own: by a map (`placement`), through `nn::Placed` members, which move their inputs;

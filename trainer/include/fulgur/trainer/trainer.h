@@ -18,11 +18,11 @@
 
 namespace fulgur {
 
-/// Parts made by the user's program, beside those that the options name.
-struct FULGUR_API Parts {
+/// TrainerComponents made by the user's program, beside those that the options name.
+struct FULGUR_API TrainerComponents {
   /// Adds a callback whose class is known here: hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
-  Parts& add(std::shared_ptr<C> callback) {
+  TrainerComponents& add(std::shared_ptr<C> callback) {
     if (!callback->overridden().exact) callback->set_overridden(Callback::hooks_of<C>());
     callbacks.push_back(std::move(callback));
     return *this;
@@ -80,7 +80,7 @@ FULGUR_API int64_t count_processes(const TrainerOptions& options);
 /// not.
 class FULGUR_API Trainer {
  public:
-  explicit Trainer(TrainerOptions options = {}, Parts parts = {});
+  explicit Trainer(TrainerOptions options = {}, TrainerComponents components = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;

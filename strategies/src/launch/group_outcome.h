@@ -20,7 +20,7 @@ struct RankEnd {
 };
 
 /// What a group's ends mean.
-struct Verdict {
+struct GroupOutcome {
   int exit_code = 0;
   bool failed = false;
   bool restartable = false;
@@ -32,7 +32,7 @@ struct Verdict {
 bool is_orderly(const RankEnd& end);
 
 /// `ends` in the order in which they were seen.
-Verdict judge(const std::vector<RankEnd>& ends, int64_t world_size);
+GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size);
 
 /// A sentence to go on with.
 std::string without_period(std::string sentence);

@@ -1,4 +1,4 @@
-#include "loading/patience.h"
+#include "loading/read_timeouts.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@ namespace fulgur {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience,
+void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const ReadTimeouts& patience,
                     const BatchWait& wait) {
   const auto start = Clock::now();
   bool told = patience.slow_after_s <= 0;

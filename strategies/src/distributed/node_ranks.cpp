@@ -1,4 +1,4 @@
-#include "distributed/node_numbers.h"
+#include "distributed/node_ranks.h"
 
 #include <algorithm>
 #include <map>
@@ -21,7 +21,7 @@ Rank parse(const std::string& word) {
 
 }  // namespace
 
-std::string node_word(const std::string& host, const ProcessPlace& place) {
+std::string node_identity(const std::string& host, const ProcessPlace& place) {
   return cat(place.local_rank, " ", place.local_world_size, " ", host);
 }
 

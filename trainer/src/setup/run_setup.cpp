@@ -1,4 +1,4 @@
-#include "setup/session.h"
+#include "setup/run_setup.h"
 
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -27,18 +27,18 @@
 #include "setup/failed_layers.h"
 #include "setup/failure_hints.h"
 #include "setup/plan_optimizers.h"
-#include "setup/same_on_all_ranks.h"
+#include "setup/rank_consistency.h"
 #include "setup/shared_data.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
 
-void Session::choose_hardware() {
+void RunSetup::choose_hardware() {
   Run& run = *run_;
   threads_ = decide_threads(run.options.num_threads);
   set_threads(threads_);
-  auto precision = run.parts.precision ? run.parts.precision : run.options.precision.create();
-  run.strategy = run.parts.strategy ? run.parts.strategy : run.options.strategy.create();
+  auto precision = run.components.precision ? run.components.precision : run.options.precision.create();
+  run.strategy = run.components.strategy ? run.components.strategy : run.options.strategy.create();
   check_allocator(run.options.allocator);
   devices_ = choose_devices(run.options, run.strategy->device_use());
   set_allocator(run.options.allocator, devices_.accelerator->name());
@@ -52,27 +52,27 @@ void Session::choose_hardware() {
   if (const at::Device device = run.strategy->device();
       !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
     current_device_.emplace(device);
-  if (verb_ == Verb::fit)
+  if (fn_ == TrainerFn::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // A seed that each process has drawn for itself: samplers of all ranks need one.
-  if (run.parts.config) {
-    const std::string own = run.parts.seed ? std::to_string(*run.parts.seed) : std::string();
+  if (run.components.config) {
+    const std::string own = run.components.seed ? std::to_string(*run.components.seed) : std::string();
     if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
-      run.parts.seed = std::stoull(first);
+      run.components.seed = std::stoull(first);
   }
   // Each rank draws numbers of its own; weights are rank 0's.
-  if (run.parts.seed) {
-    seed_everything(rank_seed(*run.parts.seed, run.rank()));
-    seed_devices(rank_seed(*run.parts.seed, run.rank()), run.strategy->devices());
+  if (run.components.seed) {
+    seed_everything(rank_seed(*run.components.seed, run.rank()));
+    seed_devices(rank_seed(*run.components.seed, run.rank()), run.strategy->devices());
   }
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
 }
 
-void Session::make_callbacks() {
+void RunSetup::make_callbacks() {
   Run& run = *run_;
   std::vector<std::shared_ptr<Callback>> list;
   for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
-  for (const auto& callback : run.parts.callbacks) list.push_back(callback);
+  for (const auto& callback : run.components.callbacks) list.push_back(callback);
   for (auto& own : run.model->configure_callbacks()) {
     // A callback of the module replaces a configured one of its class.
     std::erase_if(list, [&](const auto& other) { return typeid(*other) == typeid(*own); });
@@ -91,17 +91,17 @@ void Session::make_callbacks() {
   };
   const bool checkpoints = std::any_of(list.begin(), list.end(),
                                        [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
-  if (verb_ == Verb::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
-  if (verb_ == Verb::fit && run.options.enable_model_summary) add_default("ModelSummary");
+  if (fn_ == TrainerFn::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
+  if (fn_ == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
   run.set_callbacks(std::move(list));
 }
 
-void Session::make_loggers() {
+void RunSetup::make_loggers() {
   Run& run = *run_;
   if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
-  if (!run.parts.loggers.empty()) {
-    run.active_loggers = run.parts.loggers;
+  if (!run.components.loggers.empty()) {
+    run.active_loggers = run.components.loggers;
   } else if (run.options.logger.enabled) {
     if (run.options.logger.loggers.empty()) {
       for (const char* name : {"CsvLogger", "JsonlLogger"}) run.active_loggers.push_back(Spec<Logger>(name).create());
@@ -111,7 +111,7 @@ void Session::make_loggers() {
 }
 
 // Each gets the first state of its key that no other has got. Checkpoints of earlier versions have none.
-void Session::give_states_to_loggers(const StateTree& state) const {
+void RunSetup::give_states_to_loggers(const StateTree& state) const {
   if (!state.contains("loggers")) return;
   StateTree::List states = state.at("loggers").as_list();
   for (const auto& logger : run_->active_loggers) {
@@ -124,7 +124,7 @@ void Session::give_states_to_loggers(const StateTree& state) const {
   }
 }
 
-void Session::take_folder() {
+void RunSetup::create_run_folder() {
   Run& run = *run_;
   std::string name = kDefaultRunName;
   std::optional<int64_t> version;
@@ -144,10 +144,11 @@ void Session::take_folder() {
   if (run.fast_dev_run() || run.options.barebones) return;
   // The folder is rank 0's to choose and to write.
   if (run.is_global_zero()) {
-    run.run_dir = goes_on_in_ ? *goes_on_in_ : take_run_folder(run.options.default_root_dir, name, version);
+    run.run_dir = resumed_run_dir_ ? *resumed_run_dir_ : take_run_folder(run.options.default_root_dir, name, version);
     if (!lock_) lock_.emplace(run.run_dir);
     std::error_code error;
-    if (verb_ == Verb::fit && run.checkpoints_allowed) fs::create_directory(checkpoint_folder_of(run.run_dir), error);
+    if (fn_ == TrainerFn::fit && run.checkpoints_allowed)
+      fs::create_directory(checkpoint_folder_of(run.run_dir), error);
   }
   run.run_dir = run.collectives().broadcast_text(run.run_dir.string(), 0);
   if (!run.is_global_zero()) {
@@ -158,7 +159,7 @@ void Session::take_folder() {
     return;
   }
   std::optional<int64_t> resume_step;
-  if (goes_on_in_) {
+  if (resumed_run_dir_) {
     resume_step = content_->state.at("progress").at("global_step").as_int();
     give_states_to_loggers(content_->state);
     remove_leftovers(run.checkpoint_dir());
@@ -170,7 +171,7 @@ void Session::take_folder() {
   }
 }
 
-void Session::set_limits() {
+void RunSetup::set_limits() {
   Run& run = *run_;
   TrainerOptions& o = run.options;
   if (run.fast_dev_run()) {
@@ -196,7 +197,7 @@ void Session::set_limits() {
   run.accumulation_ = o.accumulate_grad_batches;
   run.step_limit = o.max_steps;
   run.epoch_limit = o.max_epochs;
-  if (verb_ != Verb::fit) return;
+  if (fn_ != TrainerFn::fit) return;
   if (!o.max_epochs && o.max_steps < 0 && !o.max_time) {
     log::warn("trainer.no_limit",
               "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them "
@@ -207,7 +208,7 @@ void Session::set_limits() {
 }
 
 // Combinations that cannot work, before anything is made.
-void Session::check_options() const {
+void RunSetup::check_options() const {
   const Run& run = *run_;
   const TrainerOptions& o = run.options;
   if (o.max_time && o.max_time->unit != Interval::Unit::seconds)
@@ -225,7 +226,7 @@ void Session::check_options() const {
   if (o.scale_lr == "none" && o.base_batch_size)
     throw ConfigError(
         "[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
-  if (verb_ != Verb::fit || run.model->automatic_optimization()) return;
+  if (fn_ != TrainerFn::fit || run.model->automatic_optimization()) return;
   if (o.accumulate_grad_batches != 1)
     throw ConfigError(
         cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so "
@@ -245,31 +246,31 @@ void Session::check_options() const {
 
 namespace {
 
-Loaders own_dataloaders(LightningModule& module, Stage stage) {
+Loaders own_dataloaders(LightningModule& module, RunningStage stage) {
   switch (stage) {
-    case Stage::train:
+    case RunningStage::train:
       return module.train_dataloader();
-    case Stage::validate:
+    case RunningStage::validate:
       return module.val_dataloader();
-    case Stage::test:
+    case RunningStage::test:
       return module.test_dataloader();
-    case Stage::predict:
+    case RunningStage::predict:
       return module.predict_dataloader();
   }
   return {};
 }
 
-const char* dataloader_hook(Stage stage) {
-  return stage == Stage::train      ? "train_dataloader"
-         : stage == Stage::validate ? "val_dataloader"
-         : stage == Stage::test     ? "test_dataloader"
-                                    : "predict_dataloader";
+const char* dataloader_hook(RunningStage stage) {
+  return stage == RunningStage::train      ? "train_dataloader"
+         : stage == RunningStage::validate ? "val_dataloader"
+         : stage == RunningStage::test     ? "test_dataloader"
+                                           : "predict_dataloader";
 }
 
 }  // namespace
 
 // A batch may go to the device before its turn only where nobody wants to see it before, or moves it.
-bool Session::reads_ahead() const {
+bool RunSetup::reads_ahead() const {
   const Run& run = *run_;
   const auto moves = [](const HookMask& mask) {
     return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
@@ -280,8 +281,9 @@ bool Session::reads_ahead() const {
 
 // Of several ranks that train step by step together, the fewest batches of any; of an evaluation, in which each rank
 // comes to its own end, the most. Unknown if one rank does not know.
-std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths,
-                                                            const std::vector<SharedData>& shared) {
+std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
+                                                             std::vector<std::optional<int64_t>> lengths,
+                                                             const std::vector<SharedData>& shared) {
   Collectives& collectives = run_->collectives();
   if (collectives.world_size() == 1) return lengths;
   const auto count = static_cast<int64_t>(lengths.size());
@@ -292,7 +294,8 @@ std::vector<std::optional<int64_t>> Session::agreed_lengths(Stage stage, std::ve
   // The least is the greatest of what is below zero.
   std::vector<int64_t> numbers;
   for (const auto& length : lengths)
-    numbers.insert(numbers.end(), {length ? 0 : 1, stage == Stage::train ? -length.value_or(0) : length.value_or(0)});
+    numbers.insert(numbers.end(),
+                   {length ? 0 : 1, stage == RunningStage::train ? -length.value_or(0) : length.value_or(0)});
   // What ranks deal out among them must be one data set: the greatest is the least, and unknown only for all.
   for (const SharedData& data : shared)
     for (const int64_t number : data.numbers()) numbers.insert(numbers.end(), {number, ~number});
@@ -314,17 +317,17 @@ UnevenShares uneven_shares(const TrainerOptions& options) {
 
 }  // namespace
 
-void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option) {
+void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
-  const Loaders& given = stage == Stage::train      ? run.data.train
-                         : stage == Stage::validate ? run.data.validation
-                         : stage == Stage::test     ? run.data.test
-                                                    : run.data.predict;
+  const Loaders& given = stage == RunningStage::train      ? run.data.train
+                         : stage == RunningStage::validate ? run.data.validation
+                         : stage == RunningStage::test     ? run.data.test
+                                                           : run.data.predict;
   Loaders loaders = run.data.module  ? run.data.module->loaders(stage)
                     : !given.empty() ? given
                                      : own_dataloaders(*run.model, stage);
   std::erase(loaders, nullptr);
-  if (stage == Stage::train && loaders.size() > 1) {
+  if (stage == RunningStage::train && loaders.size() > 1) {
     std::vector<CombinedLoader::Named> named;
     for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
     loaders = {std::make_shared<CombinedLoader>(std::move(named))};
@@ -333,9 +336,9 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   std::vector<std::optional<int64_t>> lengths;
   std::vector<SharedData> shared;
   for (auto& loader : loaders) {
-    if (stage == Stage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
+    if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
     const bool shares = run.options.use_distributed_sampler;
-    const uint64_t seed = run.parts.seed.value_or(0);
+    const uint64_t seed = run.components.seed.value_or(0);
     try {
       if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
       loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
@@ -344,7 +347,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
       throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
                           loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
     }
-    if (stage == Stage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
+    if (stage == RunningStage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
       if (!loader->keep_order())
         throw ConfigError(
             "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the "
@@ -352,7 +355,7 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
             "epoch. Use a loader without shuffling.");
       log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
     }
-    if (stage != Stage::train && loader->shuffles())
+    if (stage != RunningStage::train && loader->shuffles())
       log::warn("data.evaluation_shuffled",
                 cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
     lengths.push_back(loader->size());
@@ -363,24 +366,24 @@ void Session::set_up_stage(Stage stage, const BatchLimit& limit, std::string_vie
   const auto agreed = agreed_lengths(stage, lengths, shared);
   for (size_t i = 0; i < lengths.size(); ++i) {
     auto batches = limit.resolve(agreed[i], option);
-    if (stage != Stage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
+    if (stage != RunningStage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
     target.batches.push_back(batches);
     target.sized.push_back(agreed[i].has_value());
   }
   run.stages[stage] = std::move(target);
 }
 
-const char* Session::limit_name(const char* option) const {
+const char* RunSetup::limit_name(const char* option) const {
   return run_->options.overfit_batches.is_zero() ? option : "overfit_batches";
 }
 
-void Session::set_up_data() {
+void RunSetup::set_up_data() {
   Run& run = *run_;
   const TrainerOptions& o = run.options;
-  const Stage first_stage = verb_ == Verb::fit        ? Stage::train
-                            : verb_ == Verb::validate ? Stage::validate
-                            : verb_ == Verb::test     ? Stage::test
-                                                      : Stage::predict;
+  const RunningStage first_stage = fn_ == TrainerFn::fit        ? RunningStage::train
+                                   : fn_ == TrainerFn::validate ? RunningStage::validate
+                                   : fn_ == TrainerFn::test     ? RunningStage::test
+                                                                : RunningStage::predict;
   const bool loaders_given =
       !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
   if (run.data.module && loaders_given)
@@ -390,77 +393,77 @@ void Session::set_up_data() {
                           " and the module's own ", dataloader_hook(first_stage),
                           "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage),
                           "()."));
-  run.reload_loaders = [this](Stage stage) {
-    if (stage == Stage::train)
+  run.reload_loaders = [this](RunningStage stage) {
+    if (stage == RunningStage::train)
       set_up_stage(stage, run_->options.limit_train_batches, limit_name("limit_train_batches"));
     else
       set_up_stage(stage, run_->options.limit_val_batches, limit_name("limit_val_batches"));
   };
-  switch (verb_) {
-    case Verb::fit:
-      set_up_stage(Stage::train, o.limit_train_batches, limit_name("limit_train_batches"));
-      if (run.stages[Stage::train].loaders.empty())
+  switch (fn_) {
+    case TrainerFn::fit:
+      set_up_stage(RunningStage::train, o.limit_train_batches, limit_name("limit_train_batches"));
+      if (run.stages[RunningStage::train].loaders.empty())
         throw ConfigError(
             "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
       if (!o.limit_val_batches.is_zero())
-        set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
-      run.validation_runs = !run.stages[Stage::validate].loaders.empty();
+        set_up_stage(RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      run.validation_runs = !run.stages[RunningStage::validate].loaders.empty();
       if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
         warn_no_validation_step();
         run.validation_runs = false;
       }
-      if (run.stages[Stage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
+      if (run.stages[RunningStage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
         throw DataError(
             "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
             "drop_last?");
       // Throws now, not after an epoch, where the interval cannot be.
-      if (run.validation_runs) validation_interval(o, run.stages[Stage::train].batches.front());
+      if (run.validation_runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
       break;
-    case Verb::validate:
-      set_up_stage(Stage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+    case TrainerFn::validate:
+      set_up_stage(RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
       break;
-    case Verb::test:
-      set_up_stage(Stage::test, o.limit_test_batches, "limit_test_batches");
+    case TrainerFn::test:
+      set_up_stage(RunningStage::test, o.limit_test_batches, "limit_test_batches");
       break;
-    case Verb::predict:
-      set_up_stage(Stage::predict, o.limit_predict_batches, "limit_predict_batches");
+    case TrainerFn::predict:
+      set_up_stage(RunningStage::predict, o.limit_predict_batches, "limit_predict_batches");
       break;
   }
   require_step();
-  if (verb_ != Verb::fit && run.stages.begin()->second.loaders.empty())
-    throw ConfigError(cat("[trainer.", name_of(verb_), "] there is no ", name_of(verb_),
+  if (fn_ != TrainerFn::fit && run.stages.begin()->second.loaders.empty())
+    throw ConfigError(cat("[trainer.", name_of(fn_), "] there is no ", name_of(fn_),
                           " data. Does the data module have such a loader?"));
 }
 
 // Before a run folder is made for nothing. A fit only warns of a missing validation_step.
-void Session::require_step() const {
+void RunSetup::require_step() const {
   const HookMask& overridden = run_->model->overridden();
-  if (verb_ == Verb::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
-  if (verb_ == Verb::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
-  if (verb_ == Verb::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
+  if (fn_ == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
+  if (fn_ == TrainerFn::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
+  if (fn_ == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
 }
 
-void Session::choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered) {
+void RunSetup::choose_checkpoint(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
   // Rank 0 looks; the others take what it has found, which they must be able to read too.
-  if (run_->is_global_zero()) find_checkpoint_for(choice, remembered);
+  if (run_->is_global_zero()) find_checkpoint_for(choice, latest);
   if (run_->world_size() == 1) return;
   const std::string path = run_->collectives().broadcast_text(checkpoint_ ? checkpoint_->string() : std::string(), 0);
   checkpoint_ = path.empty() ? std::nullopt : std::optional<fs::path>(path);
 }
 
-void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered) {
+void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
   Run& run = *run_;
   if (!choice) {
-    if (verb_ != Verb::fit) return;
+    if (fn_ != TrainerFn::fit) return;
     for (const auto& callback : run.callbacks)
       if (!checkpoint_) checkpoint_ = callback->resume_candidate();
-  } else if (*choice == "last" && remembered.last) {
-    checkpoint_ = remembered.last;
-  } else if (*choice == "best" && remembered.best) {
-    checkpoint_ = remembered.best;
+  } else if (*choice == "last" && latest.last) {
+    checkpoint_ = latest.last;
+  } else if (*choice == "best" && latest.best) {
+    checkpoint_ = latest.best;
   } else if (*choice == "auto") {
-    if (verb_ != Verb::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
-    const auto to_resume = find_run_to_resume(run.options, run.parts);
+    if (fn_ != TrainerFn::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
+    const auto to_resume = find_run_to_resume(run.options, run.components);
     if (to_resume) lock_.emplace(to_resume->folder);
     if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
       if (!to_resume->passed_over.empty())
@@ -472,8 +475,8 @@ void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remember
       run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
     }
   } else {
-    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.parts),
-                                  run.parts.config_folder);
+    checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.components),
+                                  run.components.config_folder);
   }
   // A link is followed once, so that the report names the checkpoint itself.
   std::error_code error;
@@ -483,8 +486,8 @@ void Session::find_checkpoint_for(const CheckpointChoice& choice, const Remember
   }
 }
 
-void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
-                      const Remembered& remembered) {
+void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
+                       const LatestCheckpoints& latest) {
   Run& run = *run_;
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
   if (module->in_run())
@@ -495,25 +498,26 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
   choose_hardware();
   set_limits();
   check_options();
-  run.parts.load.check();
+  run.components.load.check();
   run.model->set_run(&run);
   make_callbacks();
   make_loggers();
-  choose_checkpoint(choice, remembered);
-  const auto its_run =
-      checkpoint_ && verb_ == Verb::fit && run.parts.load.loads_loops() ? run_folder_of(*checkpoint_) : std::nullopt;
+  choose_checkpoint(choice, latest);
+  const auto checkpoint_run_dir = checkpoint_ && fn_ == TrainerFn::fit && run.components.load.loads_loops()
+                                      ? run_folder_of(*checkpoint_)
+                                      : std::nullopt;
   // Before it is read: a run at work there may remove it.
-  if (its_run && !lock_ && run.is_global_zero()) lock_.emplace(*its_run);
+  if (checkpoint_run_dir && !lock_ && run.is_global_zero()) lock_.emplace(*checkpoint_run_dir);
   if (checkpoint_ && !content_)
-    content_ =
-        read_checkpoint(*checkpoint_,
-                        verb_ == Verb::fit && run.parts.load.loads_optimizer() ? CheckpointParts::all
-                                                                               : CheckpointParts::weights_and_state,
-                        run.parts.load.verify == "needed" ? Verify::needed : Verify::whole);
+    content_ = read_checkpoint(*checkpoint_,
+                               fn_ == TrainerFn::fit && run.components.load.loads_optimizer()
+                                   ? CheckpointParts::all
+                                   : CheckpointParts::weights_and_state,
+                               run.components.load.verify == "needed" ? Verify::needed : Verify::whole);
   // Imported weights begin a run, wherever they lie.
-  if (content_ && content_->state.contains("imported")) run.parts.load.weights_only = true;
-  if (run.parts.load.loads_loops()) goes_on_in_ = its_run;
-  if (!goes_on_in_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
+  if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
+  if (run.components.load.loads_loops()) resumed_run_dir_ = checkpoint_run_dir;
+  if (!resumed_run_dir_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
   const std::optional<CheckpointContent>& content = content_;
 
   set_up_ = true;
@@ -522,13 +526,13 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
     run.doing_ = "setup of the data module";
-    run.data.module->setup(verb_);
+    run.data.module->setup(fn_);
     run.doing_ = nullptr;
   }
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, verb_); });
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, fn_); });
   run.check_state_keys();
   run.doing_ = "setup of the module";
-  run.model->setup(verb_);
+  run.model->setup(fn_);
   run.doing_ = "configure_model";
   run.model->configure_model();
   run.doing_ = nullptr;
@@ -538,7 +542,7 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     run.model->on_load_checkpoint(content->state);
     run.doing_ = nullptr;
     load_weights(*content);
-    if (verb_ != Verb::fit || run.parts.load.loads_loops()) load_callbacks(*content);
+    if (fn_ != TrainerFn::fit || run.components.load.loads_loops()) load_callbacks(*content);
   }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
@@ -547,26 +551,26 @@ void Session::prepare(std::shared_ptr<LightningModule> module, DataSource data, 
     to_channels_last(*run.model);
     for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
   }
-  if (verb_ == Verb::fit) {
+  if (fn_ == TrainerFn::fit) {
     run.doing_ = "configure_optimizers";
     lr_factor_ = plan_optimizers(run);
     run.doing_ = nullptr;
   }
-  take_folder();
+  create_run_folder();
   save_config();
   print_start();
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (verb_ == Verb::fit) restore(*content);
+    if (fn_ == TrainerFn::fit) restore(*content);
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
   }
-  if (verb_ == Verb::fit) run.strategy->start_training(*run.model, run.optimizers());
+  if (fn_ == TrainerFn::fit) run.strategy->start_training(*run.model, run.optimizers());
 }
 
 // Once per machine, or once in all; the others wait, so that setup finds what it needs.
-void Session::prepare_data() {
+void RunSetup::prepare_data() {
   Run& run = *run_;
   const ProcessPlace& place = run.strategy->place();
   const auto mine = [&](bool per_node) { return per_node ? place.local_rank == 0 : place.rank == 0; };
@@ -576,7 +580,7 @@ void Session::prepare_data() {
 }
 
 // Copies of the module for the strategy's other devices, made and set up as the module was.
-void Session::make_replicas() {
+void RunSetup::make_replicas() {
   Run& run = *run_;
   const size_t count = run.strategy->replicas_wanted();
   if (count == 0) return;
@@ -596,14 +600,14 @@ void Session::make_replicas() {
     replica->set_run(context.get());
     replicas.push_back(replica);
     run.replicas.emplace_back(replica, std::move(context));
-    replica->setup(verb_);
+    replica->setup(fn_);
     replica->configure_model();
   }
   run.strategy->attach_replicas(*run.model, replicas);
 }
 
-void Session::load_weights(const CheckpointContent& content) {
-  const CheckpointLoading& load = run_->parts.load;
+void RunSetup::load_weights(const CheckpointContent& content) {
+  const CheckpointLoading& load = run_->components.load;
   // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
   const auto of_other_dtype = [&](const NamedParameter& parameter) {
     return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
@@ -624,7 +628,7 @@ void Session::load_weights(const CheckpointContent& content) {
                                               " weights were loaded; the rest does not fit:\n", report.differences));
 }
 
-void Session::load_callbacks(const CheckpointContent& content) {
+void RunSetup::load_callbacks(const CheckpointContent& content) {
   Run& run = *run_;
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
   if (!content.state.contains("callbacks")) return;  // weights only
@@ -639,22 +643,22 @@ void Session::load_callbacks(const CheckpointContent& content) {
     } catch (const std::exception& error) {
       const std::string text =
           cat("the state of callback ", key, " in ", checkpoint_->string(), " does not fit: ", error.what());
-      if (verb_ == Verb::fit)
+      if (fn_ == TrainerFn::fit)
         throw CheckpointError(cat("[trainer.fit] ", text,
                                   "\nResume with the callback as it was when the checkpoint was "
                                   "made, or begin a new run with its weights: --load.weights_only true."));
       log::warn("trainer.callback_state", text + ". It is left out");
     }
   });
-  if (verb_ == Verb::fit && !left.empty())
+  if (fn_ == TrainerFn::fit && !left.empty())
     log::warn("trainer.callback_state_unused",
               cat(checkpoint_->string(), " has the state of callbacks that this run does not have: ",
                   join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
 }
 
-void Session::restore(const CheckpointContent& content) {
+void RunSetup::restore(const CheckpointContent& content) {
   Run& run = *run_;
-  const CheckpointLoading& load = run.parts.load;
+  const CheckpointLoading& load = run.components.load;
   const bool of_a_run = content.state.contains("rng");
   const StateTree state =
       of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
@@ -669,12 +673,12 @@ void Session::restore(const CheckpointContent& content) {
   if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
   if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
   if (load.loads_loops()) {
-    tell_origin(content.origin);
-    tell_other_batch(content.origin, content.state.at("loaders").as_list());
+    warn_origin_differs(content.origin);
+    warn_other_batch(content.origin, content.state.at("loaders").as_list());
   }
 }
 
-void Session::restore_loops(const CheckpointContent& content, const StateTree& state) {
+void RunSetup::restore_loops(const CheckpointContent& content, const StateTree& state) {
   Run& run = *run_;
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
@@ -711,9 +715,9 @@ void Session::restore_loops(const CheckpointContent& content, const StateTree& s
 
 // With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
 // it.
-void Session::restore_positions(int64_t saved_world_size, const StateTree::List& states) {
+void RunSetup::restore_positions(int64_t saved_world_size, const StateTree::List& states) {
   Run& run = *run_;
-  const auto& loaders = run.stages[Stage::train].loaders;
+  const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
   // With data of their own, ranks share nothing out.
   const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
@@ -731,7 +735,7 @@ void Session::restore_positions(int64_t saved_world_size, const StateTree::List&
 }
 
 // What a resume that is exact to the bit depends on, beside the state.
-void Session::tell_origin(const CheckpointOrigin& origin) const {
+void RunSetup::warn_origin_differs(const CheckpointOrigin& origin) const {
   const CheckpointOrigin now = run_->origin();
   std::vector<std::string> differences;
   const auto compare = [&](const char* what, const auto& then, const auto& here) {
@@ -749,10 +753,10 @@ void Session::tell_origin(const CheckpointOrigin& origin) const {
 }
 
 // With the same batch size of a rank, another number of ranks trains with other batches of all.
-void Session::tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const {
+void RunSetup::warn_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
   const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
-  const int64_t own = run_->stages[Stage::train].loaders.front()->batch_size(), now = own * run_->world_size();
+  const int64_t own = run_->stages[RunningStage::train].loaders.front()->batch_size(), now = own * run_->world_size();
   if (before == now) return;
   const bool divides = origin.world_size != run_->world_size() && before % run_->world_size() == 0;
   run_->print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
@@ -768,11 +772,12 @@ ConfigNode options_node(TrainerOptions options) {
   return fields.write();
 }
 
-void Session::save_config() {
+void RunSetup::save_config() {
   Run& run = *run_;
-  ConfigNode written = run.parts.config ? *run.parts.config : ConfigNode::map({{"trainer", options_node(run.options)}});
-  run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.parts.seed);
-  if (verb_ == Verb::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
+  ConfigNode written =
+      run.components.config ? *run.components.config : ConfigNode::map({{"trainer", options_node(run.options)}});
+  run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
+  if (fn_ == TrainerFn::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
   run.config_hash = content_hash(to_yaml(run.resolved_config));
   run.device_text = devices_.text();
   run.threads = threads_;
@@ -787,13 +792,13 @@ void Session::save_config() {
   if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
 }
 
-void Session::print_start() {
+void RunSetup::print_start() {
   Run& run = *run_;
   run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(),
                 " · precision: ", run.strategy->precision().name(), " · threads: ", threads_,
-                " · seed: ", run.parts.seed ? std::to_string(*run.parts.seed) : "none"));
+                " · seed: ", run.components.seed ? std::to_string(*run.components.seed) : "none"));
   if (const std::string text = run.strategy->text(); !text.empty()) log::info(cat("processes: ", text));
-  std::vector<std::string> parts;
+  std::vector<std::string> components;
   for (const auto& [stage, loaders] : run.stages) {
     int64_t samples = 0;
     bool known = true;
@@ -803,10 +808,10 @@ void Session::print_start() {
     }
     if (loaders.loaders.empty()) continue;
     const auto batches = loaders.total();
-    parts.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
-                        batches ? std::to_string(*batches) : "?", " batches"));
+    components.push_back(cat(name_of(stage), " ", known ? std::to_string(samples) : "?", " samples, ",
+                             batches ? std::to_string(*batches) : "?", " batches"));
   }
-  run.print(cat("data: ", join(parts, " · "), run.world_size() > 1 ? " (of rank 0)" : ""));
+  run.print(cat("data: ", join(components, " · "), run.world_size() > 1 ? " (of rank 0)" : ""));
   run.print(run.run_dir.empty()
                 ? run.options.barebones ? "run folder: none (barebones)" : "run folder: none (fast_dev_run)"
                 : cat("run folder: ", run.run_dir));
@@ -822,7 +827,7 @@ void explain_out_of_memory(const Run& run) {
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
   // Before the loops no batch has been there yet.
-  const bool evaluates = !run.failed_in_.empty() || (run.verb() != Verb::fit && !run.setting_up);
+  const bool evaluates = !run.failed_in_.empty() || (run.fn() != TrainerFn::fit && !run.setting_up);
   const bool trains = run.progress_.batches_total.ready > 0;
   if (!evaluates && !trains)
     return log::error(
@@ -839,7 +844,7 @@ void explain_out_of_memory(const Run& run) {
 
 // What fails while a failure is handled is told, and does not take its place.
 template <class Function>
-void quietly(std::string_view when, Function function) noexcept {
+void log_exceptions(std::string_view when, Function function) noexcept {
   try {
     function();
   } catch (const std::exception& later) {
@@ -852,7 +857,7 @@ void quietly(std::string_view when, Function function) noexcept {
 
 }  // namespace
 
-void Session::on_exception(const std::exception& error) noexcept {
+void RunSetup::on_exception(const std::exception& error) noexcept {
   Run& run = *run_;
   if (!run.model || !run.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
@@ -861,36 +866,36 @@ void Session::on_exception(const std::exception& error) noexcept {
   // Before the loops an error of ours says where it is from.
   const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
   if ((in_loops || !run.failed_in_.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
-    quietly(kWhen, [&] {
+    log_exceptions(kWhen, [&] {
       log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
       // A strategy of several devices places the module's tensors itself.
       if (run.strategy->devices().size() == 1)
         if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
       if (const auto hint = hint_for(error.what())) log::error(cat("what may help: ", *hint));
     });
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) quietly(kWhen, [&] { explain_out_of_memory(run); });
-  if (verb_ == Verb::fit && in_loops) quietly(kWhen, [&] { run.fall_back_to_batch_start(); });
-  quietly(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) log_exceptions(kWhen, [&] { explain_out_of_memory(run); });
+  if (fn_ == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { run.rewind_to_batch_start(); });
+  log_exceptions(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
   if (set_up_) {
-    quietly(kWhen, [&] { run.checkpoints.before_writes(); });
-    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->on_exception(run, error); });
-    if (run.data.module) quietly(kWhen, [&] { run.data.module->on_exception(error); });
+    log_exceptions(kWhen, [&] { run.checkpoints.before_writes(); });
+    for (const auto& callback : run.callbacks) log_exceptions(kWhen, [&] { callback->on_exception(run, error); });
+    if (run.data.module) log_exceptions(kWhen, [&] { run.data.module->on_exception(error); });
   }
-  quietly(kWhen, [&] { run.act_on_checkpoint_requests(); });
-  quietly(kWhen, [&] { run.checkpoints.settle(); });
+  log_exceptions(kWhen, [&] { run.act_on_checkpoint_requests(); });
+  log_exceptions(kWhen, [&] { run.checkpoints.wait_for_save(); });
 }
 
-void Session::finish(RunStatus status) noexcept {
+void RunSetup::finish(RunStatus status) noexcept {
   if (finished_) return;
   finished_ = true;
   Run& run = *run_;
   constexpr std::string_view kWhen = "during teardown";
   for (const auto& logger : started_loggers_) logger->finalize(status);
   if (set_up_) {
-    if (run.data.module) quietly(kWhen, [&] { run.data.module->teardown(verb_); });
-    for (const auto& callback : run.callbacks) quietly(kWhen, [&] { callback->teardown(run, verb_); });
-    quietly(kWhen, [&] { run.model->teardown(verb_); });
-    for (const auto& [replica, context] : run.replicas) quietly(kWhen, [&] { replica->teardown(verb_); });
+    if (run.data.module) log_exceptions(kWhen, [&] { run.data.module->teardown(fn_); });
+    for (const auto& callback : run.callbacks) log_exceptions(kWhen, [&] { callback->teardown(run, fn_); });
+    log_exceptions(kWhen, [&] { run.model->teardown(fn_); });
+    for (const auto& [replica, context] : run.replicas) log_exceptions(kWhen, [&] { replica->teardown(fn_); });
   }
   if (run.strategy && run.failed_alone) run.strategy->abandon();
   if (run.strategy) run.strategy->teardown();

@@ -7,25 +7,25 @@
 #include <vector>
 
 #include "loading/batch_task.h"
-#include "loading/patience.h"
+#include "loading/read_timeouts.h"
 
 namespace fulgur {
 
 struct ReadAheadOptions {
   int64_t workers = 1;
-  Patience patience = {};
+  ReadTimeouts patience = {};
 };
 
 /// Threads that read batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they
 /// take pieces of it, small ones where samples are costly, whole batches where a piece would be done before another
 /// thread woke.
-class ReadAhead {
+class BatchWorkerPool {
  public:
-  explicit ReadAhead(ReadAheadOptions options);
+  explicit BatchWorkerPool(ReadAheadOptions options);
   /// Ends the threads, after what they read at this moment. Threads that were waited for in vain end by themselves.
-  ~ReadAhead();
-  ReadAhead(const ReadAhead&) = delete;
-  ReadAhead& operator=(const ReadAhead&) = delete;
+  ~BatchWorkerPool();
+  BatchWorkerPool(const BatchWorkerPool&) = delete;
+  BatchWorkerPool& operator=(const BatchWorkerPool&) = delete;
 
   void push(std::shared_ptr<BatchTask> task);
   /// Tasks that were pushed and not taken.

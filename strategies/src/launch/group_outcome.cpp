@@ -1,4 +1,4 @@
-#include "launch/launch_verdict.h"
+#include "launch/group_outcome.h"
 
 #include <algorithm>
 #include <csignal>
@@ -53,8 +53,8 @@ std::string without_period(std::string sentence) {
   return sentence;
 }
 
-Verdict judge(const std::vector<RankEnd>& ends, int64_t world_size) {
-  Verdict verdict;
+GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size) {
+  GroupOutcome verdict;
   // A death counts before a failure, and that before those who only noticed that a peer had gone.
   const auto find = [&](auto&& wanted) {
     return std::find_if(ends.begin(), ends.end(),

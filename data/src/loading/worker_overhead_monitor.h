@@ -7,7 +7,7 @@ namespace fulgur {
 
 /// Finds out whether workers pay: where a batch is waited for longer than its reading takes, the run would better read
 /// it itself. Both times are at hand, so nothing is tried.
-class WorkersAdvice {
+class WorkerOverheadMonitor {
  public:
   struct Times {
     double waited_s, read_s;  ///< a batch

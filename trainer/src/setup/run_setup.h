@@ -19,21 +19,21 @@ ConfigNode options_node(TrainerOptions options);
 struct SharedData;
 
 /// What an earlier fit of the same Trainer left, for `last` and `best`.
-struct Remembered {
+struct LatestCheckpoints {
   std::optional<std::filesystem::path> last, best;
 };
 
 /// Everything that happens around the loops of one run, in the order of docs/architecture.md.
-class Session {
+class RunSetup {
  public:
-  Session(const TrainerOptions& options, const Parts& parts, Verb verb)
-      : settings_(options), run_(std::make_unique<Run>(options, parts, verb)), verb_(verb) {}
+  RunSetup(const TrainerOptions& options, const TrainerComponents& components, TrainerFn fn)
+      : settings_(options), run_(std::make_unique<Run>(options, components, fn)), fn_(fn) {}
 
   Run& run() { return *run_; }
 
   /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: all that comes before the loops.
   void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
-               const Remembered& remembered);
+               const LatestCheckpoints& latest);
   /// The checkpoint that the run began with.
   const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }
   /// Closes loggers and tears down, once; what fails there is only told.
@@ -45,12 +45,12 @@ class Session {
  private:
   void choose_hardware();
   void check_options() const;
-  void choose_checkpoint(const CheckpointChoice& choice, const Remembered& remembered);
-  void find_checkpoint_for(const CheckpointChoice& choice, const Remembered& remembered);
+  void choose_checkpoint(const CheckpointChoice& choice, const LatestCheckpoints& latest);
+  void find_checkpoint_for(const CheckpointChoice& choice, const LatestCheckpoints& latest);
   void prepare_data();
-  std::vector<std::optional<int64_t>> agreed_lengths(Stage stage, std::vector<std::optional<int64_t>> lengths,
+  std::vector<std::optional<int64_t>> agreed_lengths(RunningStage stage, std::vector<std::optional<int64_t>> lengths,
                                                      const std::vector<SharedData>& shared);
-  void take_folder();
+  void create_run_folder();
   void give_states_to_loggers(const StateTree& state) const;
   void make_replicas();
   void make_callbacks();
@@ -58,7 +58,7 @@ class Session {
   void set_up_data();
   void require_step() const;
   bool reads_ahead() const;
-  void set_up_stage(Stage stage, const BatchLimit& limit, std::string_view option);
+  void set_up_stage(RunningStage stage, const BatchLimit& limit, std::string_view option);
   /// The option that the user has set: overfit_batches stands for two.
   const char* limit_name(const char* option) const;
   void set_limits();
@@ -66,23 +66,23 @@ class Session {
   void load_callbacks(const CheckpointContent& content);
   void restore(const CheckpointContent& content);
   void restore_loops(const CheckpointContent& content, const StateTree& state);
-  void tell_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const;
+  void warn_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const;
   void restore_positions(int64_t saved_world_size, const StateTree::List& states);
-  void tell_origin(const CheckpointOrigin& origin) const;
+  void warn_origin_differs(const CheckpointOrigin& origin) const;
   void save_config();
   void print_start();
 
   ProcessSettings settings_;
   std::unique_ptr<Run> run_;
-  Verb verb_;
+  TrainerFn fn_;
   ChosenDevices devices_;
   std::optional<c10::DeviceGuard> current_device_;  ///< the strategy's, until the end of the run
   int64_t threads_ = 1;
   double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
-  std::optional<CheckpointContent> content_;         ///< of it, until it is restored
-  std::optional<std::filesystem::path> goes_on_in_;  ///< the run folder of the checkpoint
+  std::optional<CheckpointContent> content_;              ///< of it, until it is restored
+  std::optional<std::filesystem::path> resumed_run_dir_;  ///< the run folder of the checkpoint
   std::optional<RunLock> lock_;
   bool finished_ = false;
   bool set_up_ = false;

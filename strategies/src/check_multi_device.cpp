@@ -1,11 +1,11 @@
-#include "several_devices.h"
+#include "check_multi_device.h"
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
 
-void check_several_devices(const std::string& strategy, const StrategySetup& setup) {
+void check_multi_device(const std::string& strategy, const StrategySetup& setup) {
   if (setup.devices.front().is_cpu())
     throw ConfigError(cat("[strategies.", strategy,
                           "] the strategy drives several devices from one process, and the CPU is one. Use "

@@ -12,12 +12,12 @@ namespace fulgur::detail {
 
 /// Which part of the time devices compute, from its construction on: as their accelerator counts it, else by looking
 /// every two milliseconds, on a thread of its own, whether the device's stream has work.
-class BusyShares {
+class DeviceUtilization {
  public:
-  explicit BusyShares(std::vector<at::Device> devices);
-  ~BusyShares();
-  BusyShares(const BusyShares&) = delete;
-  BusyShares& operator=(const BusyShares&) = delete;
+  explicit DeviceUtilization(std::vector<at::Device> devices);
+  ~DeviceUtilization();
+  DeviceUtilization(const DeviceUtilization&) = delete;
+  DeviceUtilization& operator=(const DeviceUtilization&) = delete;
 
   /// 0 to 1, one for each device.
   std::vector<double> shares() const;

@@ -9,7 +9,7 @@
 namespace fulgur {
 
 /// How long a batch is waited for.
-struct Patience {
+struct ReadTimeouts {
   double timeout_s = 0;      ///< then an error; 0: never
   double slow_after_s = 30;  ///< then a warning; 0: never
   bool is_slow(double took_s) const { return slow_after_s > 0 && took_s >= slow_after_s; }
@@ -25,7 +25,7 @@ struct BatchWait {
 
 /// Waits on `changed` until the batch is ready. Warns once where that takes longer than `slow_after_s`; throws a
 /// DataError after `timeout_s`.
-void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const Patience& patience,
+void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const ReadTimeouts& patience,
                     const BatchWait& wait);
 
 /// Warns of a batch that took long on the thread of the run.

@@ -1,4 +1,4 @@
-#include "loading/one_thread.h"
+#include "loading/single_thread_guard.h"
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
@@ -16,11 +16,11 @@ SetThreads set_threads() {
 
 }  // namespace
 
-OneThread::OneThread() : before_(at::get_num_threads()) {
+SingleThreadGuard::SingleThreadGuard() : before_(at::get_num_threads()) {
   if (before_ > 1 && set_threads() != nullptr) set_threads()(1);
 }
 
-OneThread::~OneThread() {
+SingleThreadGuard::~SingleThreadGuard() {
   if (before_ > 1 && set_threads() != nullptr) set_threads()(before_);
 }
 

@@ -1,4 +1,4 @@
-#include "busy_shares.h"
+#include "device_utilization.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -16,7 +16,7 @@ const Accelerator* accelerator_of(const at::Device& device) {
 
 }  // namespace
 
-BusyShares::BusyShares(std::vector<at::Device> devices)
+DeviceUtilization::DeviceUtilization(std::vector<at::Device> devices)
     : devices_(std::move(devices)), began_(std::chrono::steady_clock::now()), seen_busy_(devices_.size()) {
   for (const at::Device& device : devices_) {
     const Accelerator* accelerator = accelerator_of(device);
@@ -29,12 +29,12 @@ BusyShares::BusyShares(std::vector<at::Device> devices)
   sampler_ = std::thread([this] { sample(); });
 }
 
-BusyShares::~BusyShares() {
+DeviceUtilization::~DeviceUtilization() {
   ends_ = true;
   if (sampler_.joinable()) sampler_.join();
 }
 
-void BusyShares::sample() {
+void DeviceUtilization::sample() {
   const c10::impl::VirtualGuardImpl guard(devices_.front().type());
   while (!ends_) {
     for (size_t i = 0; i < devices_.size(); ++i)
@@ -44,11 +44,11 @@ void BusyShares::sample() {
   }
 }
 
-double BusyShares::seconds() const {
+double DeviceUtilization::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
 }
 
-std::vector<double> BusyShares::shares() const {
+std::vector<double> DeviceUtilization::shares() const {
   std::vector<double> all;
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (!counted_.empty())

@@ -8,6 +8,6 @@ namespace fulgur::detail {
 
 /// Throws a ConfigError where one process cannot drive these devices: the CPU is one, other nodes have processes of
 /// their own.
-void check_several_devices(const std::string& strategy, const StrategySetup& setup);
+void check_multi_device(const std::string& strategy, const StrategySetup& setup);
 
 }  // namespace fulgur::detail

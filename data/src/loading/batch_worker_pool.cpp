@@ -1,4 +1,4 @@
-#include "loading/read_ahead.h"
+#include "loading/batch_worker_pool.h"
 
 #include <c10/core/DeviceGuard.h>
 
@@ -13,8 +13,8 @@
 #include "fulgur/core/no_signals.h"
 #include "fulgur/core/text.h"
 #include "loading/current_device.h"
-#include "loading/one_thread.h"
 #include "loading/sample_error.h"
+#include "loading/single_thread_guard.h"
 
 namespace fulgur {
 namespace {
@@ -47,8 +47,8 @@ struct Piece {
 
 }  // namespace
 
-// The threads own it together with the ReadAhead: one that is stuck in a dataset may outlive it.
-struct ReadAhead::Shared {
+// The threads own it together with the BatchWorkerPool: one that is stuck in a dataset may outlive it.
+struct BatchWorkerPool::Shared {
   std::mutex mutex;
   std::condition_variable work, done;
   std::deque<std::shared_ptr<Slot>> slots;
@@ -73,7 +73,7 @@ struct ReadAhead::Shared {
   }
 
   void run(size_t who) {
-    const OneThread one_thread;
+    const SingleThreadGuard one_thread;
     const c10::OptionalDeviceGuard guard(device);
     std::unique_lock lock(mutex);
     while (!stop) {
@@ -150,7 +150,7 @@ struct ReadAhead::Shared {
   }
 };
 
-ReadAhead::ReadAhead(ReadAheadOptions options) : options_(options), shared_(std::make_shared<Shared>()) {
+BatchWorkerPool::BatchWorkerPool(ReadAheadOptions options) : options_(options), shared_(std::make_shared<Shared>()) {
   shared_->pieces.resize(static_cast<size_t>(options_.workers));
   shared_->alive = options_.workers;
   const NoSignals no_signals;
@@ -171,9 +171,9 @@ ReadAhead::ReadAhead(ReadAheadOptions options) : options_(options), shared_(std:
   }
 }
 
-ReadAhead::~ReadAhead() { abandon(); }
+BatchWorkerPool::~BatchWorkerPool() { abandon(); }
 
-void ReadAhead::abandon() {
+void BatchWorkerPool::abandon() {
   {
     std::unique_lock lock(shared_->mutex);
     shared_->slots.clear();
@@ -190,7 +190,7 @@ void ReadAhead::abandon() {
   }
 }
 
-void ReadAhead::push(std::shared_ptr<BatchTask> task) {
+void BatchWorkerPool::push(std::shared_ptr<BatchTask> task) {
   auto slot = std::make_shared<Slot>(std::move(task));
   const bool ready = slot->ready;
   {
@@ -201,7 +201,7 @@ void ReadAhead::push(std::shared_ptr<BatchTask> task) {
   if (!ready) shared_->work.notify_all();
 }
 
-Batch ReadAhead::take() {
+Batch BatchWorkerPool::take() {
   std::unique_lock lock(shared_->mutex);
   const Slot& slot = *shared_->slots.front();
   if (!slot.ready) {
@@ -225,7 +225,7 @@ Batch ReadAhead::take() {
   return std::move(taken->task->batch);
 }
 
-void ReadAhead::drop() {
+void BatchWorkerPool::drop() {
   std::unique_lock lock(shared_->mutex);
   for (auto& slot : shared_->slots) slot->claimed = slot->task->rows;
   std::deque<std::shared_ptr<Slot>> dropped;

@@ -11,12 +11,12 @@ namespace fulgur::detail {
 
 class Run;
 
-/// What ranks decide together though each sees something else: a signal, a wish to stop, the wall clock, a save that
+/// What ranks decide together though each sees something else: a signal, a pending to stop, the wall clock, a save that
 /// has ended. One exchange of a few integers, begun about once a second and read at the same later step on every rank.
 /// In a world of one, all is agreed at once and for nothing.
-class Agreement {
+class RankConsensus {
  public:
-  explicit Agreement(Run& run) : run_(run) {}
+  explicit RankConsensus(Run& run) : run_(run) {}
 
   void start_clock();
   /// Seconds since then: rank 0's clock, as last agreed.

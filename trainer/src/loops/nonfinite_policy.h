@@ -19,9 +19,9 @@ class Run;
 /// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. A loss on the CPU is read
 /// where it lies. One on a device is watched there (`LogStore::watch`), and judged with the row of metrics that covers
 /// it, before a validation, before checkpoints and at each epoch's end.
-class NonFiniteGuard {
+class NonFinitePolicy {
  public:
-  explicit NonFiniteGuard(Run& run) : run_(run) {}
+  explicit NonFinitePolicy(Run& run) : run_(run) {}
   void configure();
 
   /// Before the first forward of an accumulation window: under `skip` its buffers can be put back.
@@ -32,22 +32,22 @@ class NonFiniteGuard {
   /// Each step is made or left out by its gradients.
   bool judges_gradients() const;
   /// Each loss, before its backward. Returns false where the rest of the step is left out (stop, rollback).
-  bool saw_loss(const Tensor& loss);
+  bool check_loss(const Tensor& loss);
   /// The loss as backward takes it. Where a step is left out by its gradients, those of a loss that is not finite are
   /// NaN for all leaves that it depends on, of `inputs` if there are some.
   Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
   /// The gradients of a step before it is made; `norm` where clipping has computed it. Returns false where the
   /// optimizer is not to step.
-  bool saw_gradients(Optimizer& optimizer, const Tensor& norm);
+  bool check_gradients(Optimizer& optimizer, const Tensor& norm);
   /// The loss of a step that was launched as recorded: the device has watched it.
-  void saw_replayed_step();
+  void after_replay();
   /// What the optimizer gets for the step: on a device, whether to leave it out is decided there.
   const std::optional<Tensor>& found_inf() const { return found_inf_; }
   /// Logs how many steps were left out, and the loss scale, if a step was made since the last call: a row is due.
   void log_counters();
   /// The row of these batches says how many steps a device has left out so far: under `skip`, each that is new is
   /// noted.
-  void saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
+  void check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
   /// The window of watched losses is closed: the first and the last batch in it.
   std::pair<int64_t, int64_t> close_window();
   /// Acts by the policy if losses of the batches from `first_batch` to `last_batch` were not `finite` on any rank.
@@ -66,7 +66,7 @@ class NonFiniteGuard {
   void load_state(const StateTree& state);
 
  private:
-  bool saw_scaled_gradients();
+  bool check_scaled_gradients();
   void count_skips(const Tensor& found_inf);
   void put_back_if(const Tensor& found_inf);
   enum class Policy { off, raise, skip, stop, rollback };

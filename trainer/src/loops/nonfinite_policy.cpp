@@ -1,4 +1,4 @@
-#include "loops/nonfinite_guard.h"
+#include "loops/nonfinite_policy.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -39,7 +39,7 @@ bool is_finite_on_cpu(const Tensor& scalar) {
 
 }  // namespace
 
-void NonFiniteGuard::configure() {
+void NonFinitePolicy::configure() {
   const std::string& name = run_.options.on_nonfinite;
   policy_ = name == "raise"      ? Policy::raise
             : name == "skip"     ? Policy::skip
@@ -49,26 +49,26 @@ void NonFiniteGuard::configure() {
   if (run_.options.barebones) policy_ = Policy::off;
 }
 
-bool NonFiniteGuard::judges_gradients() const {
+bool NonFinitePolicy::judges_gradients() const {
   return policy_ == Policy::skip || (run_.world_size() > 1 && (policy_ == Policy::stop || policy_ == Policy::rollback));
 }
 
-void NonFiniteGuard::begin_window() {
+void NonFinitePolicy::begin_window() {
   own_loss_is_bad_ = false;
   if (policy_ == Policy::skip) buffers_.save(*run_.model);
 }
 
-void NonFiniteGuard::begin_manual_batch() {
+void NonFinitePolicy::begin_manual_batch() {
   if (!manual_window_open_) begin_window();
 }
 
 // Inside of training_step graphs may be left that need the weights as they were.
-void NonFiniteGuard::end_manual_batch(bool stepped) {
+void NonFinitePolicy::end_manual_batch(bool stepped) {
   manual_window_open_ = !stepped;
   if (const auto what = std::exchange(rolls_back_for_, std::nullopt)) roll_back(*what);
 }
 
-bool NonFiniteGuard::saw_loss(const Tensor& loss) {
+bool NonFinitePolicy::check_loss(const Tensor& loss) {
   if (policy_ == Policy::off) return true;
   if (rolls_back_for_) return false;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
@@ -84,7 +84,7 @@ bool NonFiniteGuard::saw_loss(const Tensor& loss) {
 }
 
 // Cross entropy over no label at all is NaN, and its gradients are 0.
-Tensor NonFiniteGuard::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
+Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
   if (!std::exchange(loss_is_bad_, false)) return loss;
   for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
     if (leaf.is_floating_point() && leaf.numel() > 0)
@@ -92,9 +92,9 @@ Tensor NonFiniteGuard::shown_in_gradients(Tensor loss, const std::vector<Tensor>
   return loss;
 }
 
-bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_norm) {
+bool NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_norm) {
   found_inf_ = run_.strategy->precision().found_inf(optimizer);
-  if (found_inf_) return saw_scaled_gradients();
+  if (found_inf_) return check_scaled_gradients();
   if (policy_ == Policy::off) return true;
   if (rolls_back_for_) return false;
   bool steps = true;
@@ -135,7 +135,7 @@ bool NonFiniteGuard::saw_gradients(Optimizer& optimizer, const Tensor& known_nor
 }
 
 // A scaled loss overflows now and then: that is what the scale is found by. The device leaves the step out.
-bool NonFiniteGuard::saw_scaled_gradients() {
+bool NonFinitePolicy::check_scaled_gradients() {
   reported_ = false;
   at::NoGradGuard no_grad;
   const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
@@ -152,19 +152,19 @@ bool NonFiniteGuard::saw_scaled_gradients() {
 }
 
 // What the step's forwards made of the buffers goes with the step.
-void NonFiniteGuard::put_back_if(const Tensor& found_inf) {
+void NonFinitePolicy::put_back_if(const Tensor& found_inf) {
   if (policy_ != Policy::skip) return;
   if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, *run_.model);
   if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(*run_.model);
 }
 
-void NonFiniteGuard::count_skips(const Tensor& found_inf) {
+void NonFinitePolicy::count_skips(const Tensor& found_inf) {
   if (!skipped_on_device_.defined())
     skipped_on_device_ = at::full({}, static_cast<double>(std::exchange(skipped_, 0)), found_inf.options());
   skipped_on_device_.add_(found_inf);
 }
 
-void NonFiniteGuard::log_counters() {
+void NonFinitePolicy::log_counters() {
   const int64_t step = run_.progress_.global_step;
   if (!counts_ || run_.options.barebones || std::exchange(counters_logged_at_, step) == step) return;
   Run::ScopeGuard scope(run_, LogScope::train_step);
@@ -176,9 +176,9 @@ void NonFiniteGuard::log_counters() {
   if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
-class NonFiniteGuard::OfBatches {
+class NonFinitePolicy::OfBatches {
  public:
-  OfBatches(NonFiniteGuard& guard, int64_t first, int64_t last)
+  OfBatches(NonFinitePolicy& guard, int64_t first, int64_t last)
       : guard_(guard), running_(std::exchange(guard.first_batch_, first)) {
     guard.last_batch_ = last;
   }
@@ -190,11 +190,11 @@ class NonFiniteGuard::OfBatches {
   OfBatches& operator=(const OfBatches&) = delete;
 
  private:
-  NonFiniteGuard& guard_;
+  NonFinitePolicy& guard_;
   int64_t running_;
 };
 
-void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
+void NonFinitePolicy::check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
   // A scaled loss overflows now and then, which is no finding; on the CPU each was noted when it was seen.
   const bool decided_by_device =
       policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
@@ -205,20 +205,20 @@ void NonFiniteGuard::saw_skipped_steps(int64_t skipped, int64_t first_batch, int
   bad_ranks_.clear();  // the device does not tell
   note(what);
   log::warn("trainer.nonfinite_skipped",
-            cat(what, " is not finite: the optimizer's step is left out (", run_.where(), ", ", steps,
+            cat(what, " is not finite: the optimizer's step is left out (", run_.describe_position(), ", ", steps,
                 steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
                 batches(), ")"));
 }
 
-void NonFiniteGuard::saw_replayed_step() {
+void NonFinitePolicy::after_replay() {
   if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
 }
 
-std::pair<int64_t, int64_t> NonFiniteGuard::close_window() {
+std::pair<int64_t, int64_t> NonFinitePolicy::close_window() {
   return {std::exchange(first_batch_, -1), run_.batch_idx_};
 }
 
-void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
+void NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (policy_ == Policy::off) return;
   if (!run_.device().is_cpu()) own_loss_is_bad_ = !good;
   // Losses on a CPU were looked at one by one.
@@ -229,7 +229,7 @@ void NonFiniteGuard::judge(bool good, int64_t first_batch, int64_t last_batch) {
   act("a loss or the norm of the gradients");
 }
 
-void NonFiniteGuard::judge_running_window() {
+void NonFinitePolicy::judge_running_window() {
   if (policy_ == Policy::off) return;
   const bool good = run_.logs.watched_is_finite();
   // A loss that is not finite may come of an exchange that failed.
@@ -240,7 +240,7 @@ void NonFiniteGuard::judge_running_window() {
 }
 
 // One number says whether anything is wrong; only then each is looked at.
-Tensor NonFiniteGuard::weight_norm() const {
+Tensor NonFinitePolicy::weight_norm() const {
   if (policy_ == Policy::off) return {};
   at::NoGradGuard no_grad;
   std::vector<Tensor> floating;
@@ -249,7 +249,7 @@ Tensor NonFiniteGuard::weight_norm() const {
   return floating.empty() ? Tensor() : grad_norm(floating);
 }
 
-std::optional<std::string> NonFiniteGuard::bad_weight(const Tensor& norm, const NamedTensors& weights) {
+std::optional<std::string> NonFinitePolicy::bad_weight(const Tensor& norm, const NamedTensors& weights) {
   if (is_finite(norm)) return std::nullopt;
   at::NoGradGuard no_grad;
   for (const auto& [name, value] : weights)
@@ -257,11 +257,11 @@ std::optional<std::string> NonFiniteGuard::bad_weight(const Tensor& norm, const 
   return std::nullopt;  // a sum of squares beyond the largest number
 }
 
-std::optional<std::string> NonFiniteGuard::bad_weight() const {
+std::optional<std::string> NonFinitePolicy::bad_weight() const {
   return bad_weight(weight_norm(), module_state(*run_.model));
 }
 
-std::vector<int64_t> NonFiniteGuard::find_ranks() const {
+std::vector<int64_t> NonFinitePolicy::find_ranks() const {
   std::vector<int64_t> ranks;
   if (run_.world_size() == 1) return ranks;
   if (policy_ == Policy::raise) {
@@ -275,7 +275,7 @@ std::vector<int64_t> NonFiniteGuard::find_ranks() const {
   return ranks;
 }
 
-bool NonFiniteGuard::act(const std::string& what) {
+bool NonFinitePolicy::act(const std::string& what) {
   bad_ranks_ = policy_ == Policy::off ? std::vector<int64_t>() : find_ranks();
   note(what);
   switch (policy_) {
@@ -283,21 +283,22 @@ bool NonFiniteGuard::act(const std::string& what) {
       return true;
     case Policy::raise: {
       const std::string bad = find();
-      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(), ")",
-                               bad.empty() || bad == what ? "" : cat("; first of all ", bad),
+      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.describe_position(), ", ",
+                               batches(), ")", bad.empty() || bad == what ? "" : cat("; first of all ", bad),
                                ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip "
                                "leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
     case Policy::skip:
       reported_ = true;
-      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is left out (",
-                                                 run_.where(), bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
+      log::warn("trainer.nonfinite_skipped",
+                cat(what, " is not finite: the optimizer's step is left out (", run_.describe_position(),
+                    bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
       return true;
     case Policy::stop:
       stopped_ = true;
       run_.checkpoints_allowed = false;
       run_.stop_reason = cat("non-finite: ", what);
-      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.where(), ", ", batches(),
+      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.describe_position(), ", ", batches(),
                      "): the run ends here, no further checkpoint is written."));
       return false;
     case Policy::rollback:
@@ -310,10 +311,10 @@ bool NonFiniteGuard::act(const std::string& what) {
   return true;
 }
 
-void NonFiniteGuard::roll_back(const std::string& what) {
-  run_.checkpoints.settle();
+void NonFinitePolicy::roll_back(const std::string& what) {
+  run_.checkpoints.wait_for_save();
   const auto path = run_.checkpoints.last();
-  const std::string where = cat("(", run_.where(), ", ", batches(), ")");
+  const std::string where = cat("(", run_.describe_position(), ", ", batches(), ")");
   if (!path)
     throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
                              ", and there is no checkpoint to roll back to."));
@@ -333,7 +334,7 @@ void NonFiniteGuard::roll_back(const std::string& what) {
   // What the running window has summed up is of weights that are gone. A captured step still watches by that sum, so
   // the window ends here.
   if (run_.device().is_cuda())
-    run_.rows.begin(Stage::train);
+    run_.rows.begin(RunningStage::train);
   else
     run_.logs.forget_watched();
   run_.rows.forgive();
@@ -342,7 +343,7 @@ void NonFiniteGuard::roll_back(const std::string& what) {
                  " again; training goes on behind this batch."));
 }
 
-void NonFiniteGuard::note(const std::string& what) const {
+void NonFinitePolicy::note(const std::string& what) const {
   // A rank that raises tells no other.
   const bool alone = policy_ == Policy::raise && own_loss_is_bad_;
   if (run_.run_dir.empty() || (!run_.is_global_zero() && !alone)) return;
@@ -364,7 +365,7 @@ void NonFiniteGuard::note(const std::string& what) const {
 
 // Also names an entry of the batch, which may have caused what was found. It is no finding itself: data may have NaN
 // for missing values.
-std::string NonFiniteGuard::find() const {
+std::string NonFinitePolicy::find() const {
   for (const auto& [name, value] : run_.batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
       return cat("'", escape_controls(name), "' of the batch");
@@ -372,7 +373,7 @@ std::string NonFiniteGuard::find() const {
 }
 
 // A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
-std::string NonFiniteGuard::find_in_weights() const {
+std::string NonFinitePolicy::find_in_weights() const {
   const auto parameters = unique_parameters(*run_.model);
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
@@ -381,9 +382,9 @@ std::string NonFiniteGuard::find_in_weights() const {
   return "";
 }
 
-int64_t NonFiniteGuard::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
+int64_t NonFinitePolicy::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
 
-std::string NonFiniteGuard::batches() const {
+std::string NonFinitePolicy::batches() const {
   std::vector<std::string> ranks;
   for (const int64_t rank : bad_ranks_) ranks.push_back(std::to_string(rank));
   const std::string of = ranks.empty() ? "" : cat(ranks.size() == 1 ? " of rank " : " of ranks ", join(ranks));
@@ -391,7 +392,7 @@ std::string NonFiniteGuard::batches() const {
   return cat("in batches ", first_batch_, " to ", last_batch(), of);
 }
 
-StateTree NonFiniteGuard::state() const {
+StateTree NonFinitePolicy::state() const {
   StateTree skipped = skipped_;
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
   StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
@@ -404,7 +405,7 @@ StateTree NonFiniteGuard::state() const {
   return tree;
 }
 
-void NonFiniteGuard::load_state(const StateTree& state) {
+void NonFinitePolicy::load_state(const StateTree& state) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;

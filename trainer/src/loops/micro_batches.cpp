@@ -1,4 +1,4 @@
-#include "loops/step_parts.h"
+#include "loops/micro_batches.h"
 
 #include <ATen/ops/cat.h>
 
@@ -7,11 +7,12 @@
 
 namespace fulgur::detail {
 
-void run_parts(Run& run, const std::vector<StepPart>& parts, const std::function<void(const StepPart&, size_t)>& step) {
+void run_parts(Run& run, const std::vector<MicroBatch>& parts,
+               const std::function<void(const MicroBatch&, size_t)>& step) {
   const double samples = run.batch_samples_;
   // The run's own module logs as it goes, for the samples of its part; its copies have places of their own.
   const auto call = [&](size_t index) {
-    const StepPart& part = parts[index];
+    const MicroBatch& part = parts[index];
     if (part.module == run.model.get())
       run.batch_samples_ = static_cast<double>(part.batch.size());
     else
@@ -21,13 +22,13 @@ void run_parts(Run& run, const std::vector<StepPart>& parts, const std::function
   };
   run.strategy->run_parts(parts.size(), call);
   run.batch_samples_ = samples;
-  for (const StepPart& part : parts)
-    if (part.module != run.model.get()) run.replica_context(*part.module).hand_over();
+  for (const MicroBatch& part : parts)
+    if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
 }
 
-StepOutput training_step_of_parts(Run& run, const std::vector<StepPart>& parts, int64_t batch_idx) {
+StepOutput training_step_of_parts(Run& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {
   std::vector<StepOutput> outputs(parts.size());
-  run_parts(run, parts, [&](const StepPart& part, size_t index) {
+  run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
     outputs[index] = part.module->training_step(part.batch, batch_idx);
   });
   StepOutput whole;
@@ -57,7 +58,7 @@ StepOutput training_step_of_parts(Run& run, const std::vector<StepPart>& parts, 
   return whole;
 }
 
-Outputs join_outputs(const Run& run, const std::vector<StepPart>& parts, const std::vector<Outputs>& outputs) {
+Outputs join_outputs(const Run& run, const std::vector<MicroBatch>& parts, const std::vector<Outputs>& outputs) {
   Outputs whole;
   const Outputs& first = outputs.front();
   for (const Outputs& other : outputs)

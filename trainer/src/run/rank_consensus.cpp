@@ -1,4 +1,4 @@
-#include "run/agreement.h"
+#include "run/rank_consensus.h"
 
 #include <algorithm>
 #include <utility>
@@ -20,35 +20,35 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 
 }  // namespace
 
-bool Agreement::alone() const { return run_.world_size() == 1; }
+bool RankConsensus::alone() const { return run_.world_size() == 1; }
 
-void Agreement::start_clock() {
+void RankConsensus::start_clock() {
   started_ = read_at_ = std::chrono::steady_clock::now();
   clock_s_ = 0;
 }
 
-double Agreement::clock_s() const { return !run_.strategy || alone() ? seconds_since(started_) : clock_s_; }
+double RankConsensus::clock_s() const { return !run_.strategy || alone() ? seconds_since(started_) : clock_s_; }
 
-void Agreement::begin() {
-  std::vector<int64_t> wishes(kSlots, 0);
+void RankConsensus::begin() {
+  std::vector<int64_t> pending(kSlots, 0);
   // The first rank that asks has the largest number.
-  wishes[kStop] = run_.stop_reason ? run_.world_size() - run_.rank() : 0;
-  wishes[kSignal] = signals::received().value_or(0);
-  wishes[kSave] = signals::take_save_request() ? 1 : 0;
+  pending[kStop] = run_.stop_reason ? run_.world_size() - run_.rank() : 0;
+  pending[kSignal] = signals::received().value_or(0);
+  pending[kSave] = signals::take_save_request() ? 1 : 0;
   // The clock is rank 0's, and so is what hangs on it.
   if (run_.is_global_zero()) {
-    wishes[kSaveDone] = run_.checkpoints.save_is_done() ? 1 : 0;
-    wishes[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);
+    pending[kSaveDone] = run_.checkpoints.save_is_done() ? 1 : 0;
+    pending[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);
     const int64_t done = steps_ - read_at_step_;
     const double each_s = done > 0 ? seconds_since(read_at_) / static_cast<double>(done) : kEvery_s;
     const auto& every = run_.options.agree_every.value;
-    wishes[kInterval] =
+    pending[kInterval] =
         every ? *every : std::clamp<int64_t>(static_cast<int64_t>(kEvery_s / std::max(each_s, 1e-9)), 1, kMostSteps);
   }
-  pending_ = run_.collectives().start_max(std::move(wishes));
+  pending_ = run_.collectives().start_max(std::move(pending));
 }
 
-void Agreement::read() {
+void RankConsensus::read() {
   const std::vector<int64_t> agreed = pending_->take();
   run_.collectives().check();
   pending_.reset();
@@ -64,7 +64,7 @@ void Agreement::read() {
   read_at_step_ = steps_;
 }
 
-void Agreement::step() {
+void RankConsensus::step() {
   if (alone()) return;
   if (++steps_ < next_) return;
   if (pending_) read();
@@ -72,7 +72,7 @@ void Agreement::step() {
   next_ = steps_ + interval_;
 }
 
-void Agreement::change_pace() {
+void RankConsensus::change_pace() {
   if (alone()) return;
   if (pending_) read();
   read_at_ = std::chrono::steady_clock::now();
@@ -81,7 +81,7 @@ void Agreement::change_pace() {
   next_ = steps_ + 1;
 }
 
-void Agreement::settle() {
+void RankConsensus::settle() {
   if (alone()) return;
   if (pending_) read();
   begin();
@@ -89,15 +89,15 @@ void Agreement::settle() {
   next_ = steps_ + interval_;
 }
 
-std::optional<int> Agreement::signal() const {
+std::optional<int> RankConsensus::signal() const {
   if (alone()) return signals::received();
   return signal_ == 0 ? std::nullopt : std::optional(signal_);
 }
 
-bool Agreement::stop() const { return alone() ? run_.stop_reason.has_value() : stop_; }
+bool RankConsensus::stop() const { return alone() ? run_.stop_reason.has_value() : stop_; }
 
-bool Agreement::take_save_request() { return alone() ? signals::take_save_request() : std::exchange(save_, false); }
+bool RankConsensus::take_save_request() { return alone() ? signals::take_save_request() : std::exchange(save_, false); }
 
-bool Agreement::take_save_done() { return std::exchange(save_done_, false); }
+bool RankConsensus::take_save_done() { return std::exchange(save_done_, false); }
 
 }  // namespace fulgur::detail

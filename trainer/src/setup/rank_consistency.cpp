@@ -1,4 +1,4 @@
-#include "setup/same_on_all_ranks.h"
+#include "setup/rank_consistency.h"
 
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
@@ -20,7 +20,7 @@ void add_leaves(const ConfigNode& node, const std::string& path, Facts& facts) {
 Facts facts_of(const Run& run) {
   Facts facts;
   facts["version of Fulgur"] = fulgur_version();
-  if (run.parts.config) add_leaves(*run.parts.config, "", facts);
+  if (run.components.config) add_leaves(*run.components.config, "", facts);
   for (const auto& [name, value] : unique_parameters(*run.model))
     facts[cat("parameter ", name)] = cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes()),
                                          value.requires_grad() ? "" : ", frozen");

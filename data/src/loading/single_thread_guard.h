@@ -4,12 +4,12 @@ namespace fulgur {
 
 /// LibTorch's operations on this thread use one thread as long as this lives: results of sums do not depend on the
 /// number of workers then, and workers do not each start a team of threads.
-class OneThread {
+class SingleThreadGuard {
  public:
-  OneThread();
-  ~OneThread();
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  SingleThreadGuard();
+  ~SingleThreadGuard();
+  SingleThreadGuard(const SingleThreadGuard&) = delete;
+  SingleThreadGuard& operator=(const SingleThreadGuard&) = delete;
 
  private:
   int before_;

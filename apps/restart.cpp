@@ -1,4 +1,4 @@
-#include "started_again.h"
+#include "restart.h"
 
 #include <sys/stat.h>
 #include <time.h>
