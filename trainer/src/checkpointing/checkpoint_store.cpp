@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "checkpointing/run_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -286,7 +287,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     saved_batches_ = run_.progress_.batches_total.completed;
   }
   try {
-    CheckpointContent content = run_.collect_checkpoint(request.weights_only);
+    CheckpointContent content = collect_checkpoint(run_, request.weights_only);
     // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
     StateTree::List pending{to_state({ticket, request})};
     for (const PendingRequest& pending : requests_) pending.push_back(to_state(pending));

@@ -70,10 +70,10 @@ TrainingStep::TrainingStep(Run& run)
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
-  run.debug = debug_ ? &*debug_ : nullptr;
+  run.step_actions = this;
 }
 
-TrainingStep::~TrainingStep() { run_.debug = nullptr; }
+TrainingStep::~TrainingStep() { run_.step_actions = nullptr; }
 
 void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
   prefetcher_ = prefetcher;
@@ -214,6 +214,49 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   return output;
 }
 
+void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
+  Run& run = run_;
+  if (debug_) debug_->check_loss(loss);
+  if (!run.finite.check_loss(loss)) return;
+  GradientNorm::forget(*run.model);
+  const Tensor scaled = run.strategy->precision().scale(run.finite.shown_in_gradients(loss, options.inputs));
+  backward(scaled, run.manual_sync ? GradSync::now : GradSync::deferred, options);
+}
+
+void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) {
+  Run& run = run_;
+  run.checkpoints.before_writes();
+  if (optimizer.needs_closure() && !closure)
+    throw Error(
+        cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
+  // In automatic optimization prepare_gradients has done this.
+  if (run.manual) unscale(optimizer);
+  run.stepped = true;
+  if (run.manual && !run.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))) return;
+  run.strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, run.finite.found_inf());
+  if (debug_) debug_->check_parameters();
+}
+
+void TrainingStep::backward(const Tensor& loss, GradSync sync, const BackwardOptions& options) {
+  Run& run = run_;
+  LightningModule& module = *run.model;
+  run.each_callback(LogScope::train_step, Hook::on_before_backward,
+                    [&](Callback& c) { c.on_before_backward(run, loss); });
+  module.on_before_backward(loss);
+  run.strategy->backward(module, loss, sync, options);
+  run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
+  module.on_after_backward();
+  if (debug_) debug_->check_gradients();
+}
+
+void TrainingStep::unscale(Optimizer& optimizer) {
+  Run& run = run_;
+  run.unscale_gradients(optimizer);
+  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
+                    [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
+  run.model->on_before_optimizer_step(optimizer);
+}
+
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
   Run& run = run_;
   LightningModule& module = *run.model;
@@ -260,13 +303,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
   loss = precision.scale(loss);
   run.doing_ = "backward";
-  run.each_callback(LogScope::train_step, Hook::on_before_backward,
-                    [&](Callback& c) { c.on_before_backward(run, loss); });
-  module.on_before_backward(loss);
-  run.strategy->backward(module, loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
-  run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
-  module.on_after_backward();
-  if (debug_) debug_->check_gradients();
+  backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   ++run.window_losses;
   // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second
   // tensor would cost more than all the rest behind the backward.
@@ -318,10 +355,7 @@ void TrainingStep::prepare_gradients() {
   Run& run = run_;
   Optimizer& optimizer = handle_->optimizer();
   run.doing_ = "optimizer_step";
-  run.unscale_gradients(optimizer);
-  run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
-                    [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
-  run.model->on_before_optimizer_step(optimizer);
+  unscale(optimizer);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
   const bool logs_norm = run.options.log_grad_norm;
   Tensor norm = logs_norm && !clips_by_norm ? grad_norm(optimizer.gradients()) : Tensor();

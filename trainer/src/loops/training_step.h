@@ -9,11 +9,12 @@
 
 namespace fulgur::detail {
 
-/// The one sequence of a training step. `batches_in_epoch` is nothing for loaders of unknown length.
-class TrainingStep {
+/// The one sequence of a training step, of automatic and of manual optimization. `batches_in_epoch` is nothing for
+/// loaders of unknown length.
+class TrainingStep final : public StepActions {
  public:
   explicit TrainingStep(Run& run);
-  ~TrainingStep();
+  ~TrainingStep() override;
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
@@ -25,6 +26,9 @@ class TrainingStep {
   /// Steps a window that the end of an unsized loader cut short.
   void close_window();
 
+  void manual_backward(const Tensor& loss, const BackwardOptions& options) override;
+  void step_optimizer(Optimizer& optimizer, const Closure& closure) override;
+
  private:
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
   /// A step of automatic optimization that is no captured one.
@@ -33,6 +37,10 @@ class TrainingStep {
   /// The step of an optimizer that evaluates its loss several times.
   StepOutput closure_step(const Batch& batch, int64_t batch_idx);
   StepOutput forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window);
+  /// Backward of a scaled loss, with the hooks around it.
+  void backward(const Tensor& loss, GradSync sync, const BackwardOptions& options);
+  /// Gradients in their true scale, and the hook before a step of `optimizer`.
+  void unscale(Optimizer& optimizer);
   void end_window();
   /// While the device computes the step that was launched. The time counts as waiting for data.
   void read_ahead();

@@ -6,15 +6,10 @@
 #include <cmath>
 #include <iostream>
 
-#include "checkpointing/rank_states.h"
-#include "checkpointing/resume.h"
-#include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
-#include "fulgur/core/rng.h"
 #include "fulgur/core/same_ranks.h"
 #include "fulgur/core/text.h"
-#include "run/debug_checks.h"
 #include "run/memory_format.h"
 #include "run/replica_context.h"
 
@@ -106,21 +101,7 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   if (!in_training_step)
     throw Error(
         "[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
-  Optimizer& optimizer = handle.optimizer();
-  checkpoints.before_writes();
-  if (optimizer.needs_closure() && !closure)
-    throw Error(
-        cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
-  if (manual) {
-    unscale_gradients(optimizer);
-    each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
-                  [&](Callback& c) { c.on_before_optimizer_step(*this, optimizer); });
-    model->on_before_optimizer_step(optimizer);
-  }
-  stepped = true;
-  if (manual && !finite.check_gradients(optimizer, GradientNorm::take(*model, optimizer))) return;
-  strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, finite.found_inf());
-  if (debug) debug->check_parameters();
+  step_actions->step_optimizer(handle.optimizer(), closure);
 }
 
 void Run::unscale_gradients(Optimizer& optimizer) { strategy->precision().unscale(optimizer); }
@@ -132,17 +113,7 @@ void Run::manual_backward(const Tensor& loss, const BackwardOptions& backward_op
         "loss, or override "
         "automatic_optimization() to return false.");
   if (!in_training_step) throw Error("[trainer.manual_backward] backward is called in training_step only.");
-  if (debug) debug->check_loss(loss);
-  if (!finite.check_loss(loss)) return;
-  GradientNorm::forget(*model);
-  const Tensor scaled = strategy->precision().scale(finite.shown_in_gradients(loss, backward_options.inputs));
-  each_callback(LogScope::train_step, Hook::on_before_backward,
-                [&](Callback& c) { c.on_before_backward(*this, scaled); });
-  model->on_before_backward(scaled);
-  strategy->backward(*model, scaled, manual_sync_ ? GradSync::now : GradSync::deferred, backward_options);
-  each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(*this); });
-  model->on_after_backward();
-  if (debug) debug->check_gradients();
+  step_actions->manual_backward(loss, backward_options);
 }
 
 void Run::rewind_to_batch_start() {
@@ -306,74 +277,6 @@ StateTree Run::logger_states() const {
     states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", std::move(state)}}));
   }
   return states;
-}
-
-CheckpointContent Run::collect_checkpoint(bool weights_only) {
-  CheckpointContent content;
-  content.module = module_state(*model);
-  content.aliases = parameter_aliases(*model);
-  content.optimizers = nullptr;
-  content.origin = origin();
-  StateTree& state = content.state;
-  seen.settle();
-  Progress now = progress_;
-  now.fit_time_s = fit_time_s();
-  state["progress"] = now.state();
-  state["hparams"] = model->hparams().is_null() ? "{}\n" : to_yaml(model->hparams());
-  state["config"] = to_yaml(resolved_config);
-  state["config_written"] = components.config ? to_yaml(*components.config) : std::string("{}\n");
-  state["metrics"] = published_metrics();
-  state["weights_only"] = weights_only;
-  if (!weights_only) {
-    StateTree::List optimizers, schedulers;
-    for (const auto& planned : plan.optimizers) {
-      optimizers.push_back(planned.optimizer->state());
-      schedulers.push_back(planned.scheduler ? planned.scheduler->scheduler->state() : StateTree(nullptr));
-    }
-    content.optimizers = std::move(optimizers);
-    StateTree::List optimizer_steps;
-    for (const auto& handle : handles) optimizer_steps.emplace_back(handle->steps());
-    state["optimizer_steps"] = std::move(optimizer_steps);
-    state["lr_schedulers"] = std::move(schedulers);
-    state["precision"] = strategy->precision().state();
-    StateTree callback_states;
-    each_callback(LogScope::forbidden, [&](Callback& callback) {
-      if (StateTree own = callback.state(); !own.as_map().empty())
-        callback_states[callback.state_key()] = std::move(own);
-    });
-    state["callbacks"] = std::move(callback_states);
-    state["rng"] = rng_state(strategy->devices());
-    StateTree::List loaders;
-    for (const auto& loader : stages[RunningStage::train].loaders) loaders.push_back(loader->state());
-    state["loaders"] = std::move(loaders);
-    state["loggers"] = logger_states();
-    state["logs"] = logs.state(/*late=*/world_size() == 1);
-    state["nonfinite"] = finite.state();
-    state["loop"] = StateTree::map(
-        {{"accumulation", accumulation_},
-         {"accumulate_grad_batches", options.accumulate_grad_batches},
-         {"window_length", window_length},
-         {"window_done", window_done},
-         {"window_losses", window_losses},
-         {"validation_pending", validation_pending},
-         {"validated_at", validated_at},
-         {"stop_held_up", stop_reason && !may_stop() && !is_of_time(*stop_reason) ? *stop_reason : ""},
-         {"logged_step", logged_step_},
-         {"evaluation_batches", validation_start_ ? validation_start_->evaluation_batches : evaluation_batches_}});
-    // Inside an accumulation window the gradients are part of the state.
-    StateTree gradients;
-    for (const auto& [name, value] : unique_parameters(*model))
-      if (value.grad().defined()) gradients[name] = value.grad();
-    state["gradients"] = std::move(gradients);
-    // For what is logged when a window is closed without another batch.
-    state["last_batch"] = StateTree::map({{"samples", batch_samples_}});
-    state["strategy"] = strategy->state();
-    gather_rank_states(collectives(), state);
-  }
-  if (data.module) state["data"] = data.module->state();
-  each_callback(LogScope::forbidden, [&](Callback& callback) { callback.on_save_checkpoint(*this, state); });
-  model->on_save_checkpoint(state);
-  return content;
 }
 
 ReplicaContext& Run::replica_context(const LightningModule& replica) {

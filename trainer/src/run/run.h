@@ -27,7 +27,6 @@
 
 namespace fulgur::detail {
 
-class DebugChecks;
 class ReplicaContext;
 
 /// Loaders of one stage with their batches after limits.
@@ -37,6 +36,16 @@ struct StageLoaders {
   std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
   /// Of all loaders; nothing where one is unknown.
   std::optional<int64_t> total() const;
+};
+
+/// What a module asks of the training step under way: TrainingStep.
+class StepActions {
+ public:
+  virtual ~StepActions() = default;
+  /// `RunContext::manual_backward`, in training_step.
+  virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
+  /// One step of `optimizer`, in training_step of manual optimization or in the optimizer_step hook.
+  virtual void step_optimizer(Optimizer& optimizer, const Closure& closure) = 0;
 };
 
 /// The state of one run and the RunContext that modules and callbacks see of it. The loops work on its members.
@@ -80,7 +89,7 @@ class Run final : public RunContext {
   void manual_backward(const Tensor& loss, const BackwardOptions& backward_options) override;
   void unscale_gradients(Optimizer& optimizer) override;
   int64_t master_weight_bytes() const override { return strategy->precision().extra_bytes(); }
-  void set_manual_sync(bool on) override { manual_sync_ = on; }
+  void set_manual_sync(bool on) override { manual_sync = on; }
   /// With several ranks only what was written, which is the same on all of them.
   std::optional<double> metric(std::string_view name) override;
   std::optional<RunningStage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
@@ -176,8 +185,6 @@ class Run final : public RunContext {
   void act_on_checkpoint_requests();
   /// Of a copy of the module that the strategy has on another device.
   ReplicaContext& replica_context(const LightningModule& replica);
-  /// State of the whole run, for a checkpoint; all ranks must call it.
-  CheckpointContent collect_checkpoint(bool weights_only);
   /// How much loggers have written, for a checkpoint; in a validation of a fit, what they had written before it.
   StateTree logger_states() const;
   /// What a checkpoint has as `metrics`.
@@ -236,15 +243,16 @@ class Run final : public RunContext {
 
   // The running window of gradient accumulation: its batches, how many of them are done, how many of these had a loss.
   int64_t window_length = 0, window_done = 0, window_losses = 0;
-  bool manual = false;              ///< manual optimization
-  bool in_training_step = false;    ///< where manual backward and step may be called
-  bool tokens_unknown = false;      ///< num_tokens gave nothing: the module's class was not known before
-  bool stepped = false;             ///< an optimizer made a step in this batch
-  bool adds_gradients = false;      ///< this batch's backward has begun
-  DebugChecks* debug = nullptr;     ///< of a run with `debug: true`, while it trains
-  bool muted = false;               ///< log() does nothing: a closure is evaluated again
-  bool validation_pending = false;  ///< a validation is due or under way
-  int64_t validated_at = -1;        ///< training batches before the last validation that ended
+  bool manual = false;                  ///< manual optimization
+  bool in_training_step = false;        ///< where manual backward and step may be called
+  bool manual_sync = true;              ///< manual_backward exchanges gradients between ranks
+  StepActions* step_actions = nullptr;  ///< while the run trains
+  bool tokens_unknown = false;          ///< num_tokens gave nothing: the module's class was not known before
+  bool stepped = false;                 ///< an optimizer made a step in this batch
+  bool adds_gradients = false;          ///< this batch's backward has begun
+  bool muted = false;                   ///< log() does nothing: a closure is evaluated again
+  bool validation_pending = false;      ///< a validation is due or under way
+  int64_t validated_at = -1;            ///< training batches before the last validation that ended
   double fit_started_s = 0;
   double waited_for_data_s = 0;
   mutable bool counts_data_wait = false;  ///< somebody has asked for it: reading the clock costs 0.1 µs a time
@@ -293,7 +301,6 @@ class Run final : public RunContext {
   void step_optimizer(OptimizerHandle& handle, const Closure& closure);
 
   TrainerFn fn_;
-  bool manual_sync_ = true;
   std::unique_ptr<PendingReduction> same_steps_;
   int64_t same_ranks_at_ = -1;  ///< the step at which ranks were compared last
   LogScope scope_ = LogScope::forbidden;

@@ -8,9 +8,8 @@
 #include <set>
 #include <typeinfo>
 
-#include "checkpointing/rank_states.h"
-#include "checkpointing/restore_optimizers.h"
 #include "checkpointing/resume.h"
+#include "checkpointing/run_checkpoint.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
@@ -541,8 +540,8 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     run.doing_ = "on_load_checkpoint of the module";
     run.model->on_load_checkpoint(content->state);
     run.doing_ = nullptr;
-    load_weights(*content);
-    if (fn_ != TrainerFn::fit || run.components.load.loads_loops()) load_callbacks(*content);
+    load_weights(run, *content, *checkpoint_);
+    if (fn_ != TrainerFn::fit || run.components.load.loads_loops()) load_callbacks(run, *content, *checkpoint_);
   }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
@@ -562,7 +561,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (fn_ == TrainerFn::fit) restore(*content);
+    if (fn_ == TrainerFn::fit) restore_run(run, *content, *checkpoint_);
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
   }
@@ -604,166 +603,6 @@ void RunSetup::make_replicas() {
     replica->configure_model();
   }
   run.strategy->attach_replicas(*run.model, replicas);
-}
-
-void RunSetup::load_weights(const CheckpointContent& content) {
-  const CheckpointLoading& load = run_->components.load;
-  // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
-  const auto of_other_dtype = [&](const NamedParameter& parameter) {
-    return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
-      return saved.first == parameter.name && saved.second.scalar_type() != parameter.value.scalar_type();
-    });
-  };
-  const auto parameters = unique_parameters(*run_->model);
-  if (std::any_of(parameters.begin(), parameters.end(), of_other_dtype))
-    run_->strategy->precision().convert_module(*run_->model);
-  const LoadReport report =
-      load_module_state(*run_->model, content.module,
-                        {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
-  if (!report.converted.empty())
-    run_->print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
-                    report.converted.front()));
-  if (!report.differences.empty())
-    log::warn("trainer.weights_left_out", cat("of ", *checkpoint_, ", ", report.loaded.size(),
-                                              " weights were loaded; the rest does not fit:\n", report.differences));
-}
-
-void RunSetup::load_callbacks(const CheckpointContent& content) {
-  Run& run = *run_;
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
-  if (!content.state.contains("callbacks")) return;  // weights only
-  const StateTree& states = content.state.at("callbacks");
-  std::set<std::string> left;
-  for (const auto& [key, state] : states.as_map()) left.insert(key);
-  run.each_callback(LogScope::forbidden, [&](Callback& c) {
-    const std::string key = c.state_key();
-    if (left.erase(key) == 0) return;
-    try {
-      c.load_state(states.at(key));
-    } catch (const std::exception& error) {
-      const std::string text =
-          cat("the state of callback ", key, " in ", checkpoint_->string(), " does not fit: ", error.what());
-      if (fn_ == TrainerFn::fit)
-        throw CheckpointError(cat("[trainer.fit] ", text,
-                                  "\nResume with the callback as it was when the checkpoint was "
-                                  "made, or begin a new run with its weights: --load.weights_only true."));
-      log::warn("trainer.callback_state", text + ". It is left out");
-    }
-  });
-  if (fn_ == TrainerFn::fit && !left.empty())
-    log::warn("trainer.callback_state_unused",
-              cat(checkpoint_->string(), " has the state of callbacks that this run does not have: ",
-                  join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
-}
-
-void RunSetup::restore(const CheckpointContent& content) {
-  Run& run = *run_;
-  const CheckpointLoading& load = run.components.load;
-  const bool of_a_run = content.state.contains("rng");
-  const StateTree state =
-      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
-  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
-  const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
-  if (wants_more && state.at("weights_only").as_bool())
-    throw CheckpointError(
-        "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
-        "--load.weights_only true begins a new run with these weights.");
-  if (load.loads_optimizer()) restore_optimizers(run, content, load);
-  if (load.loads_loops()) restore_loops(content, state);
-  if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
-  if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
-  if (load.loads_loops()) {
-    warn_origin_differs(content.origin);
-    warn_other_batch(content.origin, content.state.at("loaders").as_list());
-  }
-}
-
-void RunSetup::restore_loops(const CheckpointContent& content, const StateTree& state) {
-  Run& run = *run_;
-  const auto& optimizer_steps = state.at("optimizer_steps").as_list();
-  for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
-    run.handles[i]->set_steps(optimizer_steps[i].as_int());
-  run.progress_.load_state(state.at("progress"));
-  run.logs.load_state(state.at("logs"));
-  run.finite.load_state(state.at("nonfinite"));
-  run.checkpoints.resumed_from(*checkpoint_, content);
-  const StateTree& loop = state.at("loop");
-  // What a callback made of the option goes on; an option that was changed counts from the next window on.
-  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
-    run.accumulation_ = loop.at("accumulation").as_int();
-  else
-    log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
-                  ", the run goes on with ", run.accumulation_));
-  run.window_length = loop.at("window_length").as_int();
-  run.window_done = loop.at("window_done").as_int();
-  run.window_losses = loop.at("window_losses").as_int();
-  run.validation_pending = loop.at("validation_pending").as_bool();
-  if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
-  if (loop.contains("stop_held_up"))
-    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty()) run.request_stop(reason);
-  run.logged_step_ = loop.at("logged_step").as_int();
-  run.batch_idx_ = std::max<int64_t>(run.progress_.batches.completed - 1, 0);
-  if (state.contains("last_batch")) run.batch_samples_ = state.at("last_batch").at("samples").as_double();
-  if (loop.contains("evaluation_batches")) run.evaluation_batches_ = loop.at("evaluation_batches").as_int();
-  restore_positions(content.origin.world_size, state.at("loaders").as_list());
-  for (auto& [name, value] : unique_parameters(*run.model)) {
-    if (!state.at("gradients").contains(name)) continue;
-    // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
-    value.mutable_grad() = at::empty_like(value).copy_(state.at("gradients").at(name).tensor());
-  }
-}
-
-// With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
-// it.
-void RunSetup::restore_positions(int64_t saved_world_size, const StateTree::List& states) {
-  Run& run = *run_;
-  const auto& loaders = run.stages[RunningStage::train].loaders;
-  if (states.size() != loaders.size()) return;
-  // With data of their own, ranks share nothing out.
-  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
-                        run.progress_.batches.completed > 0;
-  for (size_t i = 0; i < loaders.size(); ++i) {
-    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
-    const StateTree now = loaders[i]->state();
-    if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
-    const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
-    if (before == after || run.progress_.batches.completed != before) continue;
-    run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
-    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
-                  " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
-  }
-}
-
-// What a resume that is exact to the bit depends on, beside the state.
-void RunSetup::warn_origin_differs(const CheckpointOrigin& origin) const {
-  const CheckpointOrigin now = run_->origin();
-  std::vector<std::string> differences;
-  const auto compare = [&](const char* what, const auto& then, const auto& here) {
-    if (then != here) differences.push_back(cat(what, " ", then, " → ", here));
-  };
-  compare("Fulgur", origin.fulgur, now.fulgur);
-  compare("LibTorch", origin.libtorch, now.libtorch);
-  compare("device", origin.device, now.device);
-  compare("processes", origin.world_size, now.world_size);
-  compare("threads", origin.threads, now.threads);
-  compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
-  if (!differences.empty())
-    run_->print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
-                    ". Results may differ in the last bits"));
-}
-
-// With the same batch size of a rank, another number of ranks trains with other batches of all.
-void RunSetup::warn_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const {
-  if (loaders.empty() || !loaders.front().contains("batch_size")) return;
-  const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
-  const int64_t own = run_->stages[RunningStage::train].loaders.front()->batch_size(), now = own * run_->world_size();
-  if (before == now) return;
-  const bool divides = origin.world_size != run_->world_size() && before % run_->world_size() == 0;
-  run_->print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
-                  ", so that the run trains otherwise than before",
-                  divides ? cat("; a batch_size of ", before / run_->world_size(),
-                                " in the config with --allow-config-change keeps it")
-                          : ""));
 }
 
 ConfigNode options_node(TrainerOptions options) {

@@ -62,13 +62,6 @@ class RunSetup {
   /// The option that the user has set: overfit_batches stands for two.
   const char* limit_name(const char* option) const;
   void set_limits();
-  void load_weights(const CheckpointContent& content);
-  void load_callbacks(const CheckpointContent& content);
-  void restore(const CheckpointContent& content);
-  void restore_loops(const CheckpointContent& content, const StateTree& state);
-  void warn_other_batch(const CheckpointOrigin& origin, const StateTree::List& loaders) const;
-  void restore_positions(int64_t saved_world_size, const StateTree::List& states);
-  void warn_origin_differs(const CheckpointOrigin& origin) const;
   void save_config();
   void print_start();
 

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <filesystem>
+
+#include "fulgur/checkpoint/checkpoint_folder.h"
+
+namespace fulgur::detail {
+
+class Run;
+
+/// The whole state of a run as a checkpoint has it. `state.json` is this tree; what rank 0 does not have alone is under
+/// `ranks` (rank_states.h), and CheckpointStore adds `checkpoints`, `checkpoint_requests` and `best_owner`:
+///
+///     progress           counters of epochs, batches, steps, samples and tokens; the fit's time
+///     hparams            YAML text: the model's options
+///     config             YAML text: resolved
+///     config_written     YAML text: as the user wrote it
+///     metrics            the newest value of each logged metric
+///     weights_only       true: nothing below is there but `data`
+///     optimizer_steps    of each optimizer
+///     lr_schedulers      state of each, or null
+///     precision          the loss scale, float32 master weights
+///     callbacks          state by state_key()
+///     rng                generators of the CPU and of the run's devices
+///     loaders            position of each training loader
+///     loggers            how much each has written
+///     logs               means that are under way
+///     nonfinite          what `on_nonfinite` has left out or rolled back
+///     loop               the accumulation window, pending validation, a stop that min_epochs holds up
+///     gradients          of parameters inside an accumulation window
+///     last_batch         its number of samples
+///     strategy           of the strategy
+///     data               of the data module
+///
+/// Parameters, buffers and optimizers are tensors in files of their own (`CheckpointContent`). All ranks must call it.
+CheckpointContent collect_checkpoint(Run& run, bool weights_only);
+
+/// The module's weights from `content`, of the file `checkpoint`, converted to the run's precision. Throws a
+/// CheckpointError if they do not fit and `load.strict` is on.
+void load_weights(Run& run, const CheckpointContent& content, const std::filesystem::path& checkpoint);
+
+/// States of callbacks. Throws a CheckpointError in `fit` if one does not fit; elsewhere it is left out with a warning.
+void load_callbacks(Run& run, const CheckpointContent& content, const std::filesystem::path& checkpoint);
+
+/// All else that a fit resumes with, as far as `load` wants it: optimizers, loops, generators, the strategy. Reports
+/// what differs from when the checkpoint was made. Throws a CheckpointError if the checkpoint has weights only.
+void restore_run(Run& run, const CheckpointContent& content, const std::filesystem::path& checkpoint);
+
+}  // namespace fulgur::detail
