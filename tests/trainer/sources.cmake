@@ -34,6 +34,7 @@ set(TEST_SOURCES
   precision_test.cpp
   predictions_test.cpp
   preemption_test.cpp
+  rank_consensus_test.cpp
   resume_choice_test.cpp
   resume_test.cpp
   resumed_folder_test.cpp

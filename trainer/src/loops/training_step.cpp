@@ -73,7 +73,10 @@ TrainingStep::TrainingStep(Run& run)
   run.step_actions = this;
 }
 
-TrainingStep::~TrainingStep() { run_.step_actions = nullptr; }
+TrainingStep::~TrainingStep() {
+  run_.step_actions = nullptr;
+  run_.in_training_step = false;  // still set after an exception
+}
 
 void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
   prefetcher_ = prefetcher;

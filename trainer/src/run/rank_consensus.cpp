@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <utility>
-
-#include "run/run.h"
-#include "run/signals.h"
+#include <vector>
 
 namespace fulgur::detail {
 namespace {
@@ -20,41 +18,43 @@ double seconds_since(std::chrono::steady_clock::time_point then) {
 
 }  // namespace
 
-bool RankConsensus::alone() const { return run_.world_size() == 1; }
+RankConsensus::RankConsensus(LocalVotes votes, std::function<void(std::string)> on_stop)
+    : votes_(std::move(votes)), on_stop_(std::move(on_stop)) {}
 
-void RankConsensus::start_clock() {
+void RankConsensus::start(Collectives& collectives, std::optional<int64_t> every) {
+  collectives_ = &collectives;
+  every_ = every;
   started_ = read_at_ = std::chrono::steady_clock::now();
   clock_s_ = 0;
 }
 
-double RankConsensus::clock_s() const { return !run_.strategy || alone() ? seconds_since(started_) : clock_s_; }
+double RankConsensus::clock_s() const { return alone() ? seconds_since(started_) : clock_s_; }
 
 void RankConsensus::begin() {
-  std::vector<int64_t> pending(kSlots, 0);
+  std::vector<int64_t> votes(kSlots, 0);
   // The first rank that asks has the largest number.
-  pending[kStop] = run_.stop_reason ? run_.world_size() - run_.rank() : 0;
-  pending[kSignal] = signals::received().value_or(0);
-  pending[kSave] = signals::take_save_request() ? 1 : 0;
+  votes[kStop] = votes_.stop_reason() ? collectives_->world_size() - collectives_->rank() : 0;
+  votes[kSignal] = votes_.signal().value_or(0);
+  votes[kSave] = votes_.take_save_request() ? 1 : 0;
   // The clock is rank 0's, and so is what hangs on it.
-  if (run_.is_global_zero()) {
-    pending[kSaveDone] = run_.checkpoints.save_is_done() ? 1 : 0;
-    pending[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);
+  if (collectives_->rank() == 0) {
+    votes[kSaveDone] = votes_.save_is_done() ? 1 : 0;
+    votes[kClock] = static_cast<int64_t>(seconds_since(started_) * 1e6);
     const int64_t done = steps_ - read_at_step_;
     const double each_s = done > 0 ? seconds_since(read_at_) / static_cast<double>(done) : kEvery_s;
-    const auto& every = run_.options.agree_every.value;
-    pending[kInterval] =
-        every ? *every : std::clamp<int64_t>(static_cast<int64_t>(kEvery_s / std::max(each_s, 1e-9)), 1, kMostSteps);
+    votes[kInterval] =
+        every_ ? *every_ : std::clamp<int64_t>(static_cast<int64_t>(kEvery_s / std::max(each_s, 1e-9)), 1, kMostSteps);
   }
-  pending_ = run_.collectives().start_max(std::move(pending));
+  pending_ = collectives_->start_max(std::move(votes));
 }
 
 void RankConsensus::read() {
   const std::vector<int64_t> agreed = pending_->take();
-  run_.collectives().check();
+  collectives_->check();
   pending_.reset();
   if (agreed[kStop] != 0 && !std::exchange(stop_, true))
-    run_.stop_reason =
-        run_.collectives().broadcast_text(run_.stop_reason.value_or(""), run_.world_size() - agreed[kStop]);
+    on_stop_(
+        collectives_->broadcast_text(votes_.stop_reason().value_or(""), collectives_->world_size() - agreed[kStop]));
   if (agreed[kSignal] != 0) signal_ = static_cast<int>(agreed[kSignal]);
   save_ = save_ || agreed[kSave] != 0;
   save_done_ = save_done_ || agreed[kSaveDone] != 0;
@@ -90,13 +90,13 @@ void RankConsensus::settle() {
 }
 
 std::optional<int> RankConsensus::signal() const {
-  if (alone()) return signals::received();
+  if (alone()) return votes_.signal();
   return signal_ == 0 ? std::nullopt : std::optional(signal_);
 }
 
-bool RankConsensus::stop() const { return alone() ? run_.stop_reason.has_value() : stop_; }
+bool RankConsensus::stop() const { return alone() ? votes_.stop_reason().has_value() : stop_; }
 
-bool RankConsensus::take_save_request() { return alone() ? signals::take_save_request() : std::exchange(save_, false); }
+bool RankConsensus::take_save_request() { return alone() ? votes_.take_save_request() : std::exchange(save_, false); }
 
 bool RankConsensus::take_save_done() { return std::exchange(save_done_, false); }
 

@@ -12,6 +12,7 @@
 #include "fulgur/core/text.h"
 #include "run/memory_format.h"
 #include "run/replica_context.h"
+#include "run/signals.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -28,6 +29,11 @@ std::optional<int64_t> StageLoaders::total() const {
 Run::Run(const TrainerOptions& trainer_options, const TrainerComponents& trainer_components, TrainerFn fn)
     : options(trainer_options),
       components(trainer_components),
+      agreement({.stop_reason = [this] { return stop_reason; },
+                 .signal = signals::received,
+                 .take_save_request = signals::take_save_request,
+                 .save_is_done = [this] { return checkpoints.save_is_done(); }},
+                [this](std::string reason) { stop_reason = std::move(reason); }),
       fn_(fn),
       overriding_(static_cast<size_t>(Hook::count_)) {}
 

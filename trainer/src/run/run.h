@@ -168,7 +168,7 @@ class Run final : public RunContext {
   void start() {
     setting_up = false;
     doing_ = nullptr;
-    agreement.start_clock();
+    agreement.start(collectives(), options.agree_every.value);
   }
   /// Makes the handles of `plan`.
   void make_handles();
@@ -228,7 +228,7 @@ class Run final : public RunContext {
   StepRows rows{*this};
   SeenCounts seen{*this};
   NonFinitePolicy finite{*this};
-  RankConsensus agreement{*this};
+  RankConsensus agreement;
   bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
   std::filesystem::path run_dir;
   ConfigNode resolved_config;
