@@ -11,41 +11,41 @@
 namespace fulgur {
 namespace {
 
-using TrainerComponents = std::vector<std::shared_ptr<LrScheduler>>;
+using Parts = std::vector<std::shared_ptr<LrScheduler>>;
 
-TrainerComponents create(const std::vector<Spec<LrScheduler>>& specs) {
-  TrainerComponents components;
-  for (const auto& spec : specs) components.push_back(spec ? spec.create() : nullptr);
-  return components;
+Parts create(const std::vector<Spec<LrScheduler>>& specs) {
+  Parts parts;
+  for (const auto& spec : specs) parts.push_back(spec ? spec.create() : nullptr);
+  return parts;
 }
 
-void check_parts(const TrainerComponents& components, std::string_view name) {
-  if (components.empty() || std::count(components.begin(), components.end(), nullptr) > 0)
+void check_parts(const Parts& parts, std::string_view name) {
+  if (parts.empty() || std::count(parts.begin(), parts.end(), nullptr) > 0)
     throw ConfigError(cat("[optim.", name, "] schedulers must name at least one schedule, and none may be null."));
 }
 
-bool any_wants_metric(const TrainerComponents& components) {
-  return std::any_of(components.begin(), components.end(), [](const auto& part) { return part->wants_metric(); });
+bool any_wants_metric(const Parts& parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part->wants_metric(); });
 }
 
-StateTree state_of(const TrainerComponents& components) {
+StateTree state_of(const Parts& parts) {
   StateTree::List list;
-  for (const auto& part : components) list.push_back(part->state());
+  for (const auto& part : parts) list.push_back(part->state());
   return list;
 }
 
 // All or nothing: where one part refuses, those before it go back.
-void load_parts(const TrainerComponents& components, const StateTree& whole, std::string_view name) {
+void load_parts(const Parts& parts, const StateTree& whole, std::string_view name) {
   whole.at("steps").as_int();
   const auto& saved = whole.at("parts").as_list();
-  if (saved.size() != components.size())
+  if (saved.size() != parts.size())
     throw CheckpointError(cat("[optim.", name, ".load_state] the checkpoint has ", saved.size(),
-                              " schedules, the run has ", components.size(), "."));
-  const StateTree before = state_of(components);
+                              " schedules, the run has ", parts.size(), "."));
+  const StateTree before = state_of(parts);
   try {
-    for (size_t i = 0; i < components.size(); ++i) components[i]->load_state(saved[i]);
+    for (size_t i = 0; i < parts.size(); ++i) parts[i]->load_state(saved[i]);
   } catch (const CheckpointError&) {
-    for (size_t i = 0; i < components.size(); ++i) components[i]->load_state(before.as_list()[i]);
+    for (size_t i = 0; i < parts.size(); ++i) parts[i]->load_state(before.as_list()[i]);
     throw;
   }
 }
@@ -97,18 +97,18 @@ void WarmupLR::observe(int64_t steps, std::optional<double> metric) {
   if (after_ && steps >= length()) after_->observe(steps - length(), metric);
 }
 
-std::vector<std::shared_ptr<LrScheduler>> WarmupLR::components() const {
-  return after_ ? TrainerComponents{after_} : TrainerComponents{};
+std::vector<std::shared_ptr<LrScheduler>> WarmupLR::parts() const {
+  return after_ ? Parts{after_} : Parts{};
 }
 
 StateTree WarmupLR::state() const {
   StateTree state = LrScheduler::state();
-  state["parts"] = state_of(components());
+  state["parts"] = state_of(parts());
   return state;
 }
 
 void WarmupLR::load_state(const StateTree& state) {
-  load_parts(components(), state, "WarmupLR");
+  load_parts(parts(), state, "WarmupLR");
   LrScheduler::load_state(state);
 }
 
@@ -126,8 +126,8 @@ struct SequentialLR::Place {
 
 SequentialLR::SequentialLR(Options options) : SequentialLR(create(options.schedulers), std::move(options.milestones)) {}
 
-SequentialLR::SequentialLR(TrainerComponents components, std::vector<Length> milestones)
-    : parts_(std::move(components)), milestones_(std::move(milestones)) {
+SequentialLR::SequentialLR(Parts parts, std::vector<Length> milestones)
+    : parts_(std::move(parts)), milestones_(std::move(milestones)) {
   check_parts(parts_, "SequentialLR");
   if (milestones_.size() + 1 != parts_.size())
     throw ConfigError(cat("[optim.SequentialLR] ", parts_.size(), " schedules need ", parts_.size() - 1,
@@ -192,7 +192,7 @@ void ChainedScheduler::Options::fields(Fields& f) {
 
 ChainedScheduler::ChainedScheduler(Options options) : ChainedScheduler(create(options.schedulers)) {}
 
-ChainedScheduler::ChainedScheduler(TrainerComponents components) : parts_(std::move(components)) {
+ChainedScheduler::ChainedScheduler(Parts parts) : parts_(std::move(parts)) {
   check_parts(parts_, "ChainedScheduler");
 }
 

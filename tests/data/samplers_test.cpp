@@ -156,6 +156,13 @@ TEST_CASE("a distributed sampler gives every rank as many samples") {
   CHECK_THROWS_AS(DistributedSampler(nullptr), ConfigError);
 }
 
+TEST_CASE("a distributed sampler that is to refuse uneven shares does so when it is asked for one") {
+  const DistributedSampler strict(std::make_shared<RandomSampler>(7), UnevenShares::error);
+  CHECK(strict.size(0, 7) == 1);
+  CHECK_THROWS_AS(strict.size(1, 3), DataError);
+  CHECK_THROWS_AS(strict.order({.seed = 2, .epoch = 0, .rank = 1, .world_size = 3}), DataError);
+}
+
 TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in them") {
   struct Uneven : BatchSampler {
     int64_t size(int64_t, int64_t) const override { return 4; }

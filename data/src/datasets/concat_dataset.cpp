@@ -22,7 +22,7 @@ std::string layout(const Batch& prototype) {
 
 }  // namespace
 
-ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> components) : parts_(std::move(components)) {
+ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts) : parts_(std::move(parts)) {
   if (parts_.empty()) throw DataError("[data.ConcatDataset] at least one dataset is needed; got none.");
   std::string first;
   int64_t end = 0;

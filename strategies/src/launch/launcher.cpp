@@ -169,7 +169,7 @@ class Attempt {
   }
   /// All nodes start again, or none.
   bool agree(LaunchReport& report, const GroupOutcome& verdict, bool again) {
-    using Word = NodeLink::NodeStatus;
+    using NodeStatus = NodeLink::NodeStatus;
     const bool trouble = verdict.failed || link_->trouble() || (link_->lost() && phase_ != Phase::running);
     if (!verdict.failed && trouble) again = stop_signal_ == 0 && restarts_ < options_.max_restarts;
     link_->report_status(again                                         ? NodeStatus::restart

@@ -48,7 +48,7 @@ struct NodeLink::State {
     for (int64_t node = 0; all && node < num_nodes; ++node) {
       const std::optional<std::string> word = store->get(verdict_key(node));
       if (word)
-        all = std::max(*all, static_cast<Word>(word->front() - '0'));
+        all = std::max(*all, static_cast<NodeStatus>(word->front() - '0'));
       else
         all.reset();
     }
@@ -123,7 +123,7 @@ void NodeLink::report_failure(const std::string& text) {
 
 void NodeLink::report_status(NodeStatus status) {
   const std::lock_guard lock(state_->mutex);
-  state_->verdict_here = word;
+  state_->verdict_here = status;
   state_->changed.notify_all();
 }
 

@@ -228,7 +228,7 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   saved_batches_ = run_.progress_.batches_total.completed;
   saves_ = content.origin.save_counter;
   const auto& pending = content.state.at("checkpoint_requests").as_list();
-  for (const StateTree& pending : pending) next_ticket_ = std::max(next_ticket_, to_request(pending).first + 1);
+  for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
   if (path.parent_path() != folder) return;
   if (content.state.contains("best_owner")) {
     const StateTree& owner = content.state.at("best_owner");
@@ -242,7 +242,7 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
     const fs::path target = fs::read_symlink(best, error);
     if (!error) best_ = plain(folder / target);
   }
-  for (const StateTree& pending : pending) requests_.push_back(to_request(pending));
+  for (const StateTree& request : pending) requests_.push_back(to_request(request));
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();
   requests_.erase(requests_.begin());
@@ -290,7 +290,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     CheckpointContent content = collect_checkpoint(run_, request.weights_only);
     // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
     StateTree::List pending{to_state({ticket, request})};
-    for (const PendingRequest& pending : requests_) pending.push_back(to_state(pending));
+    for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
     content.state["checkpoint_requests"] = std::move(pending);
     content.state["checkpoints"] = keepers_state();
     const auto owner =

@@ -191,7 +191,7 @@ void restore_loops(Run& run, const CheckpointContent& content, const StateTree& 
 }
 
 // What a resume that is exact to the bit depends on, beside the state.
-void warn_origin_differs(const Run& run, const CheckpointOrigin& origin) {
+void warn_origin_differs(Run& run, const CheckpointOrigin& origin) {
   const CheckpointOrigin now = run.origin();
   std::vector<std::string> differences;
   const auto compare = [&](const char* what, const auto& then, const auto& here) {

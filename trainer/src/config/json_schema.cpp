@@ -138,9 +138,9 @@ class Schema {
       case Kind::path:
         return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};
       case Kind::list:
-        return {{"type", "array"}, {"items", of_type(type.components.at(0))}};
+        return {{"type", "array"}, {"items", of_type(type.parts.at(0))}};
       case Kind::map:
-        return {{"type", "object"}, {"additionalProperties", of_type(type.components.at(0))}};
+        return {{"type", "object"}, {"additionalProperties", of_type(type.parts.at(0))}};
       case Kind::object: {
         const std::unique_ptr<Fields> fields = type.object();
         Json out = of_fields(*fields);
@@ -152,9 +152,9 @@ class Schema {
         return {{"$ref", "#/$defs/" + type.registry_kind}};
       }
       case Kind::any_of: {
-        Json components = Json::array();
-        for (const TypeInfo& part : type.components) components.push_back(of_type(part));
-        return {{"anyOf", std::move(components)}};
+        Json parts = Json::array();
+        for (const TypeInfo& part : type.parts) parts.push_back(of_type(part));
+        return {{"anyOf", std::move(parts)}};
       }
     }
     return Json::object();

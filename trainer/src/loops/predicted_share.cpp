@@ -8,12 +8,12 @@
 namespace fulgur::detail {
 namespace {
 
-Tensor join(std::vector<Tensor> components, int64_t rows) {
-  std::vector<int64_t> sizes = components.front().sizes().vec();
+Tensor join(std::vector<Tensor> parts, int64_t rows) {
+  std::vector<int64_t> sizes = parts.front().sizes().vec();
   sizes[0] = rows;
-  Tensor whole = at::empty(sizes, components.front().options());
+  Tensor whole = at::empty(sizes, parts.front().options());
   int64_t row = 0;
-  for (Tensor& part : components) {
+  for (Tensor& part : parts) {
     whole.narrow(0, row, part.size(0)).copy_(part);
     row += part.size(0);
     part.reset();
@@ -40,11 +40,11 @@ void PredictedBatches::add(const Outputs& outputs, int64_t samples) {
       throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name,
                       "' where the first batch had '", index < columns_.size() ? columns_[index].first : "nothing",
                       "'."));
-    std::vector<Tensor>& components = columns_[index++].second;
-    if (!components.empty() && row_text(value) != row_text(components.front()))
+    std::vector<Tensor>& parts = columns_[index++].second;
+    if (!parts.empty() && row_text(value) != row_text(parts.front()))
       throw Error(cat("[trainer.predict] every predict_step must return the same outputs; rows of '", name, "' are ",
-                      row_text(value), " where those of the first batch are ", row_text(components.front()), "."));
-    components.push_back(value.to(at::kCPU));
+                      row_text(value), " where those of the first batch are ", row_text(parts.front()), "."));
+    parts.push_back(value.to(at::kCPU));
   }
   if (index < columns_.size())
     throw Error(cat("[trainer.predict] every predict_step must return the same outputs; '", columns_[index].first,
@@ -57,7 +57,7 @@ PredictedShare PredictedBatches::take(bool in_turns) {
   PredictedShare share;
   share.samples = samples_;
   share.in_turns = in_turns;
-  for (auto& [name, components] : columns_) share.outputs.add(name, join(std::move(components), samples_));
+  for (auto& [name, parts] : columns_) share.outputs.add(name, join(std::move(parts), samples_));
   columns_.clear();
   return share;
 }

@@ -142,10 +142,10 @@ void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
     options->find(option)->comment = std::move(comment);
   }
   // Its parts stand in its options in their order.
-  const auto components = scheduler.components();
+  const auto parts = scheduler.parts();
   size_t next = 0;
   const auto visit = [&](ConfigNode& value) {
-    if (value.find("class_path") && next < components.size()) write_lengths(value, *components[next++]);
+    if (value.find("class_path") && next < parts.size()) write_lengths(value, *parts[next++]);
   };
   for (auto& [key, value] : options->entries()) {
     visit(value);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "fulgur/core/loader.h"
 #include "fulgur/core/sampler.h"
 
 namespace fulgur {
@@ -68,12 +69,10 @@ class FULGUR_API WeightedSampler : public Sampler {
 };
 
 /// Shares of another sampler's order of the same size on every rank, which processes that work step by step together
-/// need: rank r of w sees places r, r + w, …. Where the order does not divide, it is filled up with samples from its
-/// begin
-/// (`pad`), or its rest is left out (`drop`).
+/// need: rank r of w sees places r, r + w, …. If the order does not divide, it is filled up with samples from its begin
+/// (`pad`), its rest is left out (`drop`), or a DataError is thrown when the order is asked for (`error`).
 class FULGUR_API DistributedSampler : public Sampler {
  public:
-  enum class Rest { pad, drop };
   /// Throws a ConfigError where there is no sampler.
   explicit DistributedSampler(std::shared_ptr<const Sampler> source, UnevenShares rest = UnevenShares::pad);
   int64_t size(int64_t rank, int64_t world_size) const override;
