@@ -97,9 +97,7 @@ void WarmupLR::observe(int64_t steps, std::optional<double> metric) {
   if (after_ && steps >= length()) after_->observe(steps - length(), metric);
 }
 
-std::vector<std::shared_ptr<LrScheduler>> WarmupLR::parts() const {
-  return after_ ? Parts{after_} : Parts{};
-}
+std::vector<std::shared_ptr<LrScheduler>> WarmupLR::parts() const { return after_ ? Parts{after_} : Parts{}; }
 
 StateTree WarmupLR::state() const {
   StateTree state = LrScheduler::state();
@@ -192,9 +190,7 @@ void ChainedScheduler::Options::fields(Fields& f) {
 
 ChainedScheduler::ChainedScheduler(Options options) : ChainedScheduler(create(options.schedulers)) {}
 
-ChainedScheduler::ChainedScheduler(Parts parts) : parts_(std::move(parts)) {
-  check_parts(parts_, "ChainedScheduler");
-}
+ChainedScheduler::ChainedScheduler(Parts parts) : parts_(std::move(parts)) { check_parts(parts_, "ChainedScheduler"); }
 
 void ChainedScheduler::on_attach(const Optimizer& optimizer) {
   for (const auto& part : parts_) adopt(*part, optimizer, known_steps());
