@@ -4,6 +4,20 @@
 
 namespace fulgur {
 
+Loaders DataModule::loaders(RunningStage stage) {
+  switch (stage) {
+    case RunningStage::train:
+      return train_dataloader();
+    case RunningStage::validate:
+      return val_dataloader();
+    case RunningStage::test:
+      return test_dataloader();
+    case RunningStage::predict:
+      return predict_dataloader();
+  }
+  return {};
+}
+
 void DataModule::setup(TrainerFn) {}
 void DataModule::teardown(TrainerFn) {}
 void DataModule::on_exception(const std::exception&) {}

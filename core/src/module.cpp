@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "fulgur/core/clip.h"
@@ -143,6 +144,13 @@ OptimizerHandle& LightningModule::optimizers(size_t index) const {
   return *all[index];
 }
 
+void LightningModule::check_optimizer_count(size_t wanted) const {
+  const size_t all = run().optimizer_handles().size();
+  if (all != wanted)
+    throw Error(cat("[core.LightningModule.optimizers] optimizers<", wanted, ">() asks for ", wanted,
+                    "; configure_optimizers() planned ", all, "."));
+}
+
 LrScheduler& LightningModule::lr_schedulers(size_t index) const {
   const auto all = run().lr_schedulers();
   if (index >= all.size())
@@ -257,6 +265,22 @@ std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module) {
     group.names.push_back(name);
   }
   return {std::move(group)};
+}
+
+std::vector<ParamGroup> parameter_groups(const torch::nn::Module& module, std::string_view prefix) {
+  std::vector<ParamGroup> groups = trainable_groups(module);
+  const ParamGroup all = std::exchange(groups.front(), {});
+  std::set<std::string> first_parts;
+  for (size_t i = 0; i < all.names.size(); ++i) {
+    first_parts.insert(all.names[i].substr(0, all.names[i].find('.') + 1));
+    if (!all.names[i].starts_with(prefix)) continue;
+    groups.front().params.push_back(all.params[i]);
+    groups.front().names.push_back(all.names[i]);
+  }
+  if (groups.front().params.empty())
+    throw ConfigError(cat("[core.parameter_groups] no parameter that is trained has a name that begins with '", prefix,
+                          "'. Names begin with: ", join({first_parts.begin(), first_parts.end()}), "."));
+  return groups;
 }
 
 void convert_floating(torch::nn::Module& module, at::ScalarType dtype, const std::unordered_set<const void*>& keep) {

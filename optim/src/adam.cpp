@@ -13,15 +13,33 @@
 
 namespace fulgur {
 
-void Adam::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate.").at_least(0);
-  f(betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
-  f(eps, "eps", "Added to the denominator.").at_least(0);
-  f(weight_decay, "weight_decay", "Weight decay.").at_least(0);
-  f(amsgrad, "amsgrad", "Use the largest squared average so far (AMSGrad).");
-  f(maximize, "maximize", "Raise the objective instead of lowering it.");
-  parameters.fields(f);
+namespace {
+
+// Those of Adam and AdamW differ in a default only.
+template <class Options>
+void adam_fields(Options& options, Fields& f) {
+  f(options.lr, "lr", "Learning rate.").at_least(0);
+  f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
+  f(options.eps, "eps", "Added to the denominator.").at_least(0);
+  f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);
+  f(options.amsgrad, "amsgrad", "Use the largest squared average so far (AMSGrad).");
+  f(options.maximize, "maximize", "Raise the objective instead of lowering it.");
+  options.parameters.fields(f);
 }
+
+}  // namespace
+
+void Adam::Options::fields(Fields& f) { adam_fields(*this, f); }
+void AdamW::Options::fields(Fields& f) { adam_fields(*this, f); }
+
+AdamW::AdamW(Options options)
+    : Adam({.lr = options.lr,
+            .betas = std::move(options.betas),
+            .eps = options.eps,
+            .weight_decay = options.weight_decay,
+            .amsgrad = options.amsgrad,
+            .maximize = options.maximize,
+            .parameters = std::move(options.parameters)}) {}
 
 Adam::Adam(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {
   if (options_.betas.size() != 2)

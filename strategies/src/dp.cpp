@@ -13,8 +13,7 @@ namespace fulgur {
 
 void DPStrategy::configure(StrategySetup setup) {
   detail::check_multi_device("dp", setup);
-  devices_ = std::move(setup.devices);
-  precision_ = std::move(setup.precision);
+  SingleProcessStrategy::configure(std::move(setup));
 }
 
 void DPStrategy::attach(LightningModule& module) {
@@ -22,7 +21,7 @@ void DPStrategy::attach(LightningModule& module) {
     throw ConfigError(
         "[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on "
         "the other devices cannot. Use ddp.");
-  convert_and_move(module);
+  SingleProcessStrategy::attach(module);
 }
 
 void DPStrategy::attach_replicas(LightningModule& module,
@@ -62,8 +61,8 @@ void DPStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work
   });
 }
 
-void DPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync, const BackwardOptions& options) {
-  module.backward(loss, options);
+void DPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
+  SingleProcessStrategy::backward(module, loss, sync, options);
   if (tensors_) tensors_->reduce_gradients();
 }
 

@@ -54,8 +54,7 @@ PlacedStrategy::~PlacedStrategy() = default;
 
 void PlacedStrategy::configure(StrategySetup setup) {
   detail::check_multi_device(name(), setup);
-  devices_ = std::move(setup.devices);
-  precision_ = std::move(setup.precision);
+  SingleProcessStrategy::configure(std::move(setup));
 }
 
 void PlacedStrategy::attach(LightningModule& module) {

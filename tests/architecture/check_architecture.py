@@ -174,7 +174,7 @@ def check_code(root, name, report):
         if public and quote == '"' and not own:
             report(name, number, f"a public header includes public headers only: \"{path}\"")
     if public:
-        if name.endswith(".h") and parts[2:4] != ["fulgur", folder]:
+        if name.endswith(".h") and parts[2:4] != ["fulgur", folder] and parts[2:] != ["fulgur", "fulgur.h"]:
             report(name, 1, f"public headers of {folder}/ lie in {folder}/include/fulgur/{folder}/")
         first = next((text for _, text in lines if text.strip()), "")
         if first.strip() != "#pragma once":

@@ -56,6 +56,18 @@ TEST_CASE("a tied parameter is listed once and moves with its twin") {
   CHECK_THROWS_WITH(tie_parameters(net, "a.weight", "b.bias"), ContainsSubstring("one shape"));
 }
 
+TEST_CASE("parameter_groups takes what is trained under a prefix, with the names of the whole module") {
+  Net net;
+  net.a->bias.set_requires_grad(false);
+  const std::vector<ParamGroup> a = parameter_groups(net, "a.");
+  REQUIRE(a.size() == 1);
+  CHECK(a[0].names == std::vector<std::string>{"a.weight"});
+  CHECK(a[0].params.at(0).is_same(net.a->weight));
+  CHECK(parameter_groups(net, "")[0].names == trainable_groups(net)[0].names);
+  CHECK_THROWS_WITH(parameter_groups(net, "generator."),
+                    ContainsSubstring("begins with 'generator.'") && ContainsSubstring("Names begin with: a., b.."));
+}
+
 TEST_CASE("convert_floating leaves integer buffers alone") {
   Net net;
   convert_floating(net, at::kDouble);

@@ -71,6 +71,25 @@ TEST_CASE("SGD, Adam and AdamW follow LibTorch's") {
       });
 }
 
+TEST_CASE("an optimizer of groups and options is one that was attached") {
+  Regression one, two;
+  two.take(one);
+  AdamW attached(AdamW::Options{.lr = 0.01, .betas = {0.8, 0.99}});
+  attached.attach(one.groups());
+  AdamW made(two.groups(), {.lr = 0.01, .betas = {0.8, 0.99}});
+  CHECK(made.weight_decay(made.groups()[0]) == 0.01);
+  for (int64_t step = 0; step < 3; ++step) {
+    one.set_gradients(step);
+    two.set_gradients(step);
+    attached.step();
+    made.step();
+  }
+  for (size_t i = 0; i < attached.groups()[0].params.size(); ++i)
+    CHECK(made.groups()[0].params[i].equal(attached.groups()[0].params[i]));
+  CHECK(Muon(one.groups(), {}).attached());
+  CHECK(LBFGS(one.groups(), {}).attached());
+}
+
 TEST_CASE("the state of an optimizer goes on exactly") {
   Regression whole, first, second;
   AdamW::Options options;

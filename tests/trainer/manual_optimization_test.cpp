@@ -32,23 +32,15 @@ struct TwoParts : LightningModule {
   bool automatic_optimization() const override { return false; }
   Tensor maker_loss(const Batch& b) { return at::mse_loss(judge->forward(maker->forward(b[0])), b[1]); }
   Tensor judge_loss(const Batch& b) { return at::mse_loss(judge->forward(maker->forward(b[0]).detach()), -b[1]); }
-  std::vector<ParamGroup> group(const torch::nn::Linear& part, const std::string& name) {
-    return {{.name = name, .params = {part->weight, part->bias}, .names = {name + ".weight", name + ".bias"}}};
-  }
   OptimizerPlan configure_optimizers() override {
-    AdamW::Options adam;
-    adam.lr = 0.01;
-    auto a = std::make_shared<AdamW>(adam);
-    a->attach(group(maker, "maker"));
-    auto b = std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
-    b->attach(group(judge, "judge"));
+    auto a = std::make_shared<AdamW>(parameter_groups(*this, "maker."), AdamW::Options{.lr = 0.01});
+    auto b = std::make_shared<SGD>(parameter_groups(*this, "judge."), SGD::Options{.lr = 0.05, .momentum = 0.9});
     return OptimizerPlan::several(
         {{a, SchedulerConfig{.scheduler = std::make_shared<ExponentialLR>(ExponentialLR::Options{.gamma = 0.99})}},
          {b, {}}});
   }
   StepOutput training_step(const Batch& batch, int64_t i) override {
-    OptimizerHandle& make = optimizers(0);
-    OptimizerHandle& look = optimizers(1);
+    auto [make, look] = optimizers<2>();
     {
       const auto only = toggled(make);
       const Tensor loss = maker_loss(batch);
@@ -71,12 +63,8 @@ struct TwoParts : LightningModule {
 std::map<std::string, Tensor> by_hand(int64_t batches) {
   at::manual_seed(9);
   TwoParts net;
-  AdamW::Options adam;
-  adam.lr = 0.01;
-  AdamW a(adam);
-  a.attach(net.group(net.maker, "maker"));
-  SGD b(SGD::Options{.lr = 0.05, .momentum = 0.9});
-  b.attach(net.group(net.judge, "judge"));
+  AdamW a(parameter_groups(net, "maker."), {.lr = 0.01});
+  SGD b(parameter_groups(net, "judge."), {.lr = 0.05, .momentum = 0.9});
   const Batch data = regression(batches * 4, 1);
   double lr = 0.01;
   for (int64_t i = 0; i < batches; ++i) {
@@ -456,9 +444,9 @@ TEST_CASE("schedules of manual optimization are the module's to step, those that
 TEST_CASE("a plateau schedule of manual optimization needs no monitor, and the Trainer does not step it") {
   struct Plateau : TwoParts {
     OptimizerPlan configure_optimizers() override {
-      auto a = std::make_shared<SGD>(SGD::Options{.lr = 0.01}), b = std::make_shared<SGD>(SGD::Options{.lr = 0.01});
-      a->attach(group(maker, "maker"));
-      b->attach(group(judge, "judge"));
+      const SGD::Options slow{.lr = 0.01};
+      auto a = std::make_shared<SGD>(parameter_groups(*this, "maker."), slow);
+      auto b = std::make_shared<SGD>(parameter_groups(*this, "judge."), slow);
       return OptimizerPlan::several(
           {{a, SchedulerConfig{.scheduler = std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{})}},
            {b, {}}});

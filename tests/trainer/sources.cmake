@@ -6,6 +6,7 @@ set(TEST_SOURCES
   captured_relation_gpu_test.cpp
   captured_step_test.cpp
   checkpointing_test.cpp
+  components_test.cpp
   device_options_test.cpp
   estimated_steps_test.cpp
   evaluation_test.cpp

@@ -99,14 +99,12 @@ void RunSetup::make_callbacks() {
 void RunSetup::make_loggers() {
   Run& run = *run_;
   if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
-  if (!run.components.loggers.empty()) {
-    run.active_loggers = run.components.loggers;
-  } else if (run.options.logger.enabled) {
-    if (run.options.logger.loggers.empty()) {
+  if (run.options.logger.enabled) {
+    if (run.options.logger.loggers.empty() && run.components.loggers.empty())
       for (const char* name : {"CsvLogger", "JsonlLogger"}) run.active_loggers.push_back(Spec<Logger>(name).create());
-    }
     for (const auto& spec : run.options.logger.loggers) run.active_loggers.push_back(spec.create());
   }
+  for (const auto& logger : run.components.loggers) run.active_loggers.push_back(logger);
 }
 
 // Each gets the first state of its key that no other has got. Checkpoints of earlier versions have none.

@@ -21,10 +21,15 @@ class FULGUR_API DataModule : public Stateful {
   virtual void prepare_data() {}
   /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
   virtual bool prepare_data_per_node() const { return true; }
-  /// Reads what `verb` needs; called on every process. Called again for another verb.
+  /// Reads what `fn` needs; called on every process. Called again for another one.
   virtual void setup(TrainerFn fn);
-  /// Loaders of a stage; empty where the module has none. Validation, test and predict may have several.
-  virtual Loaders loaders(RunningStage stage) = 0;
+  /// Loaders of each stage; empty if there are none. Validation, test and predict may have several.
+  virtual Loaders train_dataloader() { return {}; }
+  virtual Loaders val_dataloader() { return {}; }
+  virtual Loaders test_dataloader() { return {}; }
+  virtual Loaders predict_dataloader() { return {}; }
+  /// What the Trainer calls; the default calls those above. Overridden by modules whose stages are alike.
+  virtual Loaders loaders(RunningStage stage);
   /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
   virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
   virtual Batch transfer_batch_to_device(LightningModule& module, Batch batch, const at::Device& device,

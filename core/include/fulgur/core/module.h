@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -149,6 +150,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// The optimizer itself as an O; throws an Error where it is none.
   template <std::derived_from<Optimizer> O>
   O& optimizers(size_t index = 0) const;
+  /// All of them: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error if there are not `N`.
+  template <size_t N>
+  auto optimizers() const;
   /// Schedule `index` of those planned. In manual optimization the module steps it.
   LrScheduler& lr_schedulers(size_t index = 0) const;
   /// Backward through precision, hooks and strategy. With an optimizer, only its parameters get gradients.
@@ -241,6 +245,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   Tensor root_gradient_;                                            // 1, of the loss's kind: where backward begins
   std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // before clip_gradients, of gradients as they are
   bool notes_norms_ = false;                                        // also where values are clipped
+  void check_optimizer_count(size_t wanted) const;
   void enter_evaluation();
   void leave_evaluation();
   RunContext* run_ = nullptr;
@@ -255,6 +260,13 @@ O& LightningModule::optimizers(size_t index) const {
   if (auto* typed = dynamic_cast<O*>(&optimizers(index).optimizer())) return *typed;
   throw Error("[core.LightningModule.optimizers] optimizer " + std::to_string(index) +
               " is of another class: " + optimizers(index).optimizer().name() + ".");
+}
+
+template <size_t N>
+auto LightningModule::optimizers() const {
+  check_optimizer_count(N);
+  return [this]<size_t... I>(std::index_sequence<I...>) { return std::tie(optimizers(I)...); }
+  (std::make_index_sequence<N>());
 }
 
 /// The norms of gradients before a module's `clip_gradients` changed them; for the Trainer, which need not compute them
@@ -293,6 +305,11 @@ FULGUR_API void tie_parameters(torch::nn::Module& module, const std::string& nam
 
 /// One group of all parameters that require gradients.
 FULGUR_API std::vector<ParamGroup> trainable_groups(const torch::nn::Module& module);
+
+/// One group with the parameters of `module` that require a gradient and whose dotted names begin with `prefix`
+/// (`"generator."`), for an optimizer of a part. Names stay those in `module`. Throws a ConfigError that lists the
+/// first parts of names if there is no such parameter.
+FULGUR_API std::vector<ParamGroup> parameter_groups(const torch::nn::Module& module, std::string_view prefix);
 
 /// Converts floating tensors of the module to `dtype`, in place; `Module::to` would convert integer buffers too.
 /// Tensors in `keep`, by their `unsafeGetTensorImpl()`, are left as they are.

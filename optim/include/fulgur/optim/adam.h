@@ -18,6 +18,8 @@ class FULGUR_API Adam : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
+  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  Adam(std::vector<ParamGroup> groups, Options options) : Adam(std::move(options)) { attach(std::move(groups)); }
   explicit Adam(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Adam"; }
@@ -46,10 +48,19 @@ class FULGUR_API Adam : public FusedOptimizer {
 /// weight decay is apart from the gradient: θ ← θ − lr·λ·θ.
 class FULGUR_API AdamW final : public Adam {
  public:
-  struct FULGUR_API Options : Adam::Options {
-    Options() { weight_decay = 0.01; }
+  struct FULGUR_API Options {
+    double lr = 1e-3;
+    std::vector<double> betas{0.9, 0.999};
+    double eps = 1e-8;
+    double weight_decay = 0.01;
+    bool amsgrad = false;
+    bool maximize = false;
+    ParameterRules parameters = {};
+    void fields(Fields& f);
   };
-  explicit AdamW(Options options) : Adam(options) {}
+  /// With its parameters attached, as `torch::optim::AdamW(groups, options)`.
+  AdamW(std::vector<ParamGroup> groups, Options options) : AdamW(std::move(options)) { attach(std::move(groups)); }
+  explicit AdamW(Options options);
   std::string name() const override { return "AdamW"; }
 
  protected:

@@ -22,6 +22,8 @@ class FULGUR_API LBFGS final : public Optimizer {
     std::optional<std::string> line_search_fn = {};
     void fields(Fields& f);
   };
+  /// With its parameters attached, as `torch::optim::LBFGS(groups, options)`.
+  LBFGS(std::vector<ParamGroup> groups, Options options) : LBFGS(std::move(options)) { attach(std::move(groups)); }
   explicit LBFGS(Options options);
   ~LBFGS() override;
   double default_lr() const override { return options_.lr; }

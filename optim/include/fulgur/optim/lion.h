@@ -17,6 +17,8 @@ class FULGUR_API Lion final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
+  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  Lion(std::vector<ParamGroup> groups, Options options) : Lion(std::move(options)) { attach(std::move(groups)); }
   explicit Lion(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Lion"; }

@@ -35,6 +35,8 @@ class FULGUR_API Muon final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
+  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  Muon(std::vector<ParamGroup> groups, Options options) : Muon(std::move(options)) { attach(std::move(groups)); }
   explicit Muon(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Muon"; }

@@ -19,6 +19,8 @@ class FULGUR_API SGD final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
+  /// With its parameters attached, as `torch::optim::SGD(groups, options)`.
+  SGD(std::vector<ParamGroup> groups, Options options) : SGD(std::move(options)) { attach(std::move(groups)); }
   explicit SGD(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "SGD"; }

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/single_process_strategy.h"
 #include "fulgur/nn/replica_tensors.h"
 
 namespace fulgur {
@@ -11,18 +11,12 @@ namespace fulgur {
 /// each of them, all at the same time. Losses are added up by their share of the samples and gradients on the first
 /// device, which has the optimizers; so the step is that of one device on the whole batch, but for layers that look at
 /// more than one sample (BatchNorm takes the statistics of its chunk; the buffers that stay are the first device's).
-class FULGUR_API DPStrategy final : public Strategy {
+class FULGUR_API DPStrategy final : public SingleProcessStrategy {
  public:
   std::string name() const override { return "dp"; }
   DeviceUse device_use() const override { return DeviceUse::all; }
   /// Throws a ConfigError for the CPU, which is one device, for several nodes and for sync_batchnorm.
   void configure(StrategySetup setup) override;
-  at::Device device() const override { return devices_.front(); }
-  std::vector<at::Device> devices() const override { return devices_; }
-  int64_t rank() const override { return 0; }
-  int64_t world_size() const override { return 1; }
-  Collectives& collectives() override { return collectives_; }
-  Precision& precision() override { return *precision_; }
   /// Throws a ConfigError for a module that optimizes by itself.
   void attach(LightningModule& module) override;
   size_t replicas_wanted() const override { return devices_.size() - 1; }
@@ -36,9 +30,6 @@ class FULGUR_API DPStrategy final : public Strategy {
   void teardown() noexcept override;
 
  private:
-  std::vector<at::Device> devices_;
-  std::shared_ptr<Precision> precision_;
-  SingleProcessCollectives collectives_;
   std::vector<std::shared_ptr<LightningModule>> replicas_;
   std::optional<nn::ReplicaTensors> tensors_;
 };

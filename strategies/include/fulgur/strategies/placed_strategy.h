@@ -3,7 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "fulgur/core/strategy.h"
+#include "fulgur/core/single_process_strategy.h"
 #include "fulgur/nn/replica_tensors.h"
 #include "fulgur/strategies/placement.h"
 
@@ -17,17 +17,11 @@ class DeviceUtilization;
 /// micro-batches, which go forward one behind the other and backward in one, so that a device computes one of them
 /// while the next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait
 /// for them; virtual devices backward. Submodules without a place, and the batch, are on the first device.
-class FULGUR_API PlacedStrategy : public Strategy {
+class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
  public:
   ~PlacedStrategy() override;
   DeviceUse device_use() const override { return DeviceUse::all; }
   void configure(StrategySetup setup) override;
-  at::Device device() const override { return devices_.front(); }
-  std::vector<at::Device> devices() const override { return devices_; }
-  int64_t rank() const override { return 0; }
-  int64_t world_size() const override { return 1; }
-  Collectives& collectives() override { return collectives_; }
-  Precision& precision() override { return *precision_; }
   /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a
   /// module placed by hand that lie elsewhere, and for micro-batches where the module optimizes by itself.
   void attach(LightningModule& module) override;
@@ -52,9 +46,6 @@ class FULGUR_API PlacedStrategy : public Strategy {
 
   Placement placement_;
   int64_t micro_batches_;
-  std::vector<at::Device> devices_;
-  std::shared_ptr<Precision> precision_;
-  SingleProcessCollectives collectives_;
   LightningModule* module_ = nullptr;
   std::vector<std::unique_ptr<nn::ReplicaTensors>> groups_;  // of submodules on several devices
   std::unique_ptr<detail::DeviceUtilization> busy_;

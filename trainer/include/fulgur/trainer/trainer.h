@@ -18,7 +18,8 @@
 
 namespace fulgur {
 
-/// TrainerComponents made by the user's program, beside those that the options name.
+/// Components made by the user's program. Callbacks and loggers are added to those that the options name; the default
+/// ones are made only if there is no other of their kind. The others take the place of the options'.
 struct FULGUR_API TrainerComponents {
   /// Adds a callback whose class is known here: hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
@@ -29,7 +30,7 @@ struct FULGUR_API TrainerComponents {
   }
 
   std::vector<std::shared_ptr<Callback>> callbacks;
-  std::vector<std::shared_ptr<Logger>> loggers;  ///< replace those of the options where not empty
+  std::vector<std::shared_ptr<Logger>> loggers;
   std::shared_ptr<Strategy> strategy;
   std::shared_ptr<Precision> precision;
   /// The config of the run, saved in the run folder and the checkpoints; made from the options where it is absent.
