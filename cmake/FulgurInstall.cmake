@@ -2,6 +2,7 @@
 #
 #   find_package(fulgur REQUIRED)
 #   add_executable(my my.cpp)
+#   fulgur_use_pch(my)                               # LibTorch's headers once, not in each file
 #   target_link_libraries(my PRIVATE fulgur::main)   # main() and the verbs; fulgur::fulgur for the library alone
 #   fulgur_add_simulated_gpu_test(NAME my_gpu_test COMMAND my_test)
 option(FULGUR_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
