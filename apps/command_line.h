@@ -11,7 +11,7 @@ namespace fulgur::cli {
 
 /// What the user asked for.
 struct CommandLine {
-  std::string verb;                     ///< `fit`, `list`, …; empty where `text` is all there is to do
+  std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
   std::optional<std::string> argument;  ///< of list, describe, export, import and inspect
   ConfigSources sources;
   std::optional<std::filesystem::path> report;

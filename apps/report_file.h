@@ -19,9 +19,9 @@ std::string report_json(const std::string& verb, const PredictReport& report);
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
                          const std::filesystem::path& run_dir, const std::optional<FitReport>& fit);
 
-/// Throws a ConfigError where no file can be made beside `path`: better before a long run than after it.
+/// Throws a ConfigError if no file can be made beside `path`: better before a long run than after it.
 void check_report_path(const std::filesystem::path& path);
-/// Writes through a temporary file and a rename; throws an Error where that fails.
+/// Writes through a temporary file and a rename; throws an Error if that fails.
 void write_report(const std::filesystem::path& path, const std::string& json);
 
 }  // namespace fulgur::cli

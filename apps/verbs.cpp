@@ -121,13 +121,12 @@ ExitCode predict(const CommandLine& command, const Config& config, FailureReport
   return report.exit_code;
 }
 
-// Where this process stands among those of a run; nothing where nobody started it as one of several.
+// Where this process stands among those of a run; nullopt if nobody started it as one of several.
 std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
   return detect_cluster_environment(process_environment(), plan.cluster_environment);
 }
 
-// Starts the processes that the config asks for. Returns the exit code; nothing where this one is all that is asked
-// for.
+// Starts the processes that the config asks for. Returns the exit code; nullopt if this one is all that is asked for.
 std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan,
                                      const std::vector<std::string>& arguments) {
   const int64_t processes = count_processes(config.trainer);

@@ -1,6 +1,6 @@
 // C1: what the Trainer adds to a step of a hand-written loop. Linear(32, 2), batch 8, SGD, 5,000 batches made before,
 // 10 callbacks that do nothing and one logged value per step; one thread. There are two hand-written loops: over the
-// batches as they lie in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and
+// batches as they are in memory, and over the loader that the Trainer has too. The three are run in turn, 7 times, and
 // the least and the median of each are printed. With `--report FILE` they are written there, for benchmarks/run.sh.
 //
 //   cmake --build build/release --target step_overhead && OMP_NUM_THREADS=1 build/release/bin/step_overhead

@@ -38,7 +38,7 @@ class Process {
 
   /// The loss of the first device's part: that of rank 0.
   Tensor step() {
-    // Both ranks' batches, one behind the other.
+    // Both ranks' batches, one after the other.
     const auto joined = [&](size_t entry) {
       return at::cat({inputs_.batch(number_, 0)[entry], inputs_.batch(number_, 1)[entry]});
     };

@@ -109,7 +109,7 @@ void run(const bench::Arguments& arguments) {
   }
 
   nlohmann::json losses, rows;
-  // The warm-up too: buckets are made anew behind the first step.
+  // The warm-up too: buckets are made again after the first step.
   for (const Way& way : ways) {
     rank.reset();
     for (int64_t i = 0; i < bench::kComparedLosses; ++i) losses[way.name].push_back(rank.step(way).item<double>());

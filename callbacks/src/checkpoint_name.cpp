@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 200;  // leaves room for `.ckpt`, versions and the mark of a temporary folder
 
-// `.2f`, `d`, `02d`, `e`, `g` as Python has them; nothing: integers as such, else the shortest text.
+// `.2f`, `d`, `02d`, `e`, `g` as in Python; empty: integers as such, else the shortest text.
 std::string format_value(double value, std::string_view format, std::string_view pattern) {
   const bool whole = std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 1e15;
   if (format.empty()) return whole ? cat(static_cast<int64_t>(value)) : format_double(value);
@@ -61,7 +61,7 @@ std::string fill_checkpoint_name(std::string_view pattern, bool insert_names,
     name += format_value(value_of(field).value_or(0), format, pattern);
     i = end;
   }
-  // The name is one path component: metric names may hold slashes, and nothing may lead out of the folder.
+  // The name is a single path component: metric names may contain slashes, which must not lead out of the folder.
   for (char& c : name)
     if (c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '_';
   if (name.size() > kMaxNameBytes) name.resize(kMaxNameBytes);

@@ -22,9 +22,9 @@ using torch::profiler::impl::ProfilerState;
 
 void ChromeTrace::Options::fields(Fields& f) {
   f(first_batch, "first_batch",
-    "Training batches before the first that is recorded, counted from the start of this process.")
+    "Training batches before the first recorded one, counted from the start of this process.")
       .at_least(0);
-  f(batches, "batches", "Training batches that are recorded; a trace has some hundred kilobytes for each.").at_least(1);
+  f(batches, "batches", "Training batches to record; a trace takes some hundred kilobytes for each.").at_least(1);
 }
 
 ChromeTrace::ChromeTrace(Options options) : options_(options) {}
@@ -34,11 +34,12 @@ ChromeTrace::~ChromeTrace() { stop(nullptr); }
 void ChromeTrace::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
   if (started_++ != options_.first_batch) return;
   if (torch::profiler::impl::profilerType() != torch::profiler::impl::ActiveProfilerType::NONE)
-    return log::warn("callbacks.profiler_in_use", "ChromeTrace: another profiler records already; no trace is written");
+    return log::warn("callbacks.profiler_in_use",
+                     "ChromeTrace: another profiler is already recording; no trace is written");
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (run.device().is_cuda()) activities.insert(ActivityType::CUDA);
-  // On a machine without a GPU the recorder would complain of that.
+  // On a machine without a GPU the recorder would print a warning about that.
   if (run.device().is_cpu()) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(

@@ -7,7 +7,7 @@ namespace fulgur::detail {
 DeviceClock::Moment DeviceClock::now() const {
   Moment moment{.host = std::chrono::steady_clock::now(), .event = nullptr};
   if (device_.is_cpu()) return moment;
-  // The default flag makes events without times.
+  // The default flag creates events without timing.
   moment.event = std::make_shared<c10::Event>(device_.type(), c10::EventFlag::BACKEND_DEFAULT);
   moment.event->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   return moment;

@@ -7,20 +7,20 @@
 
 namespace fulgur::detail {
 
-/// Moments in the work of a device, taken without waiting for it: on the CPU the clock, elsewhere an event on the
-/// current stream, through c10's interface for any device.
+/// Points in the work of a device, taken without synchronizing: on the CPU the clock, elsewhere an event on the current
+/// stream, through c10's interface for any device.
 class DeviceClock {
  public:
   struct Moment {
     std::chrono::steady_clock::time_point host;
-    std::shared_ptr<c10::Event> event;  ///< none on the CPU
+    std::shared_ptr<c10::Event> event;  ///< null on the CPU
   };
 
   explicit DeviceClock(at::Device device) : device_(device) {}
   Moment now() const;
-  /// Seconds between two moments as the device came to them. Waits where it has not.
+  /// Seconds between two points as reached by the device. Waits if it has not reached them.
   double seconds(const Moment& from, const Moment& to) const;
-  /// The same as the host came to them.
+  /// The same as reached by the host.
   static double host_seconds(const Moment& from, const Moment& to) {
     return std::chrono::duration<double>(to.host - from.host).count();
   }

@@ -16,14 +16,14 @@ const std::vector<std::string> kKeys{"allocated_bytes",     "peak_allocated_byte
 }  // namespace
 
 void DeviceStatsMonitor::Options::fields(Fields& f) {
-  f(cpu_stats, "cpu_stats", "Whether load and memory of the process are logged; null: where it computes on the CPU.");
-  f(filter_keys, "filter_keys", "Only these keys, without what they begin with; empty: all.").one_of(kKeys);
+  f(cpu_stats, "cpu_stats", "Whether to log load and memory of the process; null: if it computes on the CPU.");
+  f(filter_keys, "filter_keys", "Log only these keys, given without their prefix; empty: all.").one_of(kKeys);
 }
 
 DeviceStatsMonitor::DeviceStatsMonitor(Options options) : options_(std::move(options)) {
   for (const std::string& key : options_.filter_keys)
     if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
-      throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys names keys of this callback; got '",
+      throw ConfigError(cat("[callbacks.DeviceStatsMonitor] filter_keys must name keys of this callback; got '",
                             escape_controls(key), "'. There are: ", join(kKeys), "."));
 }
 
@@ -46,7 +46,7 @@ void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, 
   for (const at::Device& device : devices) {
     const auto memory = of_device_ ? device_memory(device) : std::nullopt;
     if (!memory) continue;
-    // Of several devices each has its name in front.
+    // With several devices each name is prefixed with the device.
     const std::string of = devices.size() > 1 ? cat(device.str(), "/") : std::string();
     log(run, "allocated_bytes", static_cast<double>(memory->allocated), of);
     log(run, "peak_allocated_bytes", static_cast<double>(memory->peak_allocated), of);
@@ -68,6 +68,6 @@ void DeviceStatsMonitor::on_train_batch_end(RunContext& run, const StepOutput&, 
 }
 
 [[maybe_unused]] static const bool registered_device_stats_monitor = Registry<Callback>::add<DeviceStatsMonitor>(
-    "DeviceStatsMonitor", "Logs memory of the device, and load and memory of the process.");
+    "DeviceStatsMonitor", "Logs device memory, and load and memory of the process.");
 
 }  // namespace fulgur

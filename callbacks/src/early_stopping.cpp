@@ -12,17 +12,17 @@ namespace fulgur {
 
 void EarlyStopping::Options::fields(Fields& f) {
   f(monitor, "monitor", "Metric to watch, by its logged name.").required();
-  f(min_delta, "min_delta", "A change smaller than this is no improvement.").at_least(0);
+  f(min_delta, "min_delta", "A change smaller than this does not count as an improvement.").at_least(0);
   f(patience, "patience", "Checks without an improvement after which the fit stops.").at_least(0);
   f(verbose, "verbose", "Print a line for each improvement and for the stop.");
   f(mode, "mode", "Whether a small or a large value is better.").one_of({"min", "max"});
   f(strict, "strict", "A metric that was not logged is an error; else a warning, and the check is skipped.");
-  f(check_finite, "check_finite", "Stop where the metric is NaN or infinite.");
+  f(check_finite, "check_finite", "Stop if the metric is NaN or infinite.");
   f(stopping_threshold, "stopping_threshold", "Stop as soon as the metric is better than this.");
   f(divergence_threshold, "divergence_threshold", "Stop as soon as the metric is worse than this.");
   f(check_on_train_epoch_end, "check_on_train_epoch_end",
     "Check at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
-  f(log_rank_zero_only, "log_rank_zero_only", "Lines of verbose from rank 0 only, not from each rank.");
+  f(log_rank_zero_only, "log_rank_zero_only", "Print verbose lines on rank 0 only.");
 }
 
 EarlyStopping::EarlyStopping(Options options) : options_(std::move(options)), best_score_(worst_score()) {
@@ -144,6 +144,6 @@ void EarlyStopping::tell(RunContext& run, const std::string& message) const {
 }
 
 [[maybe_unused]] static const bool registered_early_stopping =
-    Registry<Callback>::add<EarlyStopping>("EarlyStopping", "Stops a fit whose monitored metric gets no better.");
+    Registry<Callback>::add<EarlyStopping>("EarlyStopping", "Stops a fit when its monitored metric stops improving.");
 
 }  // namespace fulgur

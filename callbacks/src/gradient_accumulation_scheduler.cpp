@@ -27,7 +27,7 @@ ConfigError wrong(const std::string& what) {
 
 void GradientAccumulationScheduler::Options::fields(Fields& f) {
   f(scheduling, "scheduling",
-    "Batches of a step, by the epoch (or interval, such as 500st or 0.5dur) from which on they hold.")
+    "Batches per step, by the epoch (or interval, such as 500st or 0.5dur) from which they apply.")
       .required();
 }
 
@@ -49,7 +49,7 @@ GradientAccumulationScheduler::GradientAccumulationScheduler(Options options) {
     }
     const auto same =
         std::find_if(changes_.begin(), changes_.end(), [&](const Change& c) { return c.from == from->value; });
-    if (same != changes_.end()) throw wrong(cat("one position stands twice in scheduling: ", from->text(), "."));
+    if (same != changes_.end()) throw wrong(cat("a position occurs twice in scheduling: ", from->text(), "."));
     changes_.push_back({from->value, factor});
   }
   std::sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.from < b.from; });
@@ -58,7 +58,7 @@ GradientAccumulationScheduler::GradientAccumulationScheduler(Options options) {
 int64_t GradientAccumulationScheduler::factor_at(double position) const {
   int64_t factor = 1;
   for (const Change& change : changes_)
-    // Rounding must not put off a change.
+    // Rounding must not delay a change.
     if (position >= change.from * (1 - 1e-12)) factor = change.factor;
   return factor;
 }
@@ -80,15 +80,14 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
       if (!run.has_token_counts())
-        throw wrong("scheduling counts tokens, but the module does not tell them. Override num_tokens(batch).");
+        throw wrong("scheduling counts tokens, but the module does not count them. Override num_tokens(batch).");
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
       return run.fit_time_s();
     case Interval::Unit::run:
       break;
   }
-  // Not `progress_fraction()`, where epochs are the limit: its estimate of all steps moves with the factor that is
-  // decided here.
+  // Not `progress_fraction()` if epochs are the limit: its estimate of all steps depends on the factor decided here.
   std::optional<double> part;
   if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(RunningStage::train))
     part = epochs() / static_cast<double>(*run.max_epochs());
@@ -98,8 +97,8 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
   if (!part) part = run.progress_fraction();
   if (!part)
     throw wrong(
-        "scheduling names parts of the run, whose length is not known. Set max_epochs with a loader of known length, "
-        "max_steps or max_time.");
+        "scheduling uses fractions of the run, whose length is not known. Set max_epochs with a loader of known "
+        "length, max_steps or max_time.");
   return *part;
 }
 
@@ -126,6 +125,6 @@ void GradientAccumulationScheduler::apply(RunContext& run) {
 
 [[maybe_unused]] static const bool registered_gradient_accumulation_scheduler =
     Registry<Callback>::add<GradientAccumulationScheduler>(
-        "GradientAccumulationScheduler", "Changes how many batches make a step, by the position in the run.");
+        "GradientAccumulationScheduler", "Changes how many batches make a step, depending on the position in the run.");
 
 }  // namespace fulgur

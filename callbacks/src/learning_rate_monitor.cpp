@@ -14,7 +14,7 @@ void LearningRateMonitor::Options::fields(Fields& f) {
       .one_of({"step", "epoch"});
   f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
   f(log_weight_decay, "log_weight_decay", "Also log the weight decay of optimizers that have one.");
-  f(log_key_prefix, "log_key_prefix", "Put in front of each key.");
+  f(log_key_prefix, "log_key_prefix", "Prefix of each key.");
 }
 
 LearningRateMonitor::LearningRateMonitor(Options options) : options_(std::move(options)) {}
@@ -30,7 +30,7 @@ void LearningRateMonitor::on_train_start(RunContext& run) {
       const int64_t before = of_class[optimizer.name()]++;
       name = cat("lr-", optimizer.name(), before > 0 ? cat("-", before) : "");
     }
-    // A rate without a schedule may still be changed at any step, by the module.
+    // A rate without a schedule may still be changed by the module at any step.
     const bool by_step = !planned.scheduler || planned.scheduler->interval == ScheduleInterval::step;
     const bool each_step = options_.logging_interval ? *options_.logging_interval == "step" : by_step;
     const auto& groups = optimizer.groups();

@@ -20,14 +20,13 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(verbose, "verbose", "Print a line for each checkpoint.");
   f(save_last, "save_last", "Also keep the newest checkpoint, which last.ckpt points to.");
   f(save_top_k, "save_top_k", "How many of the best to keep; -1: all, 0: none.").at_least(-1);
-  f(save_weights_only, "save_weights_only", "Without optimizer and loop state: for inference, not for going on.");
+  f(save_weights_only, "save_weights_only", "Save without optimizer and loop state: for inference, not for resuming.");
   f(auto_insert_metric_name, "auto_insert_metric_name", "Write name=value into file names, not the value alone.");
-  f(every_n_train_steps, "every_n_train_steps", "A checkpoint every n optimizer steps.").at_least(1);
-  f(train_time_interval, "train_time_interval", "A checkpoint each time this much time has passed, such as 30min.")
+  f(every_n_train_steps, "every_n_train_steps", "Save every N optimizer steps.").at_least(1);
+  f(train_time_interval, "train_time_interval", "Save each time this much time has passed, such as 30min.")
       .units({"s", "min", "h"});
-  f(every_n_epochs, "every_n_epochs", "A checkpoint every n epochs; default 1 where no other trigger is set.")
-      .at_least(1);
-  f(every, "every", "A checkpoint each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
+  f(every_n_epochs, "every_n_epochs", "Save every N epochs; default 1 if no other trigger is set.").at_least(1);
+  f(every, "every", "Save each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
   f(save_on_train_epoch_end, "save_on_train_epoch_end",
     "Save at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
   f(save_on_exception, "save_on_exception", "Also save when the fit fails; at a signal the Trainer saves anyway.");
@@ -52,7 +51,7 @@ ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options))
                           " needs a monitor to rank by. Set monitor, or save_top_k: -1 to keep all."));
   if (options_.every) trigger_.emplace(*options_.every);
   if (options_.train_time_interval) trigger_.emplace(*options_.train_time_interval);
-  // A template that cannot be filled is found now, not after an epoch.
+  // Report an invalid template now, not after an epoch.
   if (options_.filename)
     detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
 }
@@ -111,7 +110,7 @@ bool ModelCheckpoint::enabled(RunContext& run) const {
 
 bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
   if (options_.save_on_train_epoch_end) return *options_.save_on_train_epoch_end;
-  // Where validation runs at other times than the epoch's end, a checkpoint belongs right behind its values.
+  // If validation does not run at epoch ends, a checkpoint belongs right after its values.
   return !run.has_validation() || run.validates_each_epoch_end();
 }
 
@@ -131,18 +130,18 @@ void ModelCheckpoint::refuse_monitor(RunContext& run) const {
 }
 
 void ModelCheckpoint::on_sanity_check_end(RunContext& run) {
-  // One that saves less often than each epoch may monitor what is logged as seldom.
+  // One that saves less often than each epoch may monitor what is logged as rarely.
   const bool from_first_epoch = options_.every_n_epochs == 1 && options_.save_top_k != 0;
   if (options_.monitor && from_first_epoch && misspells_validation_metric(*options_.monitor, run.metric_names()))
     refuse_monitor(run);
 }
 
-// Before a validation that comes first: its checkpoint is ranked already.
+// Before an initial validation: its checkpoint is already ranked.
 void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
   if (folder != folder_) {
-    // Of a run folder that was moved; ranks of another folder mean nothing here.
+    // The run folder may have been moved; ranks of another folder are meaningless here.
     for (Kept& item : kept_) item.path = folder / item.path.filename();
     std::erase_if(kept_, [](const Kept& item) { return !std::filesystem::exists(item.path); });
     if (kept_.empty() && pending_.empty()) {
@@ -164,7 +163,7 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
   if (step == seen_step_) return;  // inside an accumulation window
   seen_step_ = step;
   bool due = options_.every_n_train_steps && step % *options_.every_n_train_steps == 0;
-  // Epochs end in on_train_epoch_end, behind their validation.
+  // Epochs end in on_train_epoch_end, after their validation.
   const bool epoch_ends = counts_epochs() && run.num_batches(RunningStage::train) == batch_idx + 1;
   if (trigger_ && !epoch_ends && trigger_->due(run)) due = true;
   if (due) interval_passed(run);
@@ -172,7 +171,7 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
 
 void ModelCheckpoint::interval_passed(RunContext& run) {
   if (!enabled(run)) return;
-  // A rank by a validation metric waits for a fresh value of it.
+  // Ranking by a validation metric waits for a fresh value.
   if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != RunningStage::train) {
     waits_for_validation_ = true;
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
@@ -197,7 +196,7 @@ void ModelCheckpoint::on_validation_end(RunContext& run) {
 }
 
 void ModelCheckpoint::on_train_end(RunContext& run) {
-  // Without a monitor the newest is the best, also where the last steps came after the last trigger.
+  // Without a monitor the newest is the best, even if the last steps came after the last trigger.
   if (!options_.monitor && options_.save_top_k != 0 && run.progress().global_step > 0 && enabled(run)) save(run);
 }
 
@@ -205,7 +204,7 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
   const bool signal = dynamic_cast<const Interrupted*>(&error) != nullptr;
   const bool trained = batches_at_start_ >= 0 && run.progress().batches_total.completed > batches_at_start_;
   if (!options_.save_on_exception || signal || !trained || !enabled(run)) return;
-  // Beside the ranked ones: it is kept, whatever its score.
+  // In addition to the ranked ones: it is kept, whatever its score.
   saved_step_ = run.progress().global_step;
   run.request_checkpoint({.name = name_for(run),
                           .reason = cat("exception: ", error.what()),
@@ -217,7 +216,7 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
 }
 
 std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
-  // Behind the last epoch it is still that one.
+  // After the last epoch, that one still counts.
   const int64_t epoch = std::min(run.progress().epoch, std::max<int64_t>(run.progress().epochs.ready - 1, 0));
   const auto value_of = [&](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return static_cast<double>(epoch);
@@ -237,7 +236,7 @@ void ModelCheckpoint::save(RunContext& run) {
   if (options_.monitor) {
     score = run.metric(*options_.monitor);
     if (!score) {
-      // As in Lightning: what neither a validation nor an epoch of training has logged is not there.
+      // As in Lightning: a metric that neither a validation nor a training epoch has logged is missing.
       if (options_.save_top_k != 0 && run.progress().validations > 0 && run.progress().epochs.processed > 0)
         refuse_monitor(run);
       if (!warned_)
@@ -264,7 +263,7 @@ void ModelCheckpoint::save(RunContext& run) {
                             .weights_only = options_.save_weights_only,
                             .owner = state_key(),
                             .score = score};
-  // The state inside the checkpoint already counts it, as if it were safe: a checkpoint that is not has no state.
+  // The state in the checkpoint already counts it as saved: a checkpoint that fails to save has no state.
   if (best && score) best_score_ = score;
   const uint64_t ticket = run.request_checkpoint(std::move(request));
   if (ranked) pending_[ticket] = score;
@@ -279,7 +278,7 @@ void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointI
   if (found == pending_.end()) return;
   const double score = found->second.value_or(0);
   pending_.erase(found);
-  // Without a monitor a newer one ranks before those of equal score.
+  // Without a monitor, a newer one ranks before those of equal score.
   const auto place = std::find_if(kept_.begin(), kept_.end(),
                                   [&](const Kept& k) { return options_.monitor ? better(score, k.score) : true; });
   kept_.insert(place, {info.path, score});

@@ -74,7 +74,7 @@ class Summary {
 
  private:
   void visit(const torch::nn::Module& module, const std::string& prefix, int64_t depth) {
-    std::string conv, conv_type;  // the sibling before, where it is a convolution with a bias
+    std::string conv, conv_type;  // the previous sibling, if it is a convolution with a bias
     for (const auto& item : module.named_children()) {
       const torch::nn::Module& child = *item.value();
       const std::string name = prefix + item.key();
@@ -85,14 +85,14 @@ class Summary {
             {name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
       if (!conv.empty() && type.starts_with("BatchNorm"))
         notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which ", name, " (", type,
-                             ") behind it takes out again. Make it with .bias(false)."));
+                             ") after it cancels. Create it with .bias(false)."));
       conv = type.starts_with("Conv") && has_bias(child) ? name : "";
       conv_type = type;
       visit(child, name + ".", depth + 1);
     }
   }
 
-  // As PyTorch calls it: `float32`, not `Float`.
+  // PyTorch's name: `float32`, not `Float`.
   static std::string name_of(at::ScalarType dtype) {
     switch (dtype) {
       case at::kFloat:
@@ -143,7 +143,7 @@ class Summary {
   std::map<at::ScalarType, int64_t> bytes_;
 };
 
-// What training keeps for each trainable parameter; nothing where there is none, or an optimizer does not tell.
+// Memory of training per trainable parameter; empty if there are none, or an optimizer does not report its state.
 std::string bytes_per_parameter(RunContext& run) {
   double count = 0, weights = 0, copies = static_cast<double>(run.master_weight_bytes());
   for (const auto& [name, value] : unique_parameters(run.module())) {

@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 void OnExceptionCheckpoint::Options::fields(Fields& f) {
   f(dirpath, "dirpath",
-    "Folder of the checkpoint, the same for all runs; default: checkpoints/ in the run folder, without going on by "
-    "itself.");
+    "Folder of the checkpoint, the same for all runs; default: checkpoints/ in the run folder, from which no run "
+    "resumes automatically.");
   f(filename, "filename", "Name of the checkpoint, without .ckpt.");
 }
 
@@ -19,7 +19,7 @@ OnExceptionCheckpoint::OnExceptionCheckpoint(Options options) : options_(std::mo
   const std::string& name = options_.filename;
   if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos)
     throw ConfigError(cat("[callbacks.OnExceptionCheckpoint] filename must be a name without folders; got '",
-                          escape_controls(name), "'. Folders belong into dirpath."));
+                          escape_controls(name), "'. Folders belong in dirpath."));
   if (options_.dirpath) options_.dirpath = fs::absolute(*options_.dirpath).lexically_normal();
 }
 
@@ -34,7 +34,7 @@ std::vector<fs::path> OnExceptionCheckpoint::written() const {
     const bool numbered = version.starts_with("-v") && version.size() > 2 &&
                           version.find_first_not_of("0123456789", 2) == std::string::npos;
     if (!version.empty() && !numbered) continue;
-    // What lacks this file is no checkpoint, whatever it is called.
+    // Without this file it is not a checkpoint, whatever its name.
     std::error_code missing;
     const auto time = fs::last_write_time(item->path() / "state.json", missing);
     if (!missing && !item->is_symlink(missing)) found.emplace_back(time, item->path());
@@ -57,7 +57,7 @@ void OnExceptionCheckpoint::on_train_start(RunContext& run) {
 }
 
 void OnExceptionCheckpoint::on_exception(RunContext& run, const std::exception& error) {
-  // Before the first batch there is nothing that the next run could not make anew.
+  // Before the first batch there is nothing that the next run could not recreate.
   const bool trained = batches_at_start_ && run.progress().batches_total.completed > *batches_at_start_;
   if (run.fn() != TrainerFn::fit || run.fast_dev_run() || !trained) return;
   run.request_checkpoint({.name = options_.dirpath.value_or(run.checkpoint_dir()) / options_.filename,
@@ -80,6 +80,6 @@ void OnExceptionCheckpoint::on_fit_end(RunContext& run) {
 }
 
 [[maybe_unused]] static const bool registered_on_exception_checkpoint = Registry<Callback>::add<OnExceptionCheckpoint>(
-    "OnExceptionCheckpoint", "Writes a checkpoint when a fit fails, from which the next one goes on.");
+    "OnExceptionCheckpoint", "Writes a checkpoint when a fit fails, from which the next one resumes.");
 
 }  // namespace fulgur

@@ -8,12 +8,12 @@ namespace fulgur::detail {
 namespace {
 
 struct Gpu {
-  std::vector<std::string_view> words;  // all of them are in the device's name
-  double float32, tf32, half;           // TFLOP/s; 0: the device cannot
+  std::vector<std::string_view> words;  // all of them must be in the device's name
+  double float32, tf32, half;           // TFLOP/s; 0: not supported by the device
 };
 
 // NVIDIA's data sheets (B200, H200, H100, A100, A30, A10, A40, L40S, L40, L4, V100, T4), tensor cores without sparsity,
-// half with sums in float32. Narrower names come first.
+// half with float32 accumulation. More specific names come first.
 const std::vector<Gpu>& gpus() {
   static const std::vector<Gpu> all{{{"b200"}, 75, 1100, 2250},
                                     {{"h200", "nvl"}, 60, 418, 836},

@@ -38,7 +38,7 @@ struct Extent {
   int64_t columns = 0;
 };
 
-// How much of `text` fits into `columns`. Wide characters take two columns; those in doubt count as wide.
+// How much of `text` fits into `columns`. Wide characters take two columns; ambiguous ones count as wide.
 Extent fitting(std::string_view text, int64_t columns) {
   Extent extent;
   while (extent.bytes < text.size()) {
@@ -97,8 +97,8 @@ void put(const std::string& text) {
 }  // namespace
 
 void ProgressBar::Options::fields(Fields& f) {
-  f(refresh, "refresh", "Between two drawings on a terminal.").units({"s", "min", "h"});
-  f(line_every, "line_every", "Between two lines where stderr is no terminal.").units({"s", "min", "h"});
+  f(refresh, "refresh", "Time between two redraws on a terminal.").units({"s", "min", "h"});
+  f(line_every, "line_every", "Time between two lines if stderr is not a terminal.").units({"s", "min", "h"});
 }
 
 ProgressBar::ProgressBar(Options options) : options_(options) {}
@@ -127,7 +127,7 @@ void ProgressBar::teardown(RunContext&, TrainerFn) {
 
 void ProgressBar::on_exception(RunContext&, const std::exception&) { leave(); }
 
-// What is shown stays, and the next line begins below it. Nothing is read: the device may be what failed.
+// What is shown stays, and the next line starts below it. Reads nothing: the device may be what failed.
 void ProgressBar::leave() {
   if (active_ && terminal_ && !shown_.empty()) put("\n");
   shown_.clear();
@@ -206,7 +206,7 @@ std::string ProgressBar::line(RunContext& run, int64_t columns) const {
     }
   }
   std::string text = cat(bar_.title, ":", bar, tail, metrics);
-  // A line that wraps cannot be cleared, and a full one wraps on some terminals: metrics are cut first.
+  // A line that wraps cannot be cleared, and a full one wraps on some terminals: metrics are truncated first.
   text.resize(fitting(text, columns - 1).bytes);
   return text;
 }
@@ -222,7 +222,7 @@ double ProgressBar::seconds_left(RunContext& run, double rate) const {
 int64_t ProgressBar::validations_left(RunContext& run) const {
   if (!run.has_validation()) return 0;
   if (run.validates_each_epoch_end()) return validated_in_epoch_ ? 0 : 1;
-  // At other times: as far apart as the last two were.
+  // Otherwise: as far apart as the last two.
   if (!validation_spacing_ || *validation_spacing_ <= 0) return 0;
   const int64_t epoch_ends_at = epoch_began_at_ + *bar_.total;
   return std::max<int64_t>(0, (epoch_ends_at - *validated_at_) / *validation_spacing_);
@@ -236,7 +236,7 @@ void ProgressBar::begin_epoch(RunContext& run, int64_t done_before) {
 
 void ProgressBar::on_train_start(RunContext& run) {
   if (run.progress().batches_total.completed == 0) validated_at_ = 0;
-  // A fit that goes on inside an epoch does not start it.
+  // A fit that continues inside an epoch does not start it.
   if (run.progress().batches.completed > 0) begin_epoch(run, run.progress().batches.completed);
 }
 

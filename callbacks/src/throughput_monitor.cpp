@@ -15,7 +15,7 @@ namespace fulgur {
 
 using detail::DeviceClock;
 
-/// What was counted between two batches, and the times in it that count.
+/// Counts between two batches, and the times that count for them.
 struct ThroughputMonitor::Window {
   int64_t batches = 0, samples = 0, tokens = 0;
   double data_wait_s = 0;
@@ -54,7 +54,7 @@ struct ThroughputMonitor::Measuring {
   DeviceClock clock;
   bool waits_for_device;
   Window window;
-  std::optional<Window> ended;  // not logged yet: the device may not have come to its end
+  std::optional<Window> ended;  // not logged yet: the device may not have reached its end
   std::optional<DeviceClock::Moment> span_began;
   bool open = false, began = false;
   int64_t batches = 0, samples = 0, tokens = 0;
@@ -62,20 +62,19 @@ struct ThroughputMonitor::Measuring {
 };
 
 void ThroughputMonitor::Options::fields(Fields& f) {
-  f(window_size, "window_size", "Training batches that a rate is taken over.").at_least(1);
-  f(separator, "separator", "Between `device` or `global` and the name of a rate.");
+  f(window_size, "window_size", "Training batches over which a rate is measured.").at_least(1);
+  f(separator, "separator", "Separator between `device` or `global` and the name of a rate.");
   f(flops_per_sample, "flops_per_sample",
     "Floating-point operations of forward and backward for one sample; null: FLOP/s are not logged.")
       .greater_than(0);
-  f(peak_flops, "peak_flops",
-    "FLOP/s of one device at its best, for mfu; null: from a table of GPUs, by name and precision.")
+  f(peak_flops, "peak_flops", "Peak FLOP/s of one device, for mfu; null: from a table of GPUs, by name and precision.")
       .greater_than(0);
 }
 
 ThroughputMonitor::ThroughputMonitor(Options options) : options_(std::move(options)) {
   if (options_.peak_flops && !options_.flops_per_sample)
     throw ConfigError(
-        "[callbacks.ThroughputMonitor] peak_flops does nothing without flops_per_sample. Set both, or leave it out.");
+        "[callbacks.ThroughputMonitor] peak_flops has no effect without flops_per_sample. Set both, or leave it out.");
 }
 
 ThroughputMonitor::~ThroughputMonitor() = default;
@@ -131,12 +130,12 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
     host_seconds += DeviceClock::host_seconds(from, to);
   }
   if (seconds <= 0 || host_seconds <= 0) return;
-  // Each window counts once in a row, whatever its batches.
+  // Each window counts once in a row, regardless of its batches.
   const LogOptions own{.batch_size = 1}, of_all{.sync_dist = true, .batch_size = 1};
   const auto ranks = static_cast<double>(run.world_size());
   const auto rate = [&](const char* name, double value, double over_ranks) {
     run.log(cat("device", options_.separator, name), value, own);
-    // The mean over ranks of what all would come to at this one's rate is their sum.
+    // The mean over ranks of this rank's rate times their number is the total.
     if (run.world_size() > 1) run.log(cat("global", options_.separator, name), value * over_ranks, of_all);
   };
   rate("batches_per_sec", static_cast<double>(window.batches) / seconds, ranks);
@@ -145,13 +144,14 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   if (options_.flops_per_sample) {
     const double flops = static_cast<double>(window.samples) * *options_.flops_per_sample / seconds;
     rate("flops_per_sec", flops, ranks);
-    // Of all devices that this process computes on.
+    // Of all devices this process computes on.
     if (peak_) rate("mfu", flops / (*peak_ * static_cast<double>(run.devices().size())), 1);
   }
   run.log("data_wait_share", window.data_wait_s / host_seconds, of_all);
 }
 
 [[maybe_unused]] static const bool registered_throughput_monitor = Registry<Callback>::add<ThroughputMonitor>(
-    "ThroughputMonitor", "Logs batches, samples, tokens and FLOP/s a second, and how long training waits for data.");
+    "ThroughputMonitor",
+    "Logs batches, samples, tokens and floating-point operations per second, and how long training waits for data.");
 
 }  // namespace fulgur

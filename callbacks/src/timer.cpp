@@ -6,9 +6,9 @@
 namespace fulgur {
 
 void Timer::Options::fields(Fields& f) {
-  f(duration, "duration", "Time of training after which the fit ends, such as 90min; default: no limit.")
+  f(duration, "duration", "Training time after which the fit ends, such as 90min; default: no limit.")
       .units({"s", "min", "h"});
-  f(interval, "interval", "When the time is looked at: after each step, or each epoch.").one_of({"step", "epoch"});
+  f(interval, "interval", "When the time is checked: after each step, or each epoch.").one_of({"step", "epoch"});
   f(verbose, "verbose", "Print a line when the time is over.");
 }
 
@@ -25,12 +25,12 @@ void Timer::load_state(const StateTree& state) { before_s_ = state.at("train_tim
 void Timer::setup(RunContext& run, TrainerFn) {
   run_ = &run;
   spans_ = {};
-  before_s_ = 0;  // that of a resumed fit is loaded behind this
+  before_s_ = 0;  // that of a resumed fit is loaded after this
   told_ = false;
 }
 
 void Timer::teardown(RunContext& run, TrainerFn) {
-  // A run that ended by an exception left its stages open.
+  // A run that ended with an exception left its stages open.
   for (const RunningStage stage :
        {RunningStage::train, RunningStage::validate, RunningStage::test, RunningStage::predict})
     if (span(stage).start && !span(stage).end) finish(run, stage);

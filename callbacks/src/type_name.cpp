@@ -5,7 +5,7 @@
 namespace fulgur::detail {
 
 std::string short_type_name(std::string_view name) {
-  // The namespace ends at the last `::` outside of template arguments and of `(anonymous namespace)`.
+  // The namespace ends at the last `::` outside template arguments and `(anonymous namespace)`.
   int inside = 0;
   size_t start = 0, arguments = std::string_view::npos;
   for (size_t i = 0; i < name.size(); ++i) {

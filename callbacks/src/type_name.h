@@ -5,8 +5,8 @@
 
 namespace fulgur::detail {
 
-/// A class name for people: without namespaces, and without the `Impl` of LibTorch's layers, also in template
-/// arguments. `torch::nn::LinearImpl` is `Linear`.
+/// A class name for display: without namespaces, and without the `Impl` of LibTorch's layers, also in template
+/// arguments. `torch::nn::LinearImpl` becomes `Linear`.
 std::string short_type_name(std::string_view name);
 
 }  // namespace fulgur::detail

@@ -19,7 +19,7 @@ namespace {
 using Result = AsyncCheckpointWriter::Result;
 using Rules = AsyncCheckpointWriter::Rules;
 
-// What is being thrown, as a CheckpointError.
+// The current exception, as a CheckpointError.
 CheckpointError current_error(const char* where) {
   try {
     throw;
@@ -28,7 +28,7 @@ CheckpointError current_error(const char* where) {
   } catch (const std::bad_alloc&) {
     return CheckpointError(
         cat("[checkpoint.", where,
-            "] there is not enough memory. An asynchronous save needs as much host memory as the state is large."));
+            "] there is not enough memory. An asynchronous save needs host memory of the size of the state."));
   } catch (const std::exception& error) {
     return CheckpointError(cat("[checkpoint.", where, "] ", error.what()));
   } catch (...) {
@@ -85,7 +85,7 @@ class AsyncCheckpointWriter::Worker {
     idle_.wait(lock, [&] { return !job_; });
   }
 
-  /// Of any save in flight without a ticket.
+  /// Without a ticket, any save in flight.
   void complete(std::optional<uint64_t> ticket, std::function<void(CheckpointContent&)> change) {
     {
       const std::lock_guard lock(mutex_);
@@ -184,11 +184,11 @@ class AsyncCheckpointWriter::Worker {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_, completed_;
-  std::optional<Job> job_;  // in flight; the thread's own until it resets it
+  std::optional<Job> job_;  // in flight; owned by the thread until it resets it
   std::vector<Result> results_;
   std::function<void(CheckpointContent&)> change_;
   bool complete_ = true, stopping_ = false;
-  // Used by the caller while nothing is in flight; after that the thread waits for its copies, and the caller has its
+  // Used by the caller while nothing is in flight; then the thread waits for its copies, and the caller makes its
   // streams wait.
   detail::TensorSnapshot snapshot_;
   uint64_t tickets_ = 0;

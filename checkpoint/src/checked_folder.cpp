@@ -28,7 +28,7 @@ void check_is_folder(const fs::path& folder) {
   if (status.type() == fs::file_type::directory) return;
   std::string hint;
   if (status.type() == fs::file_type::regular) hint = InputFile(folder).looks_like();
-  throw CheckpointError(cat("[checkpoint.read] ", shown, " is no checkpoint: a checkpoint is a folder with ",
+  throw CheckpointError(cat("[checkpoint.read] ", shown, " is not a checkpoint: a checkpoint is a folder with ",
                             kManifestFile, " and ", kModelFile, ".", hint));
 }
 
@@ -37,7 +37,7 @@ Manifest read_manifest(const fs::path& folder) {
   std::error_code ignored;
   if (fs::symlink_status(path, ignored).type() == fs::file_type::not_found)
     throw CheckpointError(cat("[checkpoint.read] ", escape_controls(folder.string()),
-                              " is no whole checkpoint: ", kManifestFile, " is missing."));
+                              " is an incomplete checkpoint: ", kManifestFile, " is missing."));
   const std::string text = read_file(path, kMaxManifestBytes);
   try {
     return manifest_from_text(text);
@@ -49,10 +49,10 @@ Manifest read_manifest(const fs::path& folder) {
 
 }  // namespace
 
-// Reads a file part by part, and tells of each whether it is what the manifest says.
+// Reads a file part by part, and reports for each whether it matches the manifest.
 class CheckedFolder::PartReader {
  public:
-  // Opens the file; where that fails or its size is another, there is a problem and nothing to read.
+  // Opens the file; if that fails or its size differs, records a problem and reads nothing.
   PartReader(CheckedFolder& folder, const std::string& file)
       : folder_(folder), name_(file), record_(folder.manifest_.files.at(file)) {
     try {
@@ -73,7 +73,7 @@ class CheckedFolder::PartReader {
   bool good() const { return file_.has_value(); }
   const FileRecord& record() const { return record_; }
 
-  // The next part into `data`, which has room for it.
+  // Reads the next part into `data`, which must be large enough.
   bool read(const FilePart& part, void* data) {
     auto* next = static_cast<char*>(data);
     for (uint64_t left = part.bytes; left > 0;) {
@@ -107,7 +107,7 @@ class CheckedFolder::PartReader {
     return same;
   }
 
-  // A file of the right size may still be something else altogether.
+  // A file of the right size may still be something completely different.
   std::string first_hint() const {
     const std::string hint = file_->looks_like();
     return hint.empty() ? "" : "." + hint;
@@ -173,7 +173,7 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
   const FilePart& first = record.parts.front();
   SafetensorsHeader header;
   if (first.bytes < 8 || first.bytes > kMaxHeaderBytes + 16) {
-    add_problem(file, first.name, "has another size than a header can have");
+    add_problem(file, first.name, "has a size that no header can have");
     return out;
   }
   std::string text(first.bytes, '\0');
@@ -183,13 +183,13 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
     std::copy_n(text.begin(), 8, length);
     try {
       if (header_length(length) != text.size() - 8)
-        throw CheckpointError("[checkpoint.safetensors] damaged header: its length is another.");
+        throw CheckpointError("[checkpoint.safetensors] damaged header: the stored length does not match.");
       header = parse_safetensors_header(std::string_view(text).substr(8), record.bytes - first.bytes);
       usable = std::equal(header.entries.begin(), header.entries.end(), record.parts.begin() + 1, record.parts.end(),
                           [](const SafetensorsEntry& entry, const FilePart& part) {
                             return entry.name == part.name && entry.end - entry.begin == part.bytes;
                           });
-      if (!usable) add_problem(file, first.name, "lists other tensors than the manifest");
+      if (!usable) add_problem(file, first.name, "lists different tensors than the manifest");
     } catch (const CheckpointError& error) {
       usable = false;
       add_problem(file, first.name, error.what());
@@ -197,7 +197,7 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
   }
   out.metadata = std::move(header.metadata);
   for (size_t i = 1; i < record.parts.size(); ++i) {
-    // Without its header a file is still searched for further damage.
+    // Even without its header a file is searched for further damage.
     if (!usable) {
       reader.skip(record.parts[i]);
       continue;

@@ -45,7 +45,7 @@ CheckpointInspection inspect_checkpoint(const fs::path& path) {
       for (const auto& [key, value] : header.metadata)
         if (key.starts_with("alias:")) out.aliases.emplace(key.substr(6), value);
     } catch (const CheckpointError&) {
-      // The report has it.
+      // The report contains it.
     }
   }
   if (!out.report.ok()) return out;

@@ -12,7 +12,7 @@ namespace fulgur {
 namespace fs = std::filesystem;
 namespace {
 
-// The number behind the last `mark` of a name, where that stands in it.
+// The number after the last `mark` in a name, if it is there.
 int64_t number_after(std::string_view name, std::string_view mark) {
   const size_t place = name.rfind(mark);
   int64_t number = 0;

@@ -14,7 +14,7 @@ std::string describe(const Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes()));
 }
 
-// Of a file of somebody else's there may be any number.
+// A foreign file may have any number of them.
 std::string first_of(const std::vector<std::string>& lines, std::string_view separator) {
   constexpr size_t kShown = 100;
   if (lines.size() <= kShown) return join(lines, separator);
@@ -22,13 +22,13 @@ std::string first_of(const std::vector<std::string>& lines, std::string_view sep
              " more");
 }
 
-// The tensors by the names that they have in the module.
+// The tensors under their names in the module.
 std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors,
                                              const std::map<std::string, std::string>& prefixes) {
   std::map<std::string, const Tensor*> given;
   std::set<std::string> used;
   for (const auto& [name, tensor] : tensors) {
-    // Longer prefixes come behind the shorter ones that they begin with.
+    // Longer prefixes sort after the shorter ones that they start with.
     const auto fits = std::find_if(prefixes.rbegin(), prefixes.rend(),
                                    [&](const auto& prefix) { return name.starts_with(prefix.first); });
     std::string in_module = name;
@@ -122,7 +122,7 @@ LoadReport load_module_state(torch::nn::Module& module, const NamedTensors& tens
   if (options.strict && !wrong.empty())
     throw CheckpointError(cat("[checkpoint.load_module_state] the checkpoint does not fit the module:\n  ",
                               first_of(wrong, "\n  "),
-                              "\nUse the config that the checkpoint was made with (it lies in its run folder)."));
+                              "\nUse the config that the checkpoint was made with (it is in its run folder)."));
   at::NoGradGuard no_grad;
   for (auto& [target, source] : copies) target.copy_(*source);
   return report;

@@ -21,7 +21,7 @@ void throw_problems(const fs::path& path, const CheckedFolder& folder) {
   if (folder.problems().empty()) return;
   throw CheckpointError(cat("[checkpoint.read] ", escape_controls(path.string()), " is damaged:\n",
                             detail::text_of(folder.problems()),
-                            "\nUse another checkpoint of the run, or bring this one back from a copy."));
+                            "\nUse another checkpoint of the run, or restore this one from a copy."));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 using detail::FileRecord;
 using detail::Manifest;
 
-// All that is written, apart from the tensors themselves.
+// Everything to be written, except the tensors themselves.
 struct Plan {
   Manifest manifest;
   std::map<std::string, std::string> metadata;
@@ -45,7 +45,7 @@ Plan make_plan(const CheckpointContent& content) {
   plan.manifest.weights_only = content.optimizers.is_null();
   plan.metadata.emplace("format", "pt");
   for (const auto& [alias, name] : content.aliases) plan.metadata["alias:" + alias] = name;
-  // One line a field, so that each has a hash of its own.
+  // One line per field, so that each has its own hash.
   plan.state_parts.emplace_back(
       "optimizers",
       cat("{\n\"optimizers\": ", detail::encode_state(content.optimizers, "", plan.optimizer_tensors), ",\n"));
@@ -85,7 +85,8 @@ FileRecord write_state(const fs::path& path, const Plan& plan) {
   return file.commit();
 }
 
-// From this size on the model and the optimizer are written at once: the kernel's copy of a write uses one core only.
+// From this size on the model and the optimizer are written in parallel: the kernel's copy of a write uses only one
+// core.
 constexpr uint64_t kWriteInParallelBytes = uint64_t{64} << 20;
 
 void write_files(const fs::path& folder, const CheckpointContent& content, Plan& plan) {
@@ -100,7 +101,7 @@ void write_files(const fs::path& folder, const CheckpointContent& content, Plan&
     files[detail::kModelFile] = write_model();
     files[detail::kOptimizerFile] = write_optimizer();
   } else {
-    // The future's destructor waits, so that nobody writes into the folder when an error removes it.
+    // The future's destructor waits, so that nothing writes into the folder when an error removes it.
     std::future<FileRecord> model = [&] {
       const NoSignals no_signals;
       return std::async(std::launch::async, write_model);
@@ -121,7 +122,7 @@ void write_files(const fs::path& folder, const CheckpointContent& content, Plan&
   file.commit();
 }
 
-// Gives `temporary` the first of the names `folder`, `-v1`, `-v2`, … that is free.
+// Renames `temporary` to the first free name of `folder`, `-v1`, `-v2`, ….
 fs::path publish(const fs::path& temporary, const fs::path& folder) {
   fs::path path = folder;
   for (int version = 1;; ++version) {
@@ -135,7 +136,7 @@ fs::path publish(const fs::path& temporary, const fs::path& folder) {
   }
 }
 
-// A write beyond RLIMIT_FSIZE is an error like any other while this lives, and not a signal that ends the process.
+// During its lifetime, a write beyond RLIMIT_FSIZE is an ordinary error instead of a signal that ends the process.
 class FileLimitIsAnError {
  public:
   FileLimitIsAnError() {

@@ -25,7 +25,7 @@ class CpuAccelerator final : public Accelerator {
 struct Accelerators {
   std::mutex mutex;
   std::vector<Accelerator*> list;
-  std::atomic<int64_t> count{1};  ///< of the list; read in each backward
+  std::atomic<int64_t> count{1};  ///< size of the list; read in each backward
   std::once_flag cuda_once;
   std::string cuda_reason, cuda_remedy;
 };
@@ -46,7 +46,7 @@ struct Failure {
   std::string reason, remedy;
 };
 
-// Empty where it worked. Run without the lock: the library registers itself.
+// Empty on success. Called without the lock: the library registers itself.
 Failure load_cuda() {
   using State = detail::CudaDriver::State;
   const detail::CudaDriver driver = detail::find_cuda_driver();
@@ -72,7 +72,7 @@ int64_t accelerator_count() { return accelerators().count.load(std::memory_order
 
 Accelerator* find_accelerator(const std::string& name) {
   auto& all = accelerators();
-  // Other threads wait: what they ask LibTorch next must find CUDA loaded.
+  // Other threads wait: their next calls to LibTorch must find CUDA loaded.
   if (name == "cuda")
     std::call_once(all.cuda_once, [&] {
       Failure failure = load_cuda();

@@ -15,7 +15,7 @@ Autocast::Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled)
   autocast::set_autocast_dtype(device, dtype);
   autocast::set_autocast_cache_enabled(true);
   autocast::increment_nesting();
-  // The cache does not know formats: a weight's copy of the outer region would be taken for one of this.
+  // The cache ignores the dtype: a weight cast in the outer region would be reused in this one.
   if (dtype != dtype_before_) autocast::clear_cache();
 }
 

@@ -120,9 +120,10 @@ Batch Batch::narrow(int64_t start, int64_t length) const {
   for (const auto& [name, value] : entries_) {
     const auto require_samples = [&, &entry = name](int64_t count) {
       if (count != samples)
-        throw DataError(cat("[core.Batch] the entry '", entry, "' has ", count, " samples, but the batch ", samples,
-                            ": a batch can be cut (by dp, by micro_batches) only if all of its entries have as many. "
-                            "Loaders that are combined need batches of one size then: drop_last, one batch_size."));
+        throw DataError(
+            cat("[core.Batch] the entry '", entry, "' has ", count, " samples, but the batch ", samples,
+                ": a batch can be split (by dp or micro_batches) only if all its entries have the same number of "
+                "samples. Combined loaders then need batches of one size: drop_last and the same batch_size."));
     };
     const auto first = static_cast<std::ptrdiff_t>(start), count = static_cast<std::ptrdiff_t>(length);
     if (const auto* tensor = std::get_if<Tensor>(&value)) {

@@ -18,7 +18,7 @@ namespace fulgur {
 
 namespace {
 
-// Indices of tensors of one device and dtype, in the order in which each group is met first.
+// Indices of tensors grouped by device and dtype; groups in order of first appearance.
 std::vector<std::vector<size_t>> groups_of(const std::vector<Tensor>& tensors) {
   std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -53,7 +53,7 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
   at::NoGradGuard no_grad;
   if (gradients.empty()) return at::zeros({});
   const at::Device home = gradients.front().device();
-  // In the order of the gradients, so that the bits do not depend on the devices that layers are placed on.
+  // In the order of the gradients, so that the bits do not depend on the placement of layers.
   std::vector<Tensor> norms(gradients.size());
   for (const auto& group : groups_of(gradients)) {
     // A norm in float16 is infinite above 65,504.
@@ -73,7 +73,7 @@ Tensor grad_norm(const std::vector<Tensor>& gradients) {
 Tensor clip_grad_norm(const std::vector<Tensor>& gradients, double max_norm) {
   at::NoGradGuard no_grad;
   const Tensor total = grad_norm(gradients);
-  // A number on the CPU divides in one kernel, wherever the norm is.
+  // A CPU scalar divides in one kernel, on whichever device the norm is.
   const Tensor most = at::scalar_tensor(max_norm, total.scalar_type());
   const Tensor coefficient = at::div(most, total.add(1e-6)).clamp_max_(1.0);
   for (const auto& group : by_device_and_dtype(gradients)) {

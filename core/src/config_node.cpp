@@ -16,7 +16,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// For messages: one line, and not all of a long text.
+/// For messages: one line, long texts abbreviated.
 std::string shortened(std::string_view text) {
   constexpr size_t kLongest = 80;
   if (text.size() <= kLongest) return escape_controls(text);

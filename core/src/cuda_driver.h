@@ -4,19 +4,19 @@
 
 namespace fulgur::detail {
 
-/// What the NVIDIA driver of this machine offers, asked without CUDA's headers or libraries.
+/// What the NVIDIA driver of this machine offers, queried without CUDA's headers or libraries.
 struct CudaDriver {
   enum class State {
     none,       ///< no driver: nothing to compute on
-    no_device,  ///< a driver that shows this process no device
-    broken,     ///< a driver that cannot be used
-    ready       ///< a driver with a device at least
+    no_device,  ///< the driver shows this process no device
+    broken,     ///< the driver cannot be used
+    ready       ///< the driver has at least one device
   };
   State state = State::none;
   std::string reason;  ///< why it is not ready
 };
 
-/// Asks the driver. Its library answers in containers and under WSL2 too, which have no /proc/driver/nvidia.
+/// Queries the driver. Its library also works in containers and under WSL2, which have no /proc/driver/nvidia.
 CudaDriver find_cuda_driver();
 
 }  // namespace fulgur::detail

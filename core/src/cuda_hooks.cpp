@@ -1,6 +1,6 @@
-// LibTorch asks for its hooks of CUDA once and keeps what it gets: stand-ins, if CUDA is not loaded by then, with which
-// no device can be used any more. The first question comes early: seeding a generator is one. So it loads CUDA, if the
-// driver has a device; a program that asks for nothing stays without.
+// LibTorch asks for its CUDA hooks once and keeps the answer: stand-ins, if CUDA is not loaded by then, with which no
+// device can be used any more. The first request comes early: seeding a generator is one. So it loads CUDA if the
+// driver has a device; a program that never asks does without.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <memory>
@@ -15,7 +15,7 @@ constexpr const char* kKey = "CUDAHooks";
 
 std::unique_ptr<at::CUDAHooksInterface> make_hooks(at::CUDAHooksArgs arguments) {
   find_accelerator("cuda");
-  // CUDA's own registration has taken the place of this function, unless CUDA could not be loaded.
+  // CUDA's own registration has replaced this function, unless CUDA could not be loaded.
   static bool asked = false;
   return std::exchange(asked, true) ? nullptr : at::CUDAHooksRegistry()->Create(kKey, arguments);
 }

@@ -13,7 +13,7 @@ Sampler::~Sampler() = default;
 BatchSampler::~BatchSampler() = default;
 
 SplitMix64 SampleContext::random(int64_t index) const {
-  // Mixed one after the other: sums of the three would meet for other (seed, epoch, index).
+  // Mixed one after the other: plain sums would collide for different (seed, epoch, index).
   const uint64_t epoch_seed = mix_bits(mix_bits(seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(epoch));
   return SplitMix64(mix_bits(epoch_seed + 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(index));
 }
@@ -23,7 +23,7 @@ std::optional<Batch> Dataset::view(int64_t, int64_t) const { return std::nullopt
 void IterableDataset::set_share(int64_t, int64_t world_size) {
   if (world_size > 1)
     throw DistributedError(cat("[core.IterableDataset] each of ", world_size,
-                               " processes must read a part of its own, or all would train on the same "
+                               " processes must read its own part of the stream, or all would train on the same "
                                "samples. Override set_share()."));
 }
 
@@ -35,7 +35,7 @@ void copy_list(const std::vector<Item>& from, std::vector<Item>& to, int64_t fir
   if (static_cast<int64_t>(from.size()) != rows)
     throw DataError(cat("[core.BatchDataset] get() must return an item for each index; entry '", name, "' has ",
                         from.size(), " for ", rows, "."));
-  // No resize where the place is there: other threads write other rows.
+  // No resize if the slots exist: other threads write other rows.
   if (to.size() < static_cast<size_t>(first_row + rows)) to.resize(static_cast<size_t>(first_row + rows));
   std::copy(from.begin(), from.end(), to.begin() + first_row);
 }
@@ -70,7 +70,7 @@ void BatchDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch
       const Tensor& tensor = std::get<Tensor>(value);
       Tensor rows_out = std::get<Tensor>(target).narrow(0, first_row, rows);
       if (tensor.sizes() != rows_out.sizes())
-        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have one shape; got ",
+        throw DataError(cat("[core.BatchDataset] samples of entry '", name, "' must have the same shape; got ",
                             shape_text(tensor.sizes()), " for ", rows, " samples, the first one had ",
                             shape_text(rows_out.sizes().slice(1)), ". Ragged samples belong in a list."));
       rows_out.copy_(tensor);

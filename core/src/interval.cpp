@@ -76,7 +76,7 @@ std::optional<Interval> Interval::parse(std::string_view text) {
     if (!text.ends_with(unit.name)) continue;
     const std::string_view digits = text.substr(0, text.size() - unit.name.size());
     double value = 0;
-    // No sign, no exponent, no leading zero: `1e3st` and `010st` mean different things to different readers.
+    // No sign, exponent or leading zero: `1e3st` and `010st` mean different things to different readers.
     if (digits.empty() || digits.find_first_not_of("0123456789.") != std::string_view::npos) return std::nullopt;
     if (digits.size() > 1 && digits[0] == '0' && digits[1] != '.') return std::nullopt;
     const auto [rest, bad] = std::from_chars(digits.data(), digits.data() + digits.size(), value);

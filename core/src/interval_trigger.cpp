@@ -17,11 +17,11 @@ double IntervalTrigger::position(RunContext& run) const {
   const Progress& progress = run.progress();
   switch (every_.unit) {
     case Interval::Unit::epochs: {
-      // Inside an epoch a part of it counts, where its length is known.
+      // Within an epoch its completed fraction counts, if its length is known.
       const auto batches = run.num_batches(RunningStage::train);
       const double part =
           batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;
-      // At the end of an epoch it counts as done, also where the number of its batches is not known.
+      // At its end an epoch counts as done, even if its number of batches is unknown.
       return std::max(static_cast<double>(progress.epoch) + part, static_cast<double>(progress.epochs.processed));
     }
     case Interval::Unit::steps:
@@ -31,7 +31,7 @@ double IntervalTrigger::position(RunContext& run) const {
     case Interval::Unit::tokens:
       if (!run.has_token_counts())
         throw ConfigError(cat("[core.interval] ", every_.text(),
-                              " counts tokens, but the module does not tell them. Override num_tokens(batch)."));
+                              " counts tokens, but the module does not count them. Override num_tokens(batch)."));
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
       return run.elapsed_s();
@@ -59,7 +59,7 @@ bool IntervalTrigger::due(RunContext& run) {
     last_ = now;
     return true;
   }
-  // Rounding must not lose or repeat a multiple.
+  // Rounding must not skip or repeat a multiple.
   const auto multiples = [&](double at) { return std::floor(at / every_.value * (1 + 1e-12) + 1e-12); };
   const bool passed = multiples(now) > multiples(last_);
   last_ = now;

@@ -8,7 +8,7 @@
 namespace fulgur {
 namespace {
 
-// Whether the memory is freed when `tensor` is gone. A view that was made in grad mode keeps its base.
+// Whether the memory is freed when `tensor` is destroyed. A view made in grad mode keeps its base.
 bool is_last_holder(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.use_count() != 1) return false;
   if (!tensor.is_view()) return tensor.storage().use_count() == 1;
@@ -26,7 +26,7 @@ void let_go(Tensor& tensor) noexcept {
     try {
       if (context && free) free(context);
     } catch (const std::exception&) {
-      // The device has failed; who waits for it says so.
+      // The device has failed; whoever waits for it reports that.
     }
   }
   tensor.reset();

@@ -7,10 +7,9 @@ namespace fulgur {
 
 StateTree Loader::reshard_state(const StateTree&, int64_t from) const {
   throw CheckpointError(
-      cat("[core.loader] the checkpoint lies inside of an epoch that ", from,
-          " processes read, and this loader cannot share out what is left of it among another number. "
-          "Resume with ",
-          from, " processes, or override Loader::reshard_state()."));
+      cat("[core.loader] the checkpoint was saved within an epoch that ", from,
+          " processes read, and this loader cannot redistribute the rest of it over another number. Resume with ", from,
+          " processes, or override Loader::reshard_state()."));
 }
 
 }  // namespace fulgur

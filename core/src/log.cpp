@@ -26,7 +26,7 @@ struct State {
   std::ofstream file;
 
   State() {
-    // Not registered with spdlog: a program's own use of spdlog stays its own.
+    // Not registered with spdlog, so that it does not interfere with a program's own use of spdlog.
     console = std::make_shared<spdlog::logger>("fulgur", std::make_shared<spdlog::sinks::stderr_sink_st>());
     console->set_pattern("%v");
     console->set_level(spdlog::level::trace);

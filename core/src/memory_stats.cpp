@@ -16,7 +16,7 @@ c10::DeviceAllocator* counting_allocator(const at::Device& device) {
   return allocator != nullptr && allocator->initialized() ? allocator : nullptr;
 }
 
-// `VmHWM:    123456 kB` of a file of /proc, in bytes; 0 where there is no such line.
+// The value of a line such as `VmHWM:    123456 kB` in a file of /proc, in bytes; 0 if there is no such line.
 int64_t bytes_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -61,7 +61,7 @@ SystemMemory system_memory() {
 }
 
 void reset_peak_memory(const at::Device& device) {
-  // 5 sets VmHWM back; where it is not allowed, the peak is that of the whole process.
+  // 5 resets VmHWM; if that is not allowed, the peak is that of the whole process.
   std::ofstream("/proc/self/clear_refs") << 5;
   if (auto* allocator = counting_allocator(device)) allocator->resetPeakStats(index_of(device));
 }

@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { 
 void LightningModule::optimizer_zero_grad(int64_t, int64_t, Optimizer& optimizer) { optimizer.zero_grad(); }
 
 void LightningModule::backward(const Tensor& loss, const BackwardOptions& options) {
-  // LibTorch would make the 1 anew each time. A hook that wrote into it changed its version.
+  // LibTorch would create the 1 each time. A hook that wrote into it changed its version.
   if (loss.numel() == 1 && !options.create_graph) {
     const bool fits = root_gradient_.defined() && root_gradient_.scalar_type() == loss.scalar_type() &&
                       root_gradient_.device() == loss.device() && root_gradient_.dim() == loss.dim() &&
@@ -56,7 +56,7 @@ Batch LightningModule::transfer_batch_to_device(Batch batch, const at::Device& d
 
 void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val,
                                                   ClipAlgorithm algorithm) {
-  // As in Lightning, 0 is no clipping; it would set every gradient to 0.
+  // As in Lightning, 0 means no clipping; it would set every gradient to 0.
   if (clip_val && *clip_val > 0) clip_gradients(optimizer, *clip_val, algorithm);
 }
 
@@ -67,11 +67,11 @@ Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, Cl
   if (algorithm == ClipAlgorithm::norm) {
     norm = clip_grad_norm(gradients, clip_val);
   } else {
-    // An infinite gradient is none after its value was clipped.
+    // After clipping by value an infinite gradient is finite.
     if (notes_norms_) norm = grad_norm(gradients);
     clip_grad_value(gradients, clip_val);
   }
-  // Clipped twice, the first norm is that of the gradients.
+  // If clipped twice, the first norm is that of the gradients.
   const auto noted = std::ranges::find(clipped_norms_, &optimizer, &std::pair<const Optimizer*, Tensor>::first);
   if (norm.defined() && noted == clipped_norms_.end()) clipped_norms_.emplace_back(&optimizer, norm);
   return algorithm == ClipAlgorithm::norm ? norm : Tensor();
@@ -86,7 +86,7 @@ Tensor GradientNorm::take(LightningModule& module, const Optimizer& optimizer) {
   return norm;
 }
 
-// Modes are remembered per submodule, so that a frozen layer that a user keeps in eval mode stays in it.
+// Modes are saved per submodule, so that a frozen layer kept in eval mode stays in it.
 void LightningModule::enter_evaluation() {
   modes_before_evaluation_.clear();
   modes_before_evaluation_.emplace_back(this, is_training());
@@ -97,7 +97,7 @@ void LightningModule::enter_evaluation() {
 
 void LightningModule::leave_evaluation() {
   if (modes_before_evaluation_.empty()) return;
-  // Parents come first, and train() reaches their children, which then get their own mode back.
+  // Parents come first; their train() reaches the children, which then get their own mode back.
   for (const auto& [part, training] : modes_before_evaluation_)
     if (part->is_training() != training) part->train(training);
   modes_before_evaluation_.clear();
@@ -113,12 +113,12 @@ void LightningModule::on_predict_model_train() { leave_evaluation(); }
 
 void LightningModule::log(std::string_view name, const Tensor& value, const LogOptions& options) {
   if (run_) return run_->log(name, value, options);
-  log::warn("module.log_outside_run", "log() was called outside of a run and does nothing there");
+  log::warn("module.log_outside_run", "log() was called outside a run and has no effect");
 }
 
 void LightningModule::log(std::string_view name, double value, const LogOptions& options) {
   if (run_) return run_->log(name, value, options);
-  log::warn("module.log_outside_run", "log() was called outside of a run and does nothing there");
+  log::warn("module.log_outside_run", "log() was called outside a run and has no effect");
 }
 
 void LightningModule::log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options) {
@@ -195,7 +195,7 @@ std::vector<Tensor> LightningModule::all_gather(const Tensor& value, bool with_g
 RunContext& LightningModule::run() const {
   if (!run_)
     throw Error(
-        "[core.LightningModule.run] the module is in no run; call it from a hook or a step that the Trainer runs.");
+        "[core.LightningModule.run] the module is not in a run; call it from a hook or a step that the Trainer runs.");
   return *run_;
 }
 
@@ -252,7 +252,7 @@ void tie_parameters(torch::nn::Module& module, const std::string& name, const st
     if (!parameters.find(wanted))
       throw Error(cat("[core.tie_parameters] no parameter '", wanted, "'", did_you_mean(wanted, names), "."));
   if (parameters[name].sizes() != parameters[other].sizes())
-    throw Error(cat("[core.tie_parameters] '", name, "' and '", other, "' must have one shape."));
+    throw Error(cat("[core.tie_parameters] '", name, "' and '", other, "' must have the same shape."));
   auto [owner, leaf] = owner_of(module, other);
   owner->*ParametersAccess::member() = with_replaced(owner->*ParametersAccess::member(), leaf, parameters[name]);
 }

@@ -29,11 +29,12 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       const auto [place, is_new] = seen.emplace(group.params[i].unsafeGetTensorImpl(), group.names[i]);
       if (!is_new)
-        throw ConfigError(cat("[core.Optimizer.attach] a parameter may stand in one group once; '", group.names[i],
-                              "' and '", place->second, "' are the same tensor. Use unique_parameters(module)."));
+        throw ConfigError(cat("[core.Optimizer.attach] a parameter may appear only once in the groups; '",
+                              group.names[i], "' and '", place->second,
+                              "' are the same tensor. Use unique_parameters(module)."));
       if (!group.params[i].is_leaf())
         throw ConfigError(
-            cat("[core.Optimizer.attach] '", group.names[i], "' is no leaf tensor and cannot be optimized."));
+            cat("[core.Optimizer.attach] '", group.names[i], "' is not a leaf tensor and cannot be optimized."));
       ++count;
     }
     if (group.lr == 0) group.lr = default_lr();
@@ -42,7 +43,7 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
   if (count == 0)
     throw ConfigError(
         "[core.Optimizer.attach] there is no parameter to optimize. The module registers none that requires a "
-        "gradient: are its layers given to register_module(\"name\", layer)?");
+        "gradient: are its layers registered with register_module(\"name\", layer)?");
   groups_ = std::move(groups);
   on_attached();
 }
@@ -99,7 +100,7 @@ StateTree Optimizer::state() const {
 }
 
 void Optimizer::load_state(const StateTree& state) {
-  // Everything is checked before anything is changed.
+  // Check everything before changing anything.
   std::vector<std::string> wrong;
   if (const std::string& kind = state.at("class").as_string(); kind != name())
     throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind, ", the run uses ",
@@ -125,7 +126,7 @@ void Optimizer::load_state(const StateTree& state) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& parameter_name = group.names[i];
       expected.insert(parameter_name);
-      // Rates go by group: in another one a parameter would go on with a stranger's.
+      // Rates go by group: in another group a parameter would continue with wrong ones.
       if (const auto there = saved_in.find(parameter_name); there != saved_in.end() && there->second != g)
         wrong.push_back(cat("other group: ", parameter_name, " is in ",
                             group_text(there->second, saved_groups[there->second].at("name").as_string()),
@@ -217,7 +218,7 @@ void LrScheduler::adopt(LrScheduler& part, const Optimizer& optimizer, std::opti
   part.part_steps_ = steps;
   part.decided_.clear();
   part.on_attach(optimizer);
-  // A length that is not known shows now, not where the part begins.
+  // An unknown length is reported now, not when the part begins.
   part.lr_at(0, 1.0);
 }
 
@@ -265,9 +266,8 @@ Tensor Optimizer::step_closure(const Closure&) {
 
 void Optimizer::set_momentum(double) {
   throw ConfigError(cat("[optim.", name(),
-                        "] there is no momentum that a schedule could move. Set cycle_momentum: false in the schedule, "
-                        "or choose an optimizer "
-                        "with momentum."));
+                        "] the optimizer has no momentum for a schedule to change. Set cycle_momentum: false in the "
+                        "schedule, or use an optimizer with momentum."));
 }
 
 void LrScheduler::scale_rates(double factor) {

@@ -26,7 +26,7 @@ std::string_view without_sign(std::string_view text) {
 
 bool all_digits(std::string_view text) { return !text.empty() && std::all_of(text.begin(), text.end(), is_digit); }
 
-/// Readers of YAML differ about `010`: eight or ten.
+/// YAML readers disagree on `010`: eight or ten.
 bool has_leading_zero(std::string_view unsigned_text) {
   return unsigned_text.size() > 1 && unsigned_text[0] == '0' && is_digit(unsigned_text[1]);
 }
@@ -83,7 +83,7 @@ bool is_plain_scalar(const ConfigNode& node) { return node.is_scalar() && !node.
 
 bool is_number_kind(Kind kind) { return kind == Kind::integer || kind == Kind::number; }
 
-/// What a person who wrote `text` where a number or boolean stands may do.
+/// A hint for someone who wrote `text` where a number or boolean is expected.
 std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
   if (node.is_null()) return "leave the key out for its default";
   if (expected.kind == Kind::list && node.is_scalar()) return "write a list: [" + node.text() + "]";
@@ -129,7 +129,7 @@ bool contains(const std::vector<std::string>& texts, std::string_view text) {
   return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
-/// Whether the shape of `node` is that of `type`; its conditions do not count.
+/// Whether the kind of `node` matches `type`; conditions are not checked.
 bool fits(const ConfigNode& node, const TypeInfo& type) {
   int64_t whole = 0;
   double number = 0;
@@ -185,7 +185,7 @@ std::string_view unit_of(std::string_view text) {
 bool check_scalar(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
   int64_t whole = 0;
   double number = 0;
-  // What is no integer at all is the reader's to refuse, with a better hint than a range.
+  // Leave what is not an integer to the reader, whose hint is better than a range.
   if (type.kind == Kind::integer && parse_integer(node.text(), whole) != Parsed::ok) return true;
   if (!node.quoted() && parse_number(node.text(), number) == Parsed::ok && !in_range(number, type)) {
     problems.add(node.where, path, cat("must be ", range_text(type), "; got ", node.text()));
@@ -226,7 +226,7 @@ bool check_items(const ConfigNode& node, const TypeInfo& type, Problems& problem
 bool check_alternatives(const ConfigNode& node, const TypeInfo& type, Problems& problems, const std::string& path) {
   for (const TypeInfo& part : type.parts) {
     if (!fits(node, part)) continue;
-    // A range on the whole option holds for whichever number was written.
+    // A range on the whole option applies to whichever number was written.
     if (node.is_scalar() && is_number_kind(part.kind) && !check_scalar(node, type, problems, path)) return false;
     return check_conditions(node, part, problems, path);
   }
@@ -299,8 +299,7 @@ void Fields::read(const ConfigNode& node, Problems& problems, const std::string&
       const Location& where = value.key_where.source.empty() ? value.where : value.key_where;
       std::optional<std::string> hint = hint_for_unknown ? hint_for_unknown(key) : std::nullopt;
       if (key == "<<")
-        hint =
-            "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own";
+        hint = "merge keys are not supported; write the keys out, or give the shared part in a separate --config file";
       if (hint)
         problems.add(where, key_path, "unknown key; " + *hint);
       else if (names.empty())
@@ -348,7 +347,7 @@ AnyOptions::~AnyOptions() = default;
 
 namespace {
 
-/// The interval in a type, also as one alternative of several or as an item; or nullptr.
+/// The interval in a type, possibly as an alternative or an item; or nullptr.
 TypeInfo* interval_part(TypeInfo& type) {
   if (!type.units.empty()) return &type;
   for (TypeInfo& part : type.parts)
@@ -360,7 +359,7 @@ TypeInfo* interval_part(TypeInfo& type) {
 
 FieldRef& FieldRef::units(const std::vector<std::string>& names) {
   TypeInfo* interval = interval_part(field_->type);
-  if (!interval) throw std::logic_error(cat("[fields] units() of '", field_->name, "': the option is no interval"));
+  if (!interval) throw std::logic_error(cat("[fields] units() of '", field_->name, "': the option is not an interval"));
   const bool nullable = interval->nullable;
   *interval = detail::interval_type(names);
   interval->nullable = nullable;

@@ -15,7 +15,7 @@ void PlacedModule::place(std::vector<at::Device> devices) {
   replicas_ = {module_};
   devices_ = std::move(devices);
   if (devices_.empty()) return;
-  // The copies' first weights are nobody's: they are not to move the numbers of the run.
+  // The copies' initial weights are overwritten: creating them must not advance the run's generator.
   const RngGuard rng({at::kCPU});
   for (size_t i = 1; i < devices_.size(); ++i) replicas_.push_back(factory_());
   for (size_t i = 0; i < devices_.size(); ++i) replicas_[i]->to(devices_[i]);

@@ -40,8 +40,8 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
   if (!near.empty()) return text + near;
   constexpr size_t kMostNames = 20;
   constexpr std::string_view kOwn =
-      ". If it is a class of yours, name its plug-in (--plugin FILE.so), or link the object that registers it into the "
-      "program: of a static library, the linker takes only what is referred to";
+      ". If it is your own class, load its plug-in (--plugin FILE.so), or link the object file that registers it into "
+      "the program: from a static library, the linker takes only what is referenced";
   if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names), kOwn);
   return cat(text, "; `trainer list ", registry.kind(), "` shows all", kOwn);
 }
@@ -59,7 +59,7 @@ void ComponentRegistry::add(ComponentInfo info) noexcept {
     }
     components_.push_back(std::make_unique<ComponentInfo>(std::move(info)));
   } catch (...) {
-    // Out of memory before main: the component is then unknown, which its first use reports.
+    // Out of memory before main: the component stays unknown, which its first use reports.
   }
 }
 
@@ -193,7 +193,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
         std::any_of(fields.all().begin(), fields.all().end(), [&](const Field& f) { return f.name == key; });
     const Location& where_key = value.key_where.source.empty() ? value.where : value.key_where;
     if (is_option)
-      problems.add(where_key, join_path(path, key), "unknown key; options of a component stand under init_args");
+      problems.add(where_key, join_path(path, key), "unknown key; options of a component belong under init_args");
     else
       problems.add(where_key, join_path(path, key), "unknown key; a component has class_path and init_args");
   }
@@ -201,7 +201,7 @@ bool ComponentSpec::read(const ConfigNode& node, Problems& problems, const std::
   no_args.where = name != nullptr ? name->where : node.where;
   fields.read(init_args != nullptr && !init_args->is_null() ? *init_args : no_args, problems,
               join_path(path, "init_args"));
-  // The options are kept also where something is wrong with them, so that links and other checks see the class.
+  // Keep the options even if they have errors, so that links and other checks see the class.
   class_path_ = info->name;
   options_ = std::move(options);
   where = name != nullptr ? name->where : node.where;

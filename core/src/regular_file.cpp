@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 namespace {
 
 Error not_regular(const fs::path& path, bool is_folder) {
-  return Error(cat("[file] ", escape_controls(path.string()), " is no regular file",
+  return Error(cat("[file] ", escape_controls(path.string()), " is not a regular file",
                    is_folder ? " but a folder" : " but a fifo, socket or device", ". Move it away."));
 }
 
@@ -40,7 +40,7 @@ class Descriptor {
 }  // namespace
 
 std::optional<std::string> read_regular_file(const fs::path& path) {
-  // Without waiting for somebody to write into a fifo.
+  // Without blocking until someone writes into a fifo.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.number() < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
   if (file.number() < 0 && errno != ENXIO) throw not_readable(path, errno);

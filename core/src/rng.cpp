@@ -24,7 +24,7 @@ void set_generator_state(at::Generator generator, const Tensor& state) {
   generator.set_state(state);
 }
 
-// The first device is that of checkpoints of one device.
+// The first device uses the key of single-device checkpoints.
 std::string key_of(size_t index) { return index == 0 ? "device" : "device_" + std::to_string(index); }
 
 }  // namespace

@@ -96,13 +96,13 @@ class Reader {
         return map;
       }
     }
-    throw CheckpointError("[core.unpack_state] the bytes are no packed state.");
+    throw CheckpointError("[core.unpack_state] the bytes are not a packed state.");
   }
   bool at_end() const { return left_.empty(); }
 
  private:
   std::string_view take(uint64_t size) {
-    if (size > left_.size()) throw CheckpointError("[core.unpack_state] the packed state is cut off.");
+    if (size > left_.size()) throw CheckpointError("[core.unpack_state] the packed state is truncated.");
     const std::string_view part = left_.substr(0, size);
     left_.remove_prefix(size);
     return part;
@@ -138,7 +138,7 @@ std::string pack_state(const StateTree& state) {
 StateTree unpack_state(std::string_view bytes) {
   Reader reader(bytes);
   StateTree state = reader.read();
-  if (!reader.at_end()) throw CheckpointError("[core.unpack_state] there are bytes behind the packed state.");
+  if (!reader.at_end()) throw CheckpointError("[core.unpack_state] there are bytes after the packed state.");
   return state;
 }
 

@@ -9,7 +9,7 @@ namespace fulgur {
 
 namespace {
 
-/// Length of the well-formed UTF-8 sequence that starts at `at`; 0 where there is none.
+/// Length of the well-formed UTF-8 sequence that starts at `at`; 0 if there is none.
 size_t utf8_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
@@ -26,7 +26,7 @@ size_t utf8_length(std::string_view text, size_t at) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
   }
-  // Longer forms than needed, surrogates, and what lies beyond U+10FFFF.
+  // Overlong forms, surrogates, and code points above U+10FFFF.
   if (length > 2) {
     const unsigned char second = byte(at + 1);
     if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F)) return 0;
@@ -42,7 +42,7 @@ void append_hex(std::string& out, unsigned char byte) {
   out += kDigits[byte & 15];
 }
 
-/// Case, `-` and `_` do not count when names are compared.
+/// Case, `-` and `_` are ignored when names are compared.
 std::string folded(std::string_view name) {
   std::string out;
   for (char c : name) {
@@ -52,7 +52,7 @@ std::string folded(std::string_view name) {
   return out;
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) between two names, or `limit + 1` where there are more.
+/// Edits (insert, delete, replace, swap of neighbours) between two names, or `limit + 1` if there are more.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
   if (a.size() > b.size()) std::swap(a, b);
   if (b.size() - a.size() > limit) return limit + 1;

@@ -58,7 +58,7 @@ std::string key_text(const std::string& key) {
   return plain_is_safe(key) && reads_as_text(key) ? key : double_quoted(key);
 }
 
-/// One line, where the node is a scalar, empty, or a short list of scalars.
+/// One line, if the node is a scalar, empty, or a short list of scalars.
 std::string inline_text(const ConfigNode& node) {
   switch (node.kind()) {
     case ConfigNode::Kind::null:
@@ -100,7 +100,7 @@ Lines block_lines(const ConfigNode& node, const YamlStyle& style) {
       continue;
     }
     Lines below = block_lines(value, style);
-    // All that stood below was null and left out.
+    // All entries below were null and omitted.
     lines.push_back(below.empty() ? key_text(key) + ": {}" : key_text(key) + ":");
     for (std::string& line : below) lines.push_back("  " + line);
   }

@@ -52,7 +52,7 @@ class OnStream {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
-/// What recordings that are never launched at the same time have in common. Their intermediate results lie in one
+/// What recordings that are never launched at the same time have in common. Their intermediate results are in one
 /// memory pool, which so grows by what a further recording leaves behind, and not by its activations.
 struct Shared {
   explicit Shared(c10::Device on)
@@ -104,7 +104,7 @@ class CudaGraph final : public GraphCapture {
   std::unique_ptr<GraphCapture> another() override { return std::make_unique<CudaGraph>(shared_); }
 
  private:
-  // LibTorch undoes a recording only where its capture has ended well. Each of these may not have begun.
+  // LibTorch undoes a recording only if its capture has ended well. Each of these may not have begun.
   void abandon() {
     cudaStreamCaptureStatus status{};
     if (cudaStreamIsCapturing(side_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {

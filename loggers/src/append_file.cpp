@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostWaiting = 1 << 20;
 
-/// Bytes written; fewer than asked for on an error, which errno then names.
+/// Bytes written; fewer than requested on an error, which is then in errno.
 size_t write_all(int file, std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
@@ -30,7 +30,7 @@ size_t write_all(int file, std::string_view bytes) {
   return done;
 }
 
-/// Where this fails, opening the file says so.
+/// If this fails, opening the file reports it.
 void make_folder_of(const std::filesystem::path& path) noexcept {
   try {
     std::error_code error;
@@ -72,13 +72,13 @@ bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2;
 
 void AppendFile::warn(const std::string& what) const {
   log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what,
-                          what.ends_with('.') ? "" : ".", " The run goes on; free space or mend the permissions."));
+                          what.ends_with('.') ? "" : ".", " The run continues; free space or fix the permissions."));
 }
 
 void AppendFile::warn_of_cut_by_step(int64_t step) const {
   log::warn("logger.cut_by_step", cat("[loggers.", component_, "] ", path_,
                                       " is not what it was when the checkpoint was made. Rows of steps after ", step,
-                                      " are cut off instead; rows of that step may be missing or come twice"));
+                                      " are cut off instead; rows of that step may be missing or duplicated"));
 }
 
 void AppendFile::tell_lost() {
@@ -115,7 +115,7 @@ bool AppendFile::write_waiting() noexcept {
     struct stat status {};
     if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
       errno = EINVAL;
-      fail("append to what is no regular file,");
+      fail("append to something that is not a regular file,");
       ::close(std::exchange(file_, -1));
       return false;
     }
@@ -124,7 +124,7 @@ bool AppendFile::write_waiting() noexcept {
   const size_t wrote = write_all(file_, waiting_);
   if (wrote < waiting_.size()) {
     fail("write");
-    // A torn row would spoil the file for its readers. Where even this fails, the next start of a logger mends it.
+    // A torn row would corrupt the file for readers. If even this fails, the next start of a logger repairs it.
     [[maybe_unused]] const int cut = ::ftruncate(file_, good_size_);
     return false;
   }

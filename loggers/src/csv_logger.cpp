@@ -37,7 +37,7 @@ struct CsvLogger::Impl {
   int64_t rows_waiting = 0;
   std::optional<StateTree> resumed;  ///< for the next start
 
-  /// Header and old rows, by a new file.
+  /// Writes header and old rows to a new file.
   bool rewrite(const std::function<void(const Put&)>& put_rows) {
     FileMark mark;
     const std::string error = replace_file(path, [&](const Put& put) {
@@ -63,7 +63,7 @@ struct CsvLogger::Impl {
     });
   }
 
-  /// The text of the file; nothing where there is none that can be read.
+  /// The text of the file; nullopt if it cannot be read.
   std::optional<std::string> text_of_file() const {
     try {
       return read_regular_file(path);
@@ -73,7 +73,7 @@ struct CsvLogger::Impl {
     }
   }
 
-  /// False where rows still wait.
+  /// False if rows are still waiting.
   bool flush() {
     if (path.empty()) return true;
     rows_waiting = 0;
@@ -82,7 +82,7 @@ struct CsvLogger::Impl {
     return file.flush();
   }
 
-  /// Reads what an earlier part of the run wrote; false where there is no table.
+  /// Reads the table of an earlier part of the run; false if there is none.
   bool read_table(Rows& rows) {
     const std::string text = text_of_file().value_or("");
     size_t position = 0;
@@ -101,12 +101,12 @@ struct CsvLogger::Impl {
     return state;
   }
 
-  /// Cuts the table to what it was when the checkpoint was made; false where it is not that table any more.
+  /// Truncates the table to its state at the checkpoint; false if it is a different table now.
   bool cut_exactly(const Rows& rows, const StateTree& state) {
     const FileMark wanted = FileMark::read(state);
     const auto count = static_cast<size_t>(state.at("columns").as_uint());
     if (count > columns.size()) return false;
-    // Columns that came later made the rows longer.
+    // Columns added later made the rows longer.
     const auto front_of = [&](std::vector<std::string> row) {
       row.resize(count);
       return row;
@@ -123,7 +123,7 @@ struct CsvLogger::Impl {
     return true;
   }
 
-  /// Cuts rows after `resume_step`, torn ones, and columns that nothing is left of.
+  /// Removes rows after `resume_step`, torn ones, and columns that become empty.
   void cut_by_step(Rows& rows, std::optional<int64_t> resume_step) {
     std::erase_if(rows, [&](const auto& row) {
       int64_t step = 0;
@@ -137,7 +137,7 @@ struct CsvLogger::Impl {
     rewrite(rows);
   }
 
-  /// Rows hold numbers only, so each is a line.
+  /// Rows contain only numbers, so each is one line.
   static void put_longer(std::string_view lines, size_t more, const Put& put) {
     const std::string end = std::string(more, ',') + '\n';
     for (size_t begin = 0, stop = 0; (stop = lines.find('\n', begin)) != std::string_view::npos; begin = stop + 1) {
@@ -146,7 +146,7 @@ struct CsvLogger::Impl {
     }
   }
 
-  /// The rows that wait get the new columns at once, the file with the next flush.
+  /// Waiting rows get the new columns at once, the file with the next flush.
   void add_columns(const std::vector<std::string>& names) {
     columns.insert(columns.end(), names.begin(), names.end());
     file.hold();
@@ -169,8 +169,7 @@ struct CsvLogger::Impl {
 
 void CsvLogger::Options::fields(Fields& f) {
   LoggerOptions::fields(f);
-  f(flush_every_n_rows, "flush_every_n_rows",
-    "Rows that are written at once; with 1 each row survives a killed process.")
+  f(flush_every_n_rows, "flush_every_n_rows", "Rows written at a time; with 1 each row survives a killed process.")
       .at_least(1);
 }
 

@@ -7,7 +7,7 @@
 namespace fulgur {
 
 /// Name for a new event file in `folder`: `events.out.tfevents.TIME.HOST.PID.N`. TensorBoard reads the files of a
-/// folder in the order of their names, so the new one comes behind all that are there, whatever the clock says.
+/// folder in name order, so the new one sorts after all existing ones, whatever the clock says.
 std::string event_file_name(const std::filesystem::path& folder);
 
 /// The event files in `folder`, in that order.

@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// A text up to some byte, by its length and CRC-32C: how much of a logger's file a checkpoint has.
+/// A prefix of a text, identified by its length and CRC-32C: how much of a logger's file belongs to a checkpoint.
 struct FileMark {
   uint64_t bytes = 0;
   uint32_t crc = 0;
@@ -15,9 +15,9 @@ struct FileMark {
   static FileMark of(std::string_view text);
   /// `more` follows.
   void add(std::string_view more);
-  /// True if `text` begins with the text that this is the mark of.
+  /// True if `text` starts with the text that this is the mark of.
   bool begins(std::string_view text) const;
-  /// Writes itself into `state`, and reads itself from there.
+  /// Writes itself to `state`, and reads itself back.
   void write(StateTree& state) const;
   static FileMark read(const StateTree& state);
 

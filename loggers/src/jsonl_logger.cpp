@@ -20,7 +20,7 @@ nlohmann::ordered_json json_number(double value) {
   return value;
 }
 
-/// Values with the type that their text has.
+/// Values with the type implied by their text.
 nlohmann::ordered_json json_of(const ConfigNode& node) {
   nlohmann::ordered_json out;
   if (node.is_map()) {
@@ -46,7 +46,7 @@ nlohmann::ordered_json json_of(const ConfigNode& node) {
   return out;
 }
 
-/// True where the line is a row that belongs to the run up to `resume_step`.
+/// True if the line is a row that belongs to the run up to `resume_step`.
 bool is_kept(std::string_view line, std::optional<int64_t> resume_step) {
   const auto row = nlohmann::json::parse(line, nullptr, false);
   if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) return false;
@@ -62,8 +62,8 @@ struct JsonlLogger::Impl {
 
   std::optional<StateTree> resumed;  ///< for the next start
 
-  /// What of `text` belongs to the run. The text up to the mark of `state`; where that is not there, or there is no
-  /// state, the whole rows up to `resume_step`.
+  /// The part of `text` that belongs to the run: up to the mark of `state`; if that does not match, or there is no
+  /// state, the complete rows up to `resume_step`.
   std::string kept_of(const std::string& text, const std::optional<StateTree>& state,
                       std::optional<int64_t> resume_step) {
     if (state) {
@@ -79,7 +79,7 @@ struct JsonlLogger::Impl {
     return kept;
   }
 
-  /// A file of which all is kept stays untouched.
+  /// A file that is kept completely is not touched.
   void cut(std::optional<int64_t> resume_step) {
     const std::optional<StateTree> state = std::exchange(resumed, std::nullopt);
     std::optional<std::string> text;
@@ -154,7 +154,7 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
     }
     row[name] = json_number(value);
   }
-  // Names that are no UTF-8 are mended, not refused.
+  // Names that are not UTF-8 are repaired, not refused.
   impl_->file.add(row.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
   impl_->file.flush();
 }

@@ -8,7 +8,7 @@
 namespace fulgur {
 namespace {
 
-/// What keeps `name` from being a plain folder name, or nullptr.
+/// Why `name` is not a plain folder name, or nullptr.
 const char* fault_of(std::string_view name) {
   constexpr size_t kLongest = 255;  // bytes of a file name on common file systems
   if (name.empty()) return "is empty";

@@ -20,7 +20,8 @@ enum class PluginData : pbf_tag_type { plugin_name = 1, content = 2 };
 
 constexpr int32_t kSessionStart = 1;
 
-/// `write` adds to the event. Builders write lengths when they end, so all of them end before the data is returned.
+/// `write` adds to the event. Builders write lengths on destruction, so all of them must end before the data is
+/// returned.
 template <class Write>
 std::string make_event(double wall_time, Write write) {
   std::string data;

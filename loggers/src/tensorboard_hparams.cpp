@@ -27,7 +27,7 @@ enum class StructValue : pbf_tag_type { number = 2, text = 3, boolean = 4 };  //
 enum DataType : int32_t { kTypeText = 1, kTypeBool = 2, kTypeNumber = 3 };
 enum Status : int32_t { kSuccess = 1, kFailure = 2 };
 
-/// An event of the plug-in; `write` adds to its data. Builders write lengths when they end, hence the block.
+/// An event of the plug-in; `write` adds to its data. Builders write lengths on destruction, hence the block.
 template <class Write>
 std::string hparams_event(double wall_time, std::string_view tag, Write write) {
   std::string content;
@@ -38,7 +38,7 @@ std::string hparams_event(double wall_time, std::string_view tag, Write write) {
   return plugin_event(wall_time, tag, "hparams", content);
 }
 
-/// As Python prints it, which is what Lightning writes: `[1, 2, 3]`.
+/// As printed by Python, which Lightning writes: `[1, 2, 3]`.
 std::string text_of(const ConfigNode& node) {
   if (node.is_null()) return "null";
   if (node.is_scalar()) return node.text();

@@ -15,11 +15,11 @@ struct HParam {
   std::variant<double, bool, std::string> value;
 };
 
-/// The leaves of a map, named by their way from the root with `/`, as Lightning does. Lists, null and numbers that are
-/// not finite become texts. Nothing where `hparams` is no map. Of leaves that come to one name the last counts.
+/// The leaves of a map, named by their path from the root with `/`, like Lightning. Lists, null and non-finite numbers
+/// become strings. Empty if `hparams` is not a map. If several leaves have the same name, the last one wins.
 std::vector<HParam> flatten_hparams(const ConfigNode& hparams);
 
-/// What the table shows of all runs: columns for `hparams`, and one for `metric`.
+/// What the table shows for all runs: columns for `hparams`, and one for `metric`.
 std::string experiment_event(double wall_time, const std::vector<HParam>& hparams, std::string_view metric);
 /// The hyper-parameters of this run.
 std::string run_start_event(double wall_time, const std::vector<HParam>& hparams);

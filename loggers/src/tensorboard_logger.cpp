@@ -56,8 +56,8 @@ struct TensorBoardLogger::Impl {
     return file.flush();
   }
 
-  /// Cuts what was written after the checkpoint was made: the end of the event file of that time, and later files.
-  /// False where that file is not what it was.
+  /// Removes what was written after the checkpoint: the end of that time's event file, and later files. False if that
+  /// file has changed.
   static bool cut_exactly(const std::filesystem::path& folder, const StateTree& state) {
     const std::string name = state.at("file").as_string();
     const FileMark mark = FileMark::read(state);
@@ -86,11 +86,11 @@ void TensorBoardLogger::Options::fields(Fields& f) {
   f(default_hp_metric, "default_hp_metric",
     "Write hp_metric = -1, the one metric of the HParams table until the module logs it; false: the table shows every "
     "metric.");
-  f(prefix, "prefix", "Put before each name, with a hyphen: PREFIX-train_loss.");
+  f(prefix, "prefix", "Prefix of each name, followed by a hyphen: PREFIX-train_loss.");
   f(sub_dir, "sub_dir", "Folder of the event files below the run folder; null: the run folder itself.");
   f(flush_every_s, "flush_every_s",
-    "Seconds that rows may wait in memory: the first row after that writes them. Checkpoints and the end of the run do "
-    "as well.")
+    "Seconds that rows may wait in memory: the first row after that writes them. Checkpoints and the end of the run "
+    "write them, too.")
       .at_least(0);
 }
 
@@ -109,7 +109,7 @@ std::optional<int64_t> TensorBoardLogger::run_version() const { return impl_->op
 
 void TensorBoardLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
   const std::filesystem::path folder = folder_below(log_dir, impl_->options.sub_dir.value_or(""));
-  // Written again at step 0, it would displace values that the module logged since.
+  // Written again at step 0, it would displace values that the module has logged since.
   impl_->hp_metric_due = !resume_step && impl_->file.path().parent_path() != folder;
   impl_->session_open = false;
   const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);
@@ -118,8 +118,8 @@ void TensorBoardLogger::start(const std::filesystem::path& log_dir, std::optiona
   impl_->file.open(folder / event_file_name(folder));
   if (state && !is_cut && resume_step) impl_->file.warn_of_cut_by_step(*resume_step);
   impl_->add(tensorboard::version_event(wall_time()));
-  // For a TensorBoard that has read the past already. Twice, since its server takes the first mark of a run as its
-  // beginning and drops nothing for it.
+  // For a TensorBoard that has already read the past. Twice, since its server takes the first mark of a run as its
+  // start and drops nothing for it.
   for (int mark = 0; resume_step && mark < 2; ++mark)
     impl_->add(tensorboard::session_start_event(wall_time(), impl_->last_step + 1));
   impl_->flush();

@@ -19,7 +19,7 @@ uint32_t reversed_bits(uint32_t value) {
 }  // namespace
 
 uint32_t crc32c(std::string_view bytes, uint32_t before) {
-  // It goes on from the remainder, which Boost takes with its bits in the other order.
+  // Continues from the remainder, which Boost expects with its bits reversed.
   boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc(reversed_bits(~before));
   crc.process_bytes(bytes.data(), bytes.size());
   return crc.checksum();

@@ -6,10 +6,10 @@
 namespace fulgur {
 
 void Autoencoder::Options::fields(Fields& f) {
-  f(in_features, "in_features", "Values of a sample.").range(1, detail::kMostWidth);
+  f(in_features, "in_features", "Number of values in a sample.").range(1, detail::kMostWidth);
   f(hidden, "hidden", "Widths of the encoder's hidden layers; the decoder has them in reverse.")
       .range(1, detail::kMostWidth);
-  f(code_size, "code_size", "Values of the code.").range(1, detail::kMostWidth);
+  f(code_size, "code_size", "Number of values in the code.").range(1, detail::kMostWidth);
 }
 
 Autoencoder::Autoencoder(const Options& options) : options_(options) {

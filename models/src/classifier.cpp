@@ -17,7 +17,7 @@ constexpr int64_t kIgnoredLabel = -100;
     if (values[i] != kIgnoredLabel && (values[i] < 0 || values[i] >= classes))
       throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, "); got ",
                           values[i], " at index ", i,
-                          " of the batch. Set num_classes to what the data has, or mend the labels."));
+                          " of the batch. Set num_classes to match the data, or fix the labels."));
   throw DataError(cat("[models.classification_loss] labels must be in [0, num_classes = ", classes, ")."));
 }
 
@@ -45,7 +45,7 @@ StepOutput Classifier::training_step(const Batch& batch, int64_t) {
 void Classifier::evaluate(const Batch& batch, const char* loss_name, const char* accuracy_name) {
   const Tensor logits = forward(batch[0]);
   log(loss_name, classification_loss(logits, batch[1]), {.prog_bar = true});
-  // In double: the mean over batches is then exact to the last digit that is shown.
+  // In double: the mean over batches is then exact to the last digit shown.
   log(accuracy_name, logits.argmax(1).eq(batch[1]).to(at::kDouble).mean(), {.prog_bar = true});
 }
 

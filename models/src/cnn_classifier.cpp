@@ -8,8 +8,8 @@
 namespace fulgur {
 namespace {
 
-// Channels last halves the time of a step on the CPU. With one channel both orders look alike to `contiguous`, which
-// then keeps the strides; they must be said outright for the convolution to follow.
+// Channels last halves the time of a step on the CPU. With one channel both layouts look alike to `contiguous`, which
+// then keeps the strides; they must be set explicitly for the convolution to follow.
 Tensor channels_last(const Tensor& images) {
   if (images.size(1) != 1) return images.contiguous(at::MemoryFormat::ChannelsLast);
   const int64_t height = images.size(2), width = images.size(3);
@@ -27,9 +27,7 @@ void CnnClassifier::Options::fields(Fields& f) {
       .range(1, detail::kMostWidth)
       .min_items(1);
   f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);
-  f(dropout, "dropout", "Share of values set to zero in training, in the fully connected part.")
-      .at_least(0)
-      .less_than(1);
+  f(dropout, "dropout", "Dropout probability in training, in the fully connected part.").at_least(0).less_than(1);
 }
 
 CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
@@ -56,11 +54,11 @@ Tensor CnnClassifier::forward(const Tensor& input) {
       input.size(3) != options_.width)
     throw ConfigError(cat("[models.CnnClassifier] images must be [N, ", options_.in_channels, ", ", options_.height,
                           ", ", options_.width, "]; got ", shape_text(input.sizes()),
-                          ". Set in_channels, height and width of model.init_args to what the data has."));
+                          ". Set in_channels, height and width of model.init_args to match the data."));
   Tensor x = input.is_cpu() ? channels_last(input) : input;
   for (size_t i = 0; i < convolutions_.size(); ++i) {
     x = norms_[i]->forward(convolutions_[i]->forward(x));
-    // Pooling before ReLU gives the same values from a quarter of the work.
+    // Pooling before ReLU gives the same values at a quarter of the cost.
     x = at::max_pool2d(x, 2).relu_();
   }
   return head_->forward(x.flatten(1));

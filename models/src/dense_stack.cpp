@@ -33,7 +33,7 @@ Tensor flatten_samples(const Tensor& batch, int64_t features, const char* compon
   if (values != features)
     throw ConfigError(cat("[models.", component, "] a sample must have ", option, " = ", features,
                           " values; got a batch of shape ", shape_text(batch.sizes()), ". Set model.init_args.", option,
-                          " to what the data has."));
+                          " to match the data."));
   return batch.flatten(1);
 }
 

@@ -43,16 +43,16 @@ void check_tokens(const Tensor& tokens, int64_t block_size) {
                         " of shape ", shape_text(tokens.sizes()), "."));
   if (tokens.size(1) > block_size)
     throw DataError(cat("[models.GPT] a sequence has at most block_size = ", block_size, " tokens; got ",
-                        tokens.size(1), ". Set the block_size of model and data alike."));
+                        tokens.size(1), ". Use the same block_size for model and data."));
 }
 
-// Searched for only behind a failure: a check in each step would wait for the device.
+// Searched for only after a failure: a check in each step would wait for the device.
 [[noreturn]] void throw_token_out_of_range(const Tensor& tokens, int64_t vocab_size) {
   const Tensor wrong = tokens.lt(0).logical_and(tokens.ne(kIgnoredToken)).logical_or(tokens.ge(vocab_size));
   const Tensor values = tokens.masked_select(wrong);
   throw DataError(cat("[models.GPT] tokens must be in [0, vocab_size = ", vocab_size, "); got ",
                       values.numel() > 0 ? values[0].item<int64_t>() : kIgnoredToken,
-                      ". Link vocab_size to the data's: `link: [{from: data.vocab_size, to: model.vocab_size}]`."));
+                      ". Link vocab_size to the data's: `link: {model.init_args.vocab_size: data.vocab_size}`."));
 }
 
 }  // namespace
@@ -61,16 +61,16 @@ void GPT::Options::fields(Fields& f) {
   f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").range(1, detail::kMostWidth);
   f(block_size, "block_size", "Tokens of the longest sequence.").range(1, detail::kMostWidth);
   f(n_layer, "n_layer", "Blocks.").range(1, detail::kMostLayers);
-  f(n_head, "n_head", "Heads of the attention; they divide n_embd.").range(1, detail::kMostLayers);
+  f(n_head, "n_head", "Attention heads; must divide n_embd.").range(1, detail::kMostLayers);
   f(n_embd, "n_embd", "Width of the blocks.").range(1, detail::kMostWidth);
   f(dropout, "dropout",
-    "Share of values set to zero in training: of the embedding, the attention and both branches of a block.")
+    "Dropout probability in training: of the embedding, the attention and both branches of a block.")
       .at_least(0)
       .less_than(1);
   f(bias, "bias", "Biases in the linear layers and norms.");
   f(activation_checkpointing, "activation_checkpointing",
-    "Blocks whose activations are computed again in backward instead of kept: none, all, or every_N (every_2): the "
-    "first of every N.");
+    "Blocks whose activations are recomputed in backward instead of stored: none, all, or every_N (every_2): the first "
+    "of every N.");
 }
 
 GPT::GPT(const Options& options)
@@ -125,9 +125,9 @@ Tensor GPT::loss_of(const Batch& batch) {
   const Tensor& targets = batch[1];
   const Tensor logits = forward(batch[0]);
   if (targets.sizes() != batch[0].sizes() || targets.scalar_type() != at::kLong)
-    throw DataError(cat("[models.GPT] what follows each token must be int64 of the tokens' shape ",
+    throw DataError(cat("[models.GPT] the next tokens must be int64 of the tokens' shape ",
                         shape_text(batch[0].sizes()), "; got ", c10::toString(targets.scalar_type()), " of shape ",
-                        shape_text(targets.sizes()), ". The second entry of a batch holds it."));
+                        shape_text(targets.sizes()), ". The second entry of a batch holds them."));
   try {
     return at::cross_entropy_loss(logits.flatten(0, 1), targets.reshape(-1));
   } catch (const c10::IndexError&) {
@@ -145,7 +145,7 @@ void GPT::evaluate(const Batch& batch, const char* loss_name) {
   const Tensor loss = loss_of(batch);
   log(loss_name, loss, {.prog_bar = true});
   const Tensor count = batch[1].ne(kIgnoredToken).sum().to(at::kDouble);
-  // In a batch without any token the mean is NaN, and no token's.
+  // In a batch without any token the mean is NaN, and belongs to no token.
   const Tensor sum = at::where(count.gt(0), loss.detach().to(at::kDouble) * count, at::zeros({}, count.options()));
   if (evaluated_.defined()) evaluated_.add_(at::stack({sum, count}));
 }
@@ -181,6 +181,6 @@ Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
 // Configs of earlier versions say `Gpt`.
 [[maybe_unused]] static const bool gpt_alias = Registry<LightningModule>::alias("Gpt", "GPT");
 [[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<GPT>(
-    "GPT", "A decoder-only transformer of GPT-2's shape for text, with activation checkpointing.");
+    "GPT", "A decoder-only transformer with GPT-2's architecture for text, with activation checkpointing.");
 
 }  // namespace fulgur

@@ -12,7 +12,7 @@ namespace {
 
 nn::Linear linear(int64_t in, int64_t out, bool bias) { return nn::Linear(nn::LinearOptions(in, out).bias(bias)); }
 
-// at::dropout of zero would multiply by a mask of ones, and keep it.
+// at::dropout with probability zero would multiply by a mask of ones, and store it.
 Tensor drop(const Tensor& x, double share, bool training) {
   return share > 0 && training ? at::dropout(x, share, true) : x;
 }

@@ -4,10 +4,10 @@
 namespace fulgur {
 
 void MlpClassifier::Options::fields(Fields& f) {
-  f(in_features, "in_features", "Values of a sample.").range(1, detail::kMostWidth);
+  f(in_features, "in_features", "Number of values in a sample.").range(1, detail::kMostWidth);
   f(hidden, "hidden", "Widths of the hidden layers; empty: a linear classifier.").range(1, detail::kMostWidth);
   f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
-  f(dropout, "dropout", "Share of hidden values set to zero in training.").at_least(0).less_than(1);
+  f(dropout, "dropout", "Dropout probability of hidden values in training.").at_least(0).less_than(1);
 }
 
 MlpClassifier::MlpClassifier(const Options& options) : options_(options) {

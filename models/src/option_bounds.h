@@ -2,7 +2,7 @@
 
 namespace fulgur::detail {
 
-/// Bounds of options, above what any model has use for: the size of a weight of two such widths does not overflow.
+/// Bounds of options, above any practical use: the size of a weight with two such widths cannot overflow.
 inline constexpr double kMostWidth = 1e9, kMostLayers = 1e4;
 
 }  // namespace fulgur::detail

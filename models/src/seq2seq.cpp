@@ -25,7 +25,7 @@ void check_tokens(const Tensor& tokens, const char* entry) {
                         c10::toString(tokens.scalar_type()), " of shape ", shape_text(tokens.sizes()), "."));
 }
 
-// Searched for only behind a failure: a check in each step would wait for the device.
+// Searched for only after a failure: a check in each step would wait for the device.
 [[noreturn]] void throw_token_out_of_range(std::initializer_list<const Tensor*> all, int64_t vocabulary) {
   for (const Tensor* tokens : all) {
     const Tensor wrong = tokens->masked_select(tokens->lt(0).logical_or(tokens->ge(vocabulary)));
@@ -44,13 +44,13 @@ Tensor on_device_of(const Tensor& tensor, const Tensor& other) {
 }  // namespace
 
 void Seq2Seq::Options::fields(Fields& f) {
-  f(vocabulary, "vocabulary", "Number of different tokens, with that of the beginning (0); link it to the data's.")
+  f(vocabulary, "vocabulary", "Number of different tokens, including the start token (0); link it to the data's.")
       .range(2, detail::kMostWidth);
   f(embedding, "embedding", "Width of a token's embedding.").range(1, detail::kMostWidth);
   f(hidden, "hidden", "Width of the recurrent layers.").range(1, detail::kMostWidth);
   f(layers, "layers", "Recurrent layers of encoder and decoder each.").range(1, detail::kMostLayers);
   f(cell, "cell", "The recurrent layers: gru or lstm.").one_of({"gru", "lstm"});
-  f(dropout, "dropout", "Share of values set to zero in training: of embeddings, and between recurrent layers.")
+  f(dropout, "dropout", "Dropout probability in training: of embeddings, and between recurrent layers.")
       .at_least(0)
       .less_than(1);
 }
@@ -111,7 +111,7 @@ void Seq2Seq::evaluate(const Batch& batch, const std::string& stage) {
   const Tensor& target = batch["target"];
   const Tensor logits = forward(batch["source"], target);
   log(stage + "_loss", loss_of(logits, target), {.prog_bar = true});
-  // In double: the mean over batches is then exact to the last digit that is shown.
+  // In double: the mean over batches is then exact to the last digit shown.
   const Tensor right = on_device_of(target, logits);
   log(stage + "_acc", logits.argmax(2).eq(right).to(at::kDouble).mean(), {.prog_bar = true});
   log(stage + "_exact", decode(batch["source"], target.size(1)).eq(right).all(1).to(at::kDouble).mean(),
@@ -134,6 +134,6 @@ Outputs Seq2Seq::predict_step(const Batch& batch, int64_t, int64_t) {
 
 [[maybe_unused]] static const bool registered_seq2seq = Registry<LightningModule>::add<Seq2Seq>(
     "Seq2Seq",
-    "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on devices of their own.");
+    "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on different devices.");
 
 }  // namespace fulgur

@@ -10,14 +10,14 @@ namespace {
 
 template <class Options>
 Options recurrent(const Seq2SeqPartOptions& options) {
-  // Between layers only; with one LibTorch would warn.
+  // Only between layers; with a single layer LibTorch would warn.
   return Options(options.embedding, options.hidden)
       .num_layers(options.layers)
       .batch_first(true)
       .dropout(options.layers > 1 ? options.dropout : 0.0);
 }
 
-// (N, layers, hidden) to and from what the layers take; contiguous, as cuDNN wants it.
+// (N, layers, hidden) to and from the layers' layout; contiguous, as cuDNN requires.
 Tensor turned(const Tensor& state) { return state.transpose(0, 1).contiguous(); }
 
 }  // namespace

@@ -18,7 +18,7 @@ class AutocastState {
   /// Of the CPU, of CUDA and of the device types of `devices`.
   explicit AutocastState(const std::vector<at::Device>& devices);
 
-  /// Puts a state in place and restores what was there at the end of its life.
+  /// Sets a state and restores the previous one on destruction.
   class Guard {
    public:
     explicit Guard(const AutocastState& state);
@@ -42,13 +42,14 @@ class AutocastState {
   bool cache_;
 };
 
-/// States of the default generators of the CPU and of `devices`. They are the process's: other threads that draw at the
-/// same time are not kept apart. While a device's work is recorded, its generator's place in the recording.
+/// States of the default generators of the CPU and of `devices`. They are global to the process: other threads that
+/// draw at the same time are not separated. While a device's work is recorded, its generator's position in the
+/// recording.
 class GeneratorStates {
   struct Of {
     at::Generator generator;
     Tensor state;
-    std::optional<uint64_t> position = {};  ///< in a recording, in the place of `state`
+    std::optional<uint64_t> position = {};  ///< in a recording, instead of `state`
   };
 
  public:
@@ -56,7 +57,7 @@ class GeneratorStates {
   /// Keeps only the generators that have moved since.
   void keep_moved();
 
-  /// Puts the states in place and restores what was there at the end of its life.
+  /// Sets the states and restores the previous ones on destruction.
   class Guard {
    public:
     explicit Guard(const GeneratorStates& states);

@@ -14,7 +14,7 @@ namespace fulgur::nn {
 namespace {
 
 constexpr const char* kRule =
-    " The function must do the same each time: no state of its own that changes, no other mode or flags in backward.";
+    " The function must be deterministic: no changing state of its own, and the same mode and flags in backward.";
 
 thread_local int recomputes = 0;
 
@@ -29,7 +29,7 @@ std::vector<at::Device> devices_of(const std::vector<Tensor>& inputs) {
   return devices;
 }
 
-/// In the recompute: the tensor goes to its place, and the recomputed graph has it too, for a backward in the function.
+/// In the recompute: stores the tensor in its place; the recomputed graph has it too, for a backward in the function.
 class KeepHooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit KeepHooks(CheckpointFrame& frame) : frame_(&frame) {}
@@ -65,7 +65,7 @@ CheckpointFrame::CheckpointFrame(const CheckpointOptions& options, const std::ve
                                  detail::CheckpointRegion::Run run)
     : options_(options), run_(std::move(run)), devices_(devices_of(inputs)), autocast_(devices_) {
   if (options.preserve_rng_state) generators_.emplace(devices_);
-  // Saved as an operation would save them: a checkpoint around this one drops them, and they are checked for changes.
+  // Saved like an operation's inputs: a checkpoint around this one drops them, and they are checked for changes.
   for (const Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
 }
 
@@ -110,7 +110,7 @@ void CheckpointFrame::keep(const Tensor& tensor) {
   const size_t index = saved_++;
   if (index >= holders_.size()) return;
   if (options_.determinism_check) compare(index, kind_of(tensor));
-  // Detached from the recomputed graph, which could else own itself; the version is still that of `tensor`.
+  // Detached from the recomputed graph, which could otherwise own itself; the version is still that of `tensor`.
   if (const auto holder = holders_[index].lock())
     holder->values.insert_or_assign(
         pass_, Holder::Value{tensor.requires_grad() ? tensor.detach() : tensor, tensor._version()});
@@ -132,7 +132,7 @@ void CheckpointFrame::run_again() {
 }
 
 void CheckpointFrame::check() const {
-  // A function that does a backward of its own meets its frame before all is saved.
+  // A function that runs a backward itself reaches its frame before everything is saved.
   if (complete_ && saved_ != holders_.size())
     throw Error(cat("[nn.checkpoint] the recompute must save as many tensors as forward, ", holders_.size(),
                     "; it saved ", saved_, ".", kRule));
@@ -142,8 +142,8 @@ void CheckpointFrame::check() const {
 void CheckpointFrame::recompute() {
   if (recomputing_)
     throw Error(
-        "[nn.checkpoint] the function must not need its own saved tensors to compute them again; its recompute came "
-        "back to itself.");
+        "[nn.checkpoint] the function must not need its own saved tensors to compute them again; its recompute needed "
+        "itself.");
   recomputing_ = true;
   saved_ = 0;
   difference_.clear();
@@ -171,7 +171,7 @@ Tensor CheckpointFrame::take(Holder& holder) {
   if (found == holder.values.end()) {
     pass_ = pass;
     recompute();
-    // A pass through a part of the graph, which is retained, leaves values that nobody takes.
+    // A pass through a part of a retained graph leaves values that are never taken.
     if (pass != -1)
       torch::autograd::Engine::get_default_engine().queue_callback([frame = weak_from_this(), pass] {
         if (const auto living = frame.lock()) living->forget(pass);
@@ -179,7 +179,7 @@ Tensor CheckpointFrame::take(Holder& holder) {
     found = holder.values.find(pass);
     if (found == holder.values.end())
       throw Error(cat(
-          "[nn.checkpoint] the recompute must save what forward did; it did not come to a tensor that backward needs.",
+          "[nn.checkpoint] the recompute must save what forward did; it did not reach a tensor that backward needs.",
           kRule));
   }
   const Holder::Value value = std::move(found->second);

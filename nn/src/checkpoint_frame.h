@@ -14,7 +14,7 @@
 
 namespace fulgur::nn {
 
-/// While it lives, `in_recompute()` of this thread is true: for a thread that takes part in another's recompute.
+/// During its lifetime `in_recompute()` of this thread is true: for a thread that takes part in another's recompute.
 class RecomputeMark {
  public:
   explicit RecomputeMark(bool recomputing);
@@ -26,7 +26,7 @@ class RecomputeMark {
   bool recomputing_;
 };
 
-/// The place of one dropped tensor. The graph owns it, so that what backward has freed is not recomputed into it.
+/// The slot of one dropped tensor. The graph owns it, so that what backward has freed is not recomputed into it.
 struct Holder {
   struct Value {
     Tensor tensor;
@@ -35,21 +35,21 @@ struct Holder {
   std::map<int, Value> values;  ///< by backward pass; guarded by the frame's mutex
 };
 
-/// One checkpointed call: what it needs to run again, and the places of what it saved. As in Python's
-/// torch/utils/checkpoint.py a pass of backward recomputes all places that are alive when it finds one empty, and takes
-/// each value out as it uses it. Hooks in the graph share the frame; device threads may come at the same time.
+/// One checkpointed call: what it needs to run again, and the slots of what it saved. As in Python's
+/// torch/utils/checkpoint.py, a backward pass recomputes all living slots when it finds one empty, and takes each value
+/// out as it uses it. Hooks in the graph share the frame; device threads may arrive concurrently.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   CheckpointFrame(const CheckpointOptions& options, const std::vector<Tensor>& inputs,
                   detail::CheckpointRegion::Run run);
 
-  /// Forward saves `tensor`: notes what it is and gives the place of its value.
+  /// Forward saves `tensor`: records its metadata and returns the slot of its value.
   std::shared_ptr<Holder> drop(const Tensor& tensor);
-  /// Forward is over; from now on the recompute must save as many tensors.
+  /// Forward is done; from now on the recompute must save the same number of tensors.
   void complete() noexcept;
-  /// Backward wants a value; `holder` is of this frame.
+  /// Backward needs a value; `holder` belongs to this frame.
   Tensor take(Holder& holder);
-  /// The recompute saves `tensor`. Throws to end it where nothing more is needed.
+  /// The recompute saves `tensor`. Throws to stop it if nothing more is needed.
   void keep(const Tensor& tensor);
 
  private:
@@ -74,13 +74,13 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   std::optional<GeneratorStates> generators_;
   std::vector<torch::autograd::SavedVariable> inputs_;
 
-  // Recursive for a backward inside of the function: it may come back to the frame on the same thread.
+  // Recursive for a backward inside the function: it may re-enter the frame on the same thread.
   std::recursive_mutex mutex_;
   std::vector<std::weak_ptr<Holder>> holders_;
   std::vector<Kind> kinds_;
   bool complete_ = false;
   bool recomputing_ = false;
-  // Of the recompute that is under way.
+  // Of the current recompute.
   int pass_ = -1;
   size_t saved_ = 0;
   std::string difference_;

@@ -15,7 +15,7 @@
 namespace fulgur::nn {
 namespace {
 
-/// Value `index` in the order of rows, as a view.
+/// Value `index` in row-major order, as a view.
 Tensor value_at(const Tensor& tensor, int64_t index) {
   Tensor view = tensor;
   std::vector<int64_t> place(static_cast<size_t>(tensor.dim()));
@@ -36,7 +36,7 @@ std::string place_text(const Tensor& tensor, int64_t index) {
   return shape_text(place);
 }
 
-/// Leaves of our own, so that nothing is written into the caller's.
+/// Our own leaves, so that nothing is written into the caller's.
 std::vector<Tensor> copies_of(const std::vector<Tensor>& inputs) {
   std::vector<Tensor> copies;
   for (const Tensor& input : inputs)
@@ -143,7 +143,7 @@ class Check {
     }
     if (worst < 0) return;
     const int64_t columns = wanted_[k].numel();
-    throw Error(cat("[nn.gradcheck] the backward must give what differences do (atol ", options_.atol, ", rtol ",
+    throw Error(cat("[nn.gradcheck] the backward must match finite differences (atol ", options_.atol, ", rtol ",
                     options_.rtol, "); for output ", o, " and input ", indices_[k], " the Jacobians differ most, by ",
                     worst_difference, ", at value ", place_text(outputs_[o], worst / columns), " of the output and ",
                     place_text(wanted_[k], worst % columns), " of the input: analytical ", a[worst], ", numerical ",
@@ -162,7 +162,7 @@ class Check {
   const TensorFunction& function_;
   const GradcheckOptions options_;
   const std::vector<size_t> indices_;
-  const std::vector<Tensor> moved_;  ///< for differences: a graph would notice that its inputs were moved
+  const std::vector<Tensor> moved_;  ///< for differences: a graph would notice that its inputs were changed
   std::vector<Tensor> wanted_, outputs_;
 };
 

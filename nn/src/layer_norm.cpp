@@ -7,7 +7,7 @@
 namespace fulgur::nn {
 namespace {
 
-// The CUDA kernels want one dtype; the CPU's take a half input with float32 weights as it is.
+// The CUDA kernels need a single dtype; the CPU's accept a half input with float32 weights.
 template <class Normalise>
 Tensor in_format_of(const Tensor& weight, const Tensor& input, Normalise&& normalise) {
   const bool casts = weight.defined() && weight.scalar_type() != input.scalar_type() && !input.is_cpu();

@@ -4,27 +4,27 @@
 
 namespace fulgur::nn {
 
-/// Running statistics and the part of the new ones in them; undefined where none are tracked.
+/// Running statistics and the momentum of their update; undefined if none are tracked.
 struct RunningStatistics {
   Tensor mean, var;
   double factor = 0;
 };
 
-/// Of the values of all ranks; the same bits on each.
+/// Over the values of all ranks; bit-identical on each.
 struct NormStatistics {
   Tensor mean, invstd;  ///< (C), at least float32
   Tensor var;           ///< (C), biased; plain kernels only
   Tensor counts;        ///< (ranks) values per channel
 };
 
-/// Sums over a rank's values, (C) each, at least float32. `projection` is what `input_gradient` of the same kernels
-/// takes.
+/// Sums over a rank's values, (C) each, at least float32. `projection` is passed to `input_gradient` of the same
+/// kernels.
 struct NormSums {
   Tensor dy, projection;
-  Tensor weight_gradient, bias_gradient;  ///< undefined where not asked for
+  Tensor weight_gradient, bias_gradient;  ///< undefined if not requested
 };
 
-/// What a device does itself in a batch norm over ranks. Inputs are (N, C, …) with at least one value, but for
+/// Device-specific operations of a batch norm over ranks. Inputs are (N, C, …) with at least one value, except for
 /// `statistics_of` and `combine`.
 class NormKernels {
  public:
@@ -43,9 +43,9 @@ class NormKernels {
                                 const NormStatistics& statistics, const NormSums& sums) const = 0;
 };
 
-/// Of operations that every device has, double among its types.
+/// Uses operations that every device has, double among its dtypes.
 const NormKernels& plain_norm_kernels();
-/// Of the operations that LibTorch has for CUDA alone.
+/// Uses operations that LibTorch has only for CUDA.
 const NormKernels& cuda_norm_kernels();
 
 }  // namespace fulgur::nn

@@ -15,17 +15,17 @@
 namespace fulgur::nn {
 namespace {
 
-// Channels-last or contiguous, as `input` is: the operations take nothing else, and both tensors in one layout.
+// Channels-last or contiguous, like `input`: the operations require this, and the same layout for both tensors.
 Tensor dense(const Tensor& tensor, const Tensor& input) { return tensor.contiguous(input.suggest_memory_format()); }
 
 Tensor dense_vector(const Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
 
-// The steps of Python's torch.nn.SyncBatchNorm, without its wait for the device.
+// The steps of Python's torch.nn.SyncBatchNorm, without its synchronization.
 class CudaKernels final : public NormKernels {
   Tensor summarize(const Tensor& input, double eps) const override {
     const int64_t channels = input.size(1);
     const auto options = input.options().dtype(at::toAccumulateType(input.scalar_type(), /*is_cuda=*/true));
-    // An inverse deviation of 1: of 0, what stands for no values would come to infinity times zero.
+    // An inverse deviation of 1: with 0, the placeholder for no values would give infinity times zero.
     if (input.numel() == 0)
       return at::cat({at::zeros({channels}, options), at::ones({channels}, options), at::zeros({1}, options)});
     const auto [mean, invstd] = at::batch_norm_stats(dense(input, input), eps);
@@ -35,11 +35,12 @@ class CudaKernels final : public NormKernels {
   NormStatistics combine(const Tensor& input, const Tensor& summaries, const RunningStatistics& running,
                          double eps) const override {
     const int64_t channels = input.size(1);
-    // The kernel goes from rank to rank and divides by the count so far: ranks without samples come last.
+    // The kernel goes from rank to rank and divides by the count so far: ranks without samples must come last.
     const Tensor order = at::argsort(summaries.select(1, 2 * channels), /*stable=*/true, 0, /*descending=*/true);
     const Tensor sorted = summaries.index_select(0, order);
     const Tensor counts = sorted.select(1, 2 * channels).contiguous();
-    // It wants counts in the type of the running statistics, or else of its first argument: 16 bits would round them.
+    // It requires counts in the dtype of the running statistics, or else of its first argument: 16 bits would round
+    // them.
     const auto wide = [&](const Tensor& tensor) { return tensor.defined() ? tensor.to(counts.scalar_type()) : tensor; };
     const Tensor running_mean = wide(running.mean), running_var = wide(running.var);
     const auto [mean, invstd] = at::batch_norm_gather_stats_with_counts(

@@ -12,7 +12,7 @@
 namespace fulgur::nn {
 namespace {
 
-// 16-bit types as float32, others as they are.
+// 16-bit types as float32, others unchanged.
 Tensor wide(const Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::toOpMathType(tensor.scalar_type())) : tensor;
 }
@@ -22,7 +22,7 @@ void fold(const Tensor& running, const Tensor& value, double factor) {
 }
 
 class PlainKernels final : public NormKernels {
-  // In double: two means of many values that lie far from zero must not cancel, and a count is exact.
+  // In double: two means of many values far from zero must not cancel, and a count is exact.
   Tensor summarize(const Tensor& input, double) const override {
     const int64_t channels = input.size(1);
     const auto doubles = input.options().dtype(at::kDouble);

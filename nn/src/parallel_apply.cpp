@@ -21,7 +21,7 @@ namespace {
 
 namespace autocast = at::autocast;
 
-// A thread that does one job after another.
+// A thread that runs one job after another.
 class Worker {
  public:
   Worker() {
@@ -55,7 +55,7 @@ class Worker {
   std::function<void()> job_;
 };
 
-// Workers without a job. Never destroyed, nor are they: at the end of the process they sleep.
+// Workers without a job. Neither the list nor the workers are ever destroyed: at the end of the process they sleep.
 class Pool {
  public:
   static Pool& instance() {
@@ -65,7 +65,7 @@ class Pool {
   Worker& take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (idle_.empty()) {
-      idle_.reserve(all_.size() + 1);  // `give_back` is then not to fail
+      idle_.reserve(all_.size() + 1);  // so that `give_back` cannot fail
       return *all_.emplace_back(std::make_unique<Worker>());
     }
     Worker* worker = idle_.back();
@@ -83,7 +83,7 @@ class Pool {
   std::vector<Worker*> idle_;
 };
 
-// `count` workers or, where the system gives no more threads, none.
+// `count` workers, or none if the system provides no more threads.
 std::vector<Worker*> take_workers(size_t count) {
   Pool& pool = Pool::instance();
   std::vector<Worker*> workers;
@@ -97,8 +97,8 @@ std::vector<Worker*> take_workers(size_t count) {
   return workers;
 }
 
-// What at::ThreadLocalState leaves out of the caller's autocast. The cache of casts is the process's: within a region
-// of the caller's it is the caller who clears it, not a worker at the end of a region of its own.
+// What at::ThreadLocalState omits from the caller's autocast. The cast cache is global to the process: within a region
+// of the caller, the caller clears it, not a worker at the end of its own region.
 class AutocastOfCaller {
  public:
   AutocastOfCaller() : cache_(autocast::is_autocast_cache_enabled()), inside_(autocast::increment_nesting() > 1) {
@@ -146,7 +146,7 @@ void parallel_apply(size_t count, const std::function<void(size_t)>& work) {
     pool.give_back(*workers[index - 1]);
     ended.count_down();
   };
-  // Two words, which std::function holds without an allocation: nothing may fail once a worker runs.
+  // Two words, which std::function stores without an allocation: nothing may fail once a worker runs.
   for (size_t i = 1; i < count; ++i) workers[i - 1]->start([&job, i] { job(i); });
   guarded(0);
   ended.wait();

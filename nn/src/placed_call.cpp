@@ -15,7 +15,7 @@
 namespace fulgur::nn::detail {
 namespace {
 
-// The first in the order of `named_parameters`, without a list of all of them in each call.
+// The first in the order of `named_parameters`, without building that list in each call.
 Tensor first_parameter(const torch::nn::Module& module) {
   for (const Tensor& parameter : module.parameters(/*recurse=*/false))
     if (parameter.defined()) return parameter;
@@ -34,7 +34,7 @@ std::string name_of(const torch::nn::Module& module, const Tensor& parameter) {
 
 Tensor move_tensor(const Tensor& tensor, at::Device device) {
   if (!tensor.defined() || tensor.device() == device) return tensor;
-  // Into the CPU's memory a copy that is not waited for would be read too early.
+  // A non-blocking copy to the CPU could be read too early.
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
@@ -46,8 +46,8 @@ void throw_empty_placed() {
 
 void throw_not_shareable(const PlacedModule& placed) {
   throw Error(cat("[nn.Placed] '", placed.name(), "' computes on ", placed.devices().size(),
-                  " devices, so its forward must take arguments by value or const reference; "
-                  "it changes or takes over one. Return what it changes, or place the module on one device."));
+                  " devices, so its forward must take arguments by value or const reference; it modifies or takes "
+                  "ownership of one. Return what it modifies, or place the module on one device."));
 }
 
 InputCheck::InputCheck(const PlacedModule& placed) : placed_(placed) {
@@ -58,10 +58,10 @@ void InputCheck::look(const Tensor& tensor, size_t argument) const {
   if (!device_ || !tensor.defined() || tensor.device() == *device_) return;
   const torch::nn::Module& module = *placed_.module();
   throw Error(cat("[nn.Placed] inputs of '", placed_.name(),
-                  "' must be where it is, since it was placed by hand; argument ", argument, " is on ",
+                  "' must be on its device, since it was placed manually; argument ", argument, " is on ",
                   tensor.device().str(), ", parameter '", placed_.name(), ".", name_of(module, first_parameter(module)),
                   "' on ", device_->str(),
-                  ". Move the argument to there before the call, or leave the placing to the strategy (placement: {",
+                  ". Move the argument there before the call, or let the strategy place the module (placement: {",
                   placed_.name(), ": …})."));
 }
 
@@ -76,10 +76,10 @@ void GroupCall::look(const Tensor& tensor, size_t argument) {
     first_argument_ = argument;
   }
   if (tensor.size(0) == *samples_) return;
-  throw Error(cat(where(),
-                  "so all tensors among its arguments must have one number of samples in dimension 0; argument ",
-                  first_argument_, " has ", *samples_, ", argument ", argument, " has ", tensor.size(0), " (shape ",
-                  shape_text(tensor.sizes()), "). Give what is no batch as a buffer of the module, or as a number."));
+  throw Error(
+      cat(where(), "so all tensors among its arguments must have the same number of samples in dimension 0; argument ",
+          first_argument_, " has ", *samples_, ", argument ", argument, " has ", tensor.size(0), " (shape ",
+          shape_text(tensor.sizes()), "). Pass what is not a batch as a buffer of the module, or as a number."));
 }
 
 size_t GroupCall::parts() const {
@@ -95,14 +95,14 @@ std::vector<int64_t> GroupCall::sizes() const {
 Tensor GroupCall::part(const Tensor& tensor, size_t part) {
   const at::Device device = placed_.devices()[part];
   if (!tensor.defined() || tensor.dim() == 0 || parts() == 1) return move_tensor(tensor, device);
-  // Cut once, so that backward joins the parts' gradients instead of adding padded ones.
+  // Split once, so that backward concatenates the parts' gradients instead of adding padded ones.
   auto known = std::find_if(cut_.begin(), cut_.end(), [&](const Whole& whole) { return whole.tensor.is_same(tensor); });
   if (known == cut_.end()) known = cut_.insert(cut_.end(), {tensor, tensor.split_with_sizes(sizes(), 0)});
   return move_tensor(known->parts[part], device);
 }
 
 void GroupCall::run(const std::function<void(size_t, torch::nn::Module&)>& work) const {
-  // A thread's current streams are its own; the parts were copied on the caller's.
+  // Current streams are per thread; the parts were copied on the caller's.
   std::vector<c10::Stream> streams;
   for (size_t i = 0; i < parts(); ++i) {
     const at::Device device = placed_.devices()[i];
@@ -127,13 +127,14 @@ Tensor GroupCall::join(const std::vector<Tensor>& rows) const {
                       "so its results must have a row for each sample; one has no dimension (a mean or a sum?). Return "
                       "a row per sample, and take the mean of "
                       "what the call returns."));
-    // Rows that do not follow the samples would be joined in a wrong order: a state of (layers, N, H).
+    // Rows that do not follow the samples would be joined in the wrong order: a state of (layers, N, H).
     if (samples_ && samples[i] > 0) {
       if (per_sample < 0) per_sample = part.size(0) / samples[i];
       if (part.size(0) != per_sample * samples[i])
-        throw Error(cat(where(),
-                        "so its results must have their samples in dimension 0, with as many rows for each; for ",
-                        samples[i], " samples one has shape ", shape_text(part.sizes()), ". Return it transposed."));
+        throw Error(
+            cat(where(),
+                "so its results must have their samples in dimension 0, with the same number of rows for each; for ",
+                samples[i], " samples one has shape ", shape_text(part.sizes()), ". Return it transposed."));
     }
     here.push_back(move_tensor(part, placed_.devices()[0]));
   }

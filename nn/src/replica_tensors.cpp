@@ -28,7 +28,7 @@ struct NamedLayer {
 
 std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) { return unique_parameters(module); }
 
-// Each once; one that is undefined has no identity.
+// Each tensor once; an undefined one has no identity.
 std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   std::vector<NamedParameter> all;
   std::unordered_set<const void*> seen;
@@ -72,7 +72,7 @@ void check_same(const char* what, const std::vector<Named>& source, const std::v
                         ". Make every layer in the constructor, setup or configure_model, from the options alone."));
 }
 
-// What `list` finds in each replica, which is to be the same as in the source.
+// What `list` finds in each replica, which must match the source.
 template <class List, class Named>
 std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* what, List list,
                                         const std::vector<Named>& mine) {
@@ -84,7 +84,8 @@ std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* wh
   return theirs;
 }
 
-// What changes a tensor counts its version up, or gives it other memory. -1: it has none (inference tensors).
+// Whatever changes a tensor increments its version, or gives it other memory. -1: it has no version (inference
+// tensors).
 int64_t version_of(const Tensor& tensor) {
   return tensor.is_inference() ? -1 : static_cast<int64_t>(tensor._version());
 }
@@ -94,7 +95,7 @@ int64_t bytes_of(const Tensor& tensor) {
                                                  : tensor.nbytes());
 }
 
-// The most that is copied in one piece: it is memory beside the tensors.
+// The maximum copied in one piece: it needs memory in addition to the tensors.
 constexpr size_t kFlatBytes = size_t{64} << 20;
 
 bool fits_in_flat(const Tensor& tensor) {
@@ -121,7 +122,7 @@ Tensor flattened(const std::vector<Tensor>& tensors) {
   return flat;
 }
 
-// Calls `work` with the places of tensors that make one flat, of one device and dtype, or of a single tensor.
+// Calls `work` with the positions of tensors that form one flat, of one device and dtype, or of a single tensor.
 template <class Work>
 void for_each_flat(const std::vector<Tensor>& tensors, const Work& work) {
   struct Flat {
@@ -158,10 +159,10 @@ std::vector<T> at_places(const std::vector<T>& all, const std::vector<size_t>& p
   return some;
 }
 
-// Into the CPU's memory a copy that is not waited for would be read too early.
+// A non-blocking copy to the CPU could be read too early.
 Tensor moved(const Tensor& tensor, at::Device device) { return tensor.to(device, /*non_blocking=*/!device.is_cpu()); }
 
-// Gives each of the lists `copies` the values of `sources`: a copy for each device instead of one for each tensor.
+// Copies the values of `sources` to each of the lists `copies`: one copy per device instead of one per tensor.
 void copy_lists(const std::vector<Tensor>& sources, const std::vector<std::vector<Tensor>>& copies) {
   for_each_flat(sources, [&](const std::vector<size_t>& places) {
     const std::vector<Tensor> from = at_places(sources, places);
@@ -217,7 +218,7 @@ int64_t ReplicaTensors::copy_values(bool all) {
                                           [](const FollowedLayer& layer) { return layer.source->is_training(); }));
   int64_t bytes = 0;
   const auto copy_list = [&](std::vector<Followed>& list, bool versions_lie) {
-    // By what they lack, so that replicas that lack the same get it from one flat.
+    // Grouped by missing tensors, so that replicas that lack the same ones get them from one flat.
     std::map<std::vector<size_t>, std::vector<size_t>> replicas_by_places;
     for (size_t i = 0; i < replicas_.size(); ++i) {
       std::vector<size_t> places;
@@ -226,7 +227,7 @@ int64_t ReplicaTensors::copy_values(bool all) {
         const Tensor& source = followed.source;
         const bool same = !all && !(versions_lie && source.is_floating_point()) && followed.version >= 0 &&
                           version_of(source) == followed.version && source.const_data_ptr() == followed.data;
-        // A forward of its own may have changed a buffer.
+        // A custom forward may have changed a buffer.
         if (!same || version_of(followed.copies[i]) != followed.copy_versions[i]) places.push_back(j);
       }
       replicas_by_places[std::move(places)].push_back(i);
@@ -258,7 +259,8 @@ int64_t ReplicaTensors::copy_values(bool all) {
     for (Tensor& copy : followed.copies)
       if (copy.requires_grad() != followed.source.requires_grad())
         copy.set_requires_grad(followed.source.requires_grad());
-  // `train` sets all that is below, too: from the outermost, one that a user has set apart comes later.
+  // `train` also sets all descendants: start with the outermost, so that a mode set by a user on an inner one comes
+  // later.
   for (const FollowedLayer& layer : layers_)
     for (torch::nn::Module* copy : layer.copies)
       if (copy->is_training() != layer.source->is_training()) copy->train(layer.source->is_training());
@@ -269,7 +271,7 @@ int64_t ReplicaTensors::reduce_gradients() {
   const at::NoGradGuard no_grad;
   int64_t bytes = 0;
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    // Of the parameters that have a gradient to add to, and their replica's.
+    // Parameters that have a gradient to add to, and their replicas'.
     std::vector<Tensor> sums, gradients;
     for (Followed& followed : parameters_) {
       Tensor& copy = followed.copies[i];

@@ -22,7 +22,7 @@ thread_local SaveScope* innermost = nullptr;
 
 class SavedTensorEngine final : public Engine {
  public:
-  // As Engine asks of what derives from it.
+  // As Engine requires of derived classes.
   ~SavedTensorEngine() override { stop(); }
   std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return innermost ? innermost->hooks() : nullptr;
@@ -38,8 +38,8 @@ class SavedTensorEngine final : public Engine {
 
  private:
   // LibTorch starts a thread for each device at the first backward of the process, and a backward on a device that came
-  // later dies in an assertion. CUDA's devices come with a library that is loaded when a run asks for it: they get
-  // their threads here.
+  // later fails an assertion. CUDA's devices come with a library that is loaded when a run requests it: they get their
+  // threads here.
   void serve_new_devices() {
     const std::lock_guard<std::mutex> lock(serving_);
     const int64_t accelerators = accelerator_count();
@@ -55,7 +55,7 @@ class SavedTensorEngine final : public Engine {
     served_.store(accelerators, std::memory_order_release);
   }
 
-  // As the engine counts them: one thread serves the device of an index of each kind.
+  // As counted by the engine: one thread serves the devices of all kinds with the same index.
   static size_t most_devices() {
     size_t most = 0;
     for (const auto& registered : c10::impl::device_guard_impl_registry) {
@@ -76,7 +76,8 @@ Engine& saved_tensor_engine() {
   return engine;
 }
 
-// When the library is loaded, so that no other engine has yet begun its threads; one that is not LibTorch's own stays.
+// When the library is loaded, so that no other engine has started its threads yet; an engine that is not LibTorch's own
+// stays.
 [[maybe_unused]] const bool installed = [] {
   const bool plain = &Engine::get_default_engine() == &Engine::get_base_engine();
   if (plain) torch::autograd::set_default_engine_stub(saved_tensor_engine);
@@ -89,8 +90,7 @@ SaveScope::SaveScope() {
   if (&Engine::get_default_engine() != &saved_tensor_engine())
     throw Error(
         "[nn.checkpoint] the autograd engine of this process must be Fulgur's; another one is installed. Activation "
-        "checkpointing and "
-        "hooks of saved tensors do not work beside Python's torch.");
+        "checkpointing and hooks of saved tensors do not work together with Python's torch.");
   outer_ = std::exchange(innermost, this);
 }
 

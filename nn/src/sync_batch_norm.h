@@ -12,10 +12,10 @@ struct SyncBatchNormCall {
   const char* layer;  ///< for messages
 };
 
-/// Batch norm over the batches of all ranks: one all_gather_same in forward and, where the input wants a gradient, one
-/// all_reduce in backward. Gradients of weight and bias are of this rank's part, as in Python's SyncBatchNorm: what
-/// averages the gradients of the ranks makes them those of the whole batch. On CUDA it waits for the device on a rank
-/// with a single value per channel or none.
+/// Batch norm over the batches of all ranks: one all_gather_same in forward and, if the input requires a gradient, one
+/// all_reduce in backward. Gradients of weight and bias are of this rank's part, as in Python's SyncBatchNorm:
+/// averaging the gradients over ranks makes them those of the whole batch. On CUDA it synchronizes on a rank with at
+/// most one value per channel.
 Tensor sync_batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, const SyncBatchNormCall& call);
 
 }  // namespace fulgur::nn

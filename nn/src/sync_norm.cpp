@@ -23,7 +23,7 @@ int64_t switch_over(torch::nn::Module& module, Collectives* collectives) {
 
 }  // namespace
 
-// modules(true) and named_modules("", true) would refuse a module that no shared_ptr owns.
+// modules(true) and named_modules("", true) would reject a module that is not owned by a shared_ptr.
 int64_t sync_norms_over(torch::nn::Module& module, Collectives* collectives) {
   int64_t count = switch_over(module, collectives);
   for (const auto& child : module.modules(/*include_self=*/false)) count += switch_over(*child, collectives);

@@ -10,9 +10,10 @@ void Adagrad::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
   f(lr_decay, "lr_decay", "The rate of update t is lr / (1 + (t - 1) * lr_decay).").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
-  f(initial_accumulator_value, "initial_accumulator_value", "Where the sums of squared gradients begin.").at_least(0);
+  f(initial_accumulator_value, "initial_accumulator_value", "Initial value of the sums of squared gradients.")
+      .at_least(0);
   f(eps, "eps", "Added to the denominator.").at_least(0);
-  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  f(maximize, "maximize", "Maximize the objective instead of minimizing it.");
   parameters.fields(f);
 }
 

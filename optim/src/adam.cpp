@@ -52,10 +52,10 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
   return names;
 }
 
-// The kernel takes the first beta β from the host, and a captured step would keep it. It gets a constant one, β₀, and
-// the rest comes before it. For the average m, with c = β/β₀: cm + (1−c)g, of which the kernel makes βm + (1−β)g. For
-// the rate: the other bias correction, by the one count t of the bucket. Decay apart from the gradient wants the rate
-// as it was; the kernel's own is then 0.
+// The kernel takes the first beta β from the host, and a captured step would keep it. So it gets a constant β₀, and the
+// difference is applied before. For the average m, with c = β/β₀: cm + (1−c)g, which the kernel turns into βm + (1−β)g.
+// For the rate: the different bias correction, by the common count t of the bucket. Decoupled decay needs the original
+// rate; the kernel's own decay is then 0.
 Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf, bool decay_apart) const {
   constexpr double kBeta = 0.9;
   const double decay = *weight_decay(*b.group);

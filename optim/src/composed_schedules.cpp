@@ -34,7 +34,7 @@ StateTree state_of(const Parts& parts) {
   return list;
 }
 
-// All or nothing: where one part refuses, those before it go back.
+// All or nothing: if one part refuses, the previous ones are restored.
 void load_parts(const Parts& parts, const StateTree& whole, std::string_view name) {
   whole.at("steps").as_int();
   const auto& saved = whole.at("parts").as_list();
@@ -113,7 +113,7 @@ void WarmupLR::load_state(const StateTree& state) {
 void SequentialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(schedulers, "schedulers", "The schedules, in their order.").required().min_items(1);
-  f(milestones, "milestones", "Where the second and each next one begins: numbers of steps, or intervals.")
+  f(milestones, "milestones", "Starts of the second and later schedules: numbers of steps, or intervals.")
       .units(kScheduleUnits);
 }
 
@@ -140,8 +140,8 @@ void SequentialLR::on_attach(const Optimizer& optimizer) {
       end = steps_of(milestones_[i], "SequentialLR.milestones");
       if (*end <= begin)
         throw ConfigError(
-            cat("[optim.SequentialLR] each milestone must lie after the one before, the first after 0; milestone ", i,
-                " is at step ", *end, "."));
+            cat("[optim.SequentialLR] each milestone must come after the previous one, the first after 0; milestone ",
+                i, " is at step ", *end, "."));
     }
     adopt(*parts_[i], optimizer, end ? std::optional(std::max<int64_t>(*end - begin, 1)) : std::nullopt);
     if (end) begin = *end;
@@ -185,7 +185,7 @@ void SequentialLR::load_state(const StateTree& state) {
 
 void ChainedScheduler::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(schedulers, "schedulers", "The schedules; each acts on the rate of the one before.").required().min_items(1);
+  f(schedulers, "schedulers", "The schedules; each acts on the rate of the previous one.").required().min_items(1);
 }
 
 ChainedScheduler::ChainedScheduler(Options options) : ChainedScheduler(create(options.schedulers)) {}
@@ -227,7 +227,7 @@ void ChainedScheduler::load_state(const StateTree& state) {
 }
 
 [[maybe_unused]] static const bool registered_composed_schedules[] = {
-    Registry<LrScheduler>::add<WarmupLR>("WarmupLR", "Lets the rate rise before any schedule."),
+    Registry<LrScheduler>::add<WarmupLR>("WarmupLR", "Warms up the rate before any schedule."),
     Registry<LrScheduler>::add<SequentialLR>("SequentialLR", "One schedule after another."),
     Registry<LrScheduler>::add<ChainedScheduler>("ChainedScheduler", "Several schedules at once."),
 };

@@ -11,7 +11,7 @@
 namespace fulgur {
 namespace {
 
-constexpr const char* kMomentumDoc = "Also move momentum, or the first beta, against the rate.";
+constexpr const char* kMomentumDoc = "Also cycle momentum, or the first beta, inversely to the rate.";
 
 }  // namespace
 
@@ -23,7 +23,7 @@ void CyclicLR::Options::fields(Fields& f) {
       .at_least(1)
       .units(kScheduleUnits);
   f(step_size_down, "step_size_down", "The fall; null: as long as the rise.").at_least(1).units(kScheduleUnits);
-  f(mode, "mode", "How the height changes: not, by half each cycle, by gamma each step.")
+  f(mode, "mode", "How the amplitude changes: not at all, halved each cycle, or multiplied by gamma each step.")
       .one_of({"triangular", "triangular2", "exp_range"});
   f(gamma, "gamma", "Factor of each step in mode exp_range.").greater_than(0);
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
@@ -62,17 +62,17 @@ void OneCycleLR::Options::fields(Fields& f) {
     "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.")
       .at_least(1)
       .units(kScheduleUnits);
-  f(pct_start, "pct_start", "Part of the cycle in which the rate rises.").range(0, 1);
+  f(pct_start, "pct_start", "Fraction of the cycle in which the rate rises.").range(0, 1);
   f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
   f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
-  f(anneal_strategy, "anneal_strategy", "Along cosines or lines.").one_of({"cos", "linear"});
+  f(anneal_strategy, "anneal_strategy", "Anneal along cosines or lines.").one_of({"cos", "linear"});
   f(three_phase, "three_phase", "Fall to the first rate as fast as the rise, then to the last.");
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
   f(max_momentum, "max_momentum", "Highest momentum.").at_least(0).less_than(1);
 }
 
-// Where a step lies: in which phase, and which part of it is done.
+// The position of a step: its phase, and the fraction of it that is done.
 struct OneCycleLR::Place {
   enum { rising, falling, ending } phase;
   double part;
@@ -116,10 +116,9 @@ std::optional<double> OneCycleLR::momentum_at(int64_t steps) const {
 }
 
 [[maybe_unused]] static const bool registered_cyclic_schedules[] = {
-    Registry<LrScheduler>::add<CyclicLR>("CyclicLR",
-                                         "Lets the rate rise and fall again and again, momentum the other way."),
+    Registry<LrScheduler>::add<CyclicLR>("CyclicLR", "Cycles the rate up and down, momentum inversely."),
     Registry<LrScheduler>::add<OneCycleLR>("OneCycleLR",
-                                           "Lets the rate rise and fall once over the run, momentum the other way."),
+                                           "Raises and lowers the rate once over the run, momentum inversely."),
 };
 
 }  // namespace fulgur

@@ -23,11 +23,11 @@ namespace {
 
 constexpr size_t kNowhere = static_cast<size_t>(-1);
 
-// grad() would ask first whether the tensor is a leaf, which attach() has done.
+// grad() would first check whether the tensor is a leaf, which attach() has done.
 const Tensor& gradient_of(const Tensor& parameter) { return parameter.unsafeGetTensorImpl()->grad(); }
 
-// Elements lie in memory in the same order. The stride of a dimension of size 1 is never used, and PyTorch's kernels
-// ignore it too: a 1 × 1 convolution's gradient has another in channels_last.
+// Elements are in memory in the same order. The stride of a dimension of size 1 is never used, and PyTorch's kernels
+// ignore it too: a 1 × 1 convolution's gradient has a different one in channels_last.
 bool same_layout(const Tensor& gradient, const Tensor& parameter) {
   const at::IntArrayRef sizes = parameter.sizes(), a = gradient.strides(), b = parameter.strides();
   if (gradient.sizes() != sizes) return false;
@@ -36,7 +36,7 @@ bool same_layout(const Tensor& gradient, const Tensor& parameter) {
   return true;
 }
 
-// Counters on the CPU are counted where they lie: an operation costs 1.5 µs for each.
+// CPU counters are incremented directly: an operation costs 1.5 µs for each.
 void count(const std::vector<Tensor>& steps) {
   if (steps.empty()) return;
   if (!steps.front().is_cpu()) return at::_foreach_add_(steps, 1);
@@ -67,7 +67,7 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
   const auto [place, is_new] = states_.try_emplace(parameter.unsafeGetTensorImpl());
   State& state = place->second;
   if (is_new) {
-    // In the parameter's own dtype and memory format, as Python makes them.
+    // In the parameter's own dtype and memory format, like Python.
     if (counts_steps(parameter)) state.step = at::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false));
     for (size_t i = 0; i < state_names(parameter).size(); ++i)
       state.tensors.push_back(at::full_like(parameter, initial_state()));
@@ -75,12 +75,12 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
   return state;
 }
 
-// The kernels want lists of one device and dtype. Lists are kept between steps and only gradients are read anew.
+// The kernels need lists with one device and dtype. Lists are kept between steps and only gradients are read again.
 void FusedOptimizer::rebuild() {
   if (recording_)
     throw Error(cat("[optim.", name(),
-                    "] other parameters have gradients than in the steps before, so that their state would be made "
-                    "inside the recorded step"));
+                    "] different parameters have gradients than in the previous steps, so that their state would be "
+                    "created inside the recorded step"));
   ++layout_;
   buckets_.clear();
   places_.clear();
@@ -95,7 +95,7 @@ void FusedOptimizer::rebuild() {
         continue;
       }
       State& state = state_of(parameter);
-      // Waits for the device, once for each layout: never in a step that is recorded.
+      // Waits for the device, once per layout: never in a recorded step.
       const float updates = momentum_on_device_ && state.step.defined() ? state.step.item<float>() : 0;
       size_t b = first;
       while (b < buckets_.size() &&
@@ -128,7 +128,7 @@ void FusedOptimizer::rebuild() {
   }
 }
 
-// False where another set of parameters has gradients than in the last step.
+// False if a different set of parameters has gradients than in the last step.
 bool FusedOptimizer::collect_gradients() {
   for (Bucket& bucket : buckets_) bucket.grads.clear();
   size_t index = 0;
@@ -143,8 +143,8 @@ bool FusedOptimizer::collect_gradients() {
       if (gradient.scalar_type() != parameter.scalar_type())
         throw Error(cat("[optim.", name(), "] the gradient of '", *bucket.names[bucket.grads.size()], "' is ",
                         c10::toString(gradient.scalar_type()), ", the parameter ",
-                        c10::toString(parameter.scalar_type()), ". They must have one dtype."));
-      // The kernels walk over memory: another layout would give each weight the gradient of another.
+                        c10::toString(parameter.scalar_type()), ". They must have the same dtype."));
+      // The kernels traverse memory: with another layout each weight would get the gradient of another.
       bucket.grads.push_back(same_layout(gradient, parameter) ? gradient : at::empty_like(parameter).copy_(gradient));
     }
   }
@@ -159,14 +159,14 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
   }
   for (Bucket& bucket : buckets_) {
     count(bucket.steps);
-    // Parameters may lie on several devices; each needs the answer beside it.
+    // Parameters may be on several devices; each needs the result locally.
     const auto found =
         found_inf ? std::optional(found_inf->to(bucket.params.front().device(), /*non_blocking=*/true)) : std::nullopt;
     if (found && !takes_found_inf(bucket.params.front()))
       update_unless(bucket, *found);
     else
       update(bucket, found);
-    // LibTorch's fused kernels count no version: saved tensors that a backward still needs would be taken for
+    // LibTorch's fused kernels do not increment versions: saved tensors that a backward still needs would be considered
     // unchanged, and so would copies of parameters on other devices.
     for (const Tensor& parameter : bucket.params) parameter.unsafeGetTensorImpl()->bump_version();
     // A step that the device skipped is not counted.
@@ -179,7 +179,7 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
 bool FusedOptimizer::keep_rates_on_device() {
   if (!takes_device_rates()) return false;
   rates_on_device_ = true;
-  // The next step makes the lists again, with their rates.
+  // The next step rebuilds the lists, with their rates.
   ++layout_;
   places_.clear();
   buckets_.clear();
@@ -204,7 +204,7 @@ void FusedOptimizer::upload_rates() {
   }
 }
 
-// SGD's kernel: the foreach operations take no scalar of the device, or one of the tensors' dtype.
+// SGD's kernel: the foreach operations take no device scalar, or only one of the tensors' dtype.
 void FusedOptimizer::subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                               const std::optional<Tensor>& found_inf) {
   detail::fused_sgd(values, others, /*buffers=*/{}, /*lr=*/factor.to(at::kFloat), {.weight_decay = own}, found_inf);
@@ -218,8 +218,8 @@ void FusedOptimizer::update_unless(Bucket& bucket, const Tensor& found_inf) {
   for (const Tensor& tensor : all) before.push_back(at::empty_like(tensor));
   at::_foreach_copy_(before, all);
   update(bucket, std::nullopt);
-  // What `before` has goes back where found_inf is not 0. Arithmetic would keep a NaN, and `where` takes one tensor at
-  // a time; SGD's kernel copies gradients to the buffers in its first step, unless the flag that it is given is 1.
+  // Restores `before` if found_inf is nonzero. Arithmetic would keep a NaN, and `where` takes one tensor at a time;
+  // SGD's kernel copies gradients to the buffers in its first step, unless the flag it is given is 1.
   detail::fused_sgd(/*params=*/before, /*grads=*/before, /*buffers=*/all, /*lr=*/0.0,
                     {.momentum = 1, .is_first_step = true}, /*found_inf=*/found_inf.eq(0).to(at::kFloat));
 }
@@ -253,7 +253,7 @@ void FusedOptimizer::check_parameter_state(const std::string& parameter, const T
 void FusedOptimizer::load_state(const StateTree& state) {
   Optimizer::load_state(state);
   if (!momentum_on_device_) return;
-  // A bucket has one count of updates; what was loaded may have several.
+  // A bucket has a single update count; a loaded state may have several.
   const bool parted = std::any_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) {
     if (bucket.steps.empty()) return false;
     const Tensor steps = at::stack(bucket.steps).cpu();

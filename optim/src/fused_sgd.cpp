@@ -25,7 +25,7 @@ void call(at::TensorList params, at::TensorList grads, at::TensorList buffers, c
 template <class Rate>
 void step(at::TensorList params, at::TensorList grads, at::TensorList buffers, const Rate& lr,
           const FusedSgdOptions& options, const std::optional<at::Tensor>& found_inf) {
-  // Every device but CUDA uses the kernel of the CPU.
+  // Every device except CUDA uses the CPU's kernel.
   const bool is_short = !params.empty() && !params[0].is_cuda() &&
                         (params[0].scalar_type() == at::kBFloat16 || params[0].scalar_type() == at::kHalf);
   if (!is_short) return call(params, grads, buffers, lr, options, found_inf);

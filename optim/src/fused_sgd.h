@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-/// What `_fused_sgd_` takes beside its lists and the rate.
+/// Arguments of `_fused_sgd_` besides its lists and the rate.
 struct FusedSgdOptions {
   double weight_decay = 0;
   double momentum = 0;
@@ -15,8 +15,8 @@ struct FusedSgdOptions {
   bool is_first_step = false;
 };
 
-/// ATen's `_fused_sgd_`. On the CPU its kernel of 2.11 leaves out whole vectors of bfloat16 and float16: of 514 weights
-/// two are stepped. Those are stepped in float32 and rounded once, as CUDA's kernel does.
+/// ATen's `_fused_sgd_`. On the CPU its kernel in 2.11 skips whole vectors of bfloat16 and float16: of 514 weights two
+/// are stepped. Those are stepped in float32 and rounded once, like in CUDA's kernel.
 void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const at::Tensor& lr,
                const FusedSgdOptions& options, const std::optional<at::Tensor>& found_inf);
 void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, double lr,

@@ -15,7 +15,7 @@ using TorchState = torch::optim::LBFGSParamState;
 struct LBFGS::Impl {
   explicit Impl(std::vector<Tensor> parameters, const torch::optim::LBFGSOptions& options)
       : torch(std::move(parameters), options) {}
-  // LibTorch keeps the state at the first parameter; nothing before the first step.
+  // LibTorch keeps the state at the first parameter; nullptr before the first step.
   TorchState* state() {
     const auto found = torch.state().find(first());
     return found == torch.state().end() ? nullptr : static_cast<TorchState*>(found->second.get());
@@ -28,9 +28,9 @@ void LBFGS::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate: length of a step, or the first one that the line search tries.").at_least(0);
   f(max_iter, "max_iter", "Iterations in a step, at most.").at_least(1);
   f(max_eval, "max_eval", "Evaluations of the loss in a step, at most; null: max_iter * 5 / 4.").at_least(1);
-  f(tolerance_grad, "tolerance_grad", "A step ends where no gradient is larger.").at_least(0);
-  f(tolerance_change, "tolerance_change", "A step ends where parameters and loss change less.").at_least(0);
-  f(history_size, "history_size", "Updates that are kept; each takes the memory of the parameters twice.").at_least(1);
+  f(tolerance_grad, "tolerance_grad", "A step ends if no gradient is larger than this.").at_least(0);
+  f(tolerance_change, "tolerance_change", "A step ends if parameters and loss change less than this.").at_least(0);
+  f(history_size, "history_size", "Updates kept; each takes twice the memory of the parameters.").at_least(1);
   f(line_search_fn, "line_search_fn", "Line search; null: steps of fixed length.").one_of({"strong_wolfe"});
 }
 
@@ -49,10 +49,10 @@ void LBFGS::on_attached() {
   const Tensor& first = group.params[0];
   for (size_t i = 1; i < group.params.size(); ++i)
     if (group.params[i].device() != first.device() || group.params[i].scalar_type() != first.scalar_type())
-      throw ConfigError(cat("[optim.LBFGS] all parameters must have one device and dtype; '", group.names[i], "' is ",
-                            c10::toString(group.params[i].scalar_type()), " on ", group.params[i].device().str(), ", '",
-                            group.names[0], "' ", c10::toString(first.scalar_type()), " on ", first.device().str(),
-                            "."));
+      throw ConfigError(cat("[optim.LBFGS] all parameters must have the same device and dtype; '", group.names[i],
+                            "' is ", c10::toString(group.params[i].scalar_type()), " on ",
+                            group.params[i].device().str(), ", '", group.names[0], "' ",
+                            c10::toString(first.scalar_type()), " on ", first.device().str(), "."));
   torch::optim::LBFGSOptions torch_options(options_.lr);
   torch_options.max_iter(options_.max_iter).max_eval(options_.max_eval).tolerance_grad(options_.tolerance_grad);
   torch_options.tolerance_change(options_.tolerance_change)
@@ -83,7 +83,7 @@ StateTree LBFGS::parameter_state(const Tensor& parameter) const {
   tree["H_diag"] = state->H_diag();
   tree["prev_flat_grad"] = state->prev_flat_grad();
   tree["prev_loss"] = state->prev_loss();
-  // `al` is not kept: each iteration writes it before it reads it.
+  // `al` is not saved: each iteration writes it before reading it.
   const auto list = [](const std::deque<Tensor>& tensors) { return StateTree::List(tensors.begin(), tensors.end()); };
   tree["old_dirs"] = list(state->old_dirs());
   tree["old_stps"] = list(state->old_stps());
@@ -126,7 +126,7 @@ void LBFGS::load_state(const StateTree& state) {
     for (size_t i = 0; i < names.size() && i < saved.size() && saved.size() == names.size(); ++i)
       if (saved[i].as_string() != names[i])
         throw CheckpointError(
-            cat("[optim.LBFGS] the parameters stand in another order: parameter ", i, " is '", saved[i].as_string(),
+            cat("[optim.LBFGS] the parameters are in another order: parameter ", i, " is '", saved[i].as_string(),
                 "' in the checkpoint and '", names[i],
                 "' in the run. Its state is one vector over all of them, so the order must be the same."));
   }

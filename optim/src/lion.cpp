@@ -15,9 +15,9 @@ namespace fulgur {
 
 void Lion::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
-  f(betas, "betas", "Decay rates of the average: in the update, and as it is kept.").at_least(0).less_than(1);
-  f(weight_decay, "weight_decay", "Weight decay, apart from the gradient.").at_least(0);
-  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  f(betas, "betas", "Decay rates of the average: in the update, and as stored.").at_least(0).less_than(1);
+  f(weight_decay, "weight_decay", "Weight decay, decoupled from the gradient.").at_least(0);
+  f(maximize, "maximize", "Maximize the objective instead of minimizing it.");
   parameters.fields(f);
 }
 

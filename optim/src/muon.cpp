@@ -24,17 +24,17 @@ void Muon::AdamwOptions::fields(Fields& f) {
 
 void Muon::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate of the matrices.").at_least(0);
-  f(weight_decay, "weight_decay", "Weight decay of the matrices, apart from the gradient.").at_least(0);
-  f(momentum, "momentum", "Decay rate of the velocity.").at_least(0).less_than(1);
-  f(nesterov, "nesterov", "Look ahead along the velocity.");
+  f(weight_decay, "weight_decay", "Weight decay of the matrices, decoupled from the gradient.").at_least(0);
+  f(momentum, "momentum", "Momentum factor.").at_least(0).less_than(1);
+  f(nesterov, "nesterov", "Use Nesterov momentum.");
   f(ns_coefficients, "ns_coefficients", "Coefficients a, b, c of a Newton-Schulz step.");
-  f(eps, "eps", "The least norm that an update is divided by.").at_least(0);
+  f(eps, "eps", "Lower bound of the norm that an update is divided by.").at_least(0);
   f(ns_steps, "ns_steps", "Newton-Schulz steps.").range(0, 99);
   f(adjust_lr_fn, "adjust_lr_fn",
-    "How the rate goes with a matrix's shape; with match_rms_adamw a rate tuned for AdamW fits.")
+    "How the rate depends on a matrix's shape; with match_rms_adamw a rate tuned for AdamW can be used.")
       .one_of({"original", "match_rms_adamw"});
   f(adamw_parameters, "adamw_parameters", "Patterns of the matrices that AdamW steps: embeddings, the output layer.");
-  f(adamw, "adamw", "AdamW for everything that is no matrix or is named by adamw_parameters.");
+  f(adamw, "adamw", "AdamW for everything that is not a matrix or is named by adamw_parameters.");
   parameters.fields(f);
 }
 

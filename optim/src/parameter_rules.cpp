@@ -17,8 +17,7 @@ void ParameterRule::fields(Fields& f) {
 }
 
 void ParameterRules::fields(Fields& f) {
-  f(groups, "groups",
-    "Parameters with hyper-parameters of their own, by their names; the first pattern that matches counts.");
+  f(groups, "groups", "Parameters with their own hyper-parameters, by name; the first matching pattern applies.");
   f(no_decay_norm_and_bias, "no_decay_norm_and_bias",
     "No weight decay for parameters of fewer than two dimensions: biases and the weights of norms.");
 }
@@ -32,7 +31,7 @@ void throw_no_match(const std::string& option, const std::string& pattern, const
   std::erase(plain, '*');
   if (plain.starts_with('.')) plain.erase(0, 1);
   std::vector<std::string> near = nearest_names(plain, names);
-  // `*.biass` is near to no whole name, but to the ends of some.
+  // `*.biass` is similar to no whole name, but to the ends of some.
   for (const std::string& name : names) {
     const std::string end = name.substr(std::min(name.size(), name.rfind('.') + 1));
     if (near.size() < 3 && !nearest_names(plain, {end}).empty() &&
@@ -55,7 +54,7 @@ std::vector<ParamGroup> ParameterRules::apply(std::vector<ParamGroup> given) con
   std::vector<bool> used(groups.size()), matched(groups.size());
   for (const ParamGroup& group : given) {
     if (group.names.size() != group.params.size()) return given;  // attach says so
-    // Per rule, and first of all for what none matches: those that decay, those that do not.
+    // Per rule, and first for parameters that none matches: those with decay, those without.
     std::vector<ParamGroup> parts(2 * (groups.size() + 1));
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& name = group.names[i];
@@ -95,8 +94,8 @@ std::vector<ParamGroup> ParameterRules::apply(std::vector<ParamGroup> given) con
   for (size_t r = 0; r < groups.size(); ++r) {
     if (!matched[r]) throw_no_match("groups", groups[r].pattern, names);
     if (!used[r])
-      throw ConfigError(cat("[optim.groups] all parameters that the pattern '", groups[r].pattern,
-                            "' matches are taken by patterns before it. Write the narrower pattern first."));
+      throw ConfigError(cat("[optim.groups] all parameters matched by the pattern '", groups[r].pattern,
+                            "' are already matched by earlier patterns. Write the narrower pattern first."));
   }
   return out;
 }

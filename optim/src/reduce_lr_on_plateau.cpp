@@ -11,13 +11,13 @@ void ReduceLROnPlateau::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(mode, "mode", "Whether a lower or a higher metric is better.").one_of({"min", "max"});
   f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
-  f(patience, "patience", "Steps of the schedule without a better metric that are let pass.").at_least(0);
-  f(threshold, "threshold", "How much better counts.").at_least(0);
-  f(threshold_mode, "threshold_mode", "The threshold as a part of the best metric, or as a difference.")
+  f(patience, "patience", "Steps of the schedule without improvement that are tolerated.").at_least(0);
+  f(threshold, "threshold", "Smallest improvement that counts.").at_least(0);
+  f(threshold_mode, "threshold_mode", "Whether the threshold is relative to the best metric, or absolute.")
       .one_of({"rel", "abs"});
-  f(cooldown, "cooldown", "Steps of the schedule after a reduction that do not count.").at_least(0);
+  f(cooldown, "cooldown", "Steps of the schedule that are ignored after a reduction.").at_least(0);
   f(min_lr, "min_lr", "Lowest rate.").at_least(0);
-  f(eps, "eps", "A smaller change of the rate is not made.").at_least(0);
+  f(eps, "eps", "Smaller changes of the rate are skipped.").at_least(0);
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Options options)
@@ -83,6 +83,6 @@ void ReduceLROnPlateau::load_state(const StateTree& state) {
 }
 
 [[maybe_unused]] static const bool registered_reduce_lr_on_plateau = Registry<LrScheduler>::add<ReduceLROnPlateau>(
-    "ReduceLROnPlateau", "Reduces the rate where a metric gets no better.");
+    "ReduceLROnPlateau", "Reduces the rate when a metric stops improving.");
 
 }  // namespace fulgur

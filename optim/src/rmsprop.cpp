@@ -18,9 +18,9 @@ void RMSprop::Options::fields(Fields& f) {
   f(alpha, "alpha", "Decay rate of the average of squared gradients.").range(0, 1);
   f(eps, "eps", "Added to the denominator.").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
-  f(momentum, "momentum", "Decay rate of the velocity; 0 for none.").at_least(0).less_than(1);
-  f(centered, "centered", "Divide by the deviation of the gradient instead of its size.");
-  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  f(momentum, "momentum", "Momentum factor; 0: none.").at_least(0).less_than(1);
+  f(centered, "centered", "Divide by the standard deviation of the gradient instead of its root mean square.");
+  f(maximize, "maximize", "Maximize the objective instead of minimizing it.");
   parameters.fields(f);
 }
 

@@ -95,7 +95,7 @@ double LinearLR::lr_at(int64_t steps, double initial_lr) const {
 void PolynomialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
-  f(power, "power", "Power of the part that is left.").at_least(0);
+  f(power, "power", "Exponent of the remaining fraction.").at_least(0);
 }
 
 int64_t PolynomialLR::length() const {
@@ -109,8 +109,7 @@ double PolynomialLR::lr_at(int64_t steps, double initial_lr) const {
 
 void InverseSquareRootLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(timescale, "timescale",
-    "After as many steps the rate is divided by the root of 2: a number of steps, or an interval.")
+  f(timescale, "timescale", "Number of steps, or interval, after which the rate is divided by the square root of 2.")
       .at_least(1)
       .units(kScheduleUnits);
 }
@@ -142,7 +141,7 @@ double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
 void CosineAnnealingWarmRestarts::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(t_0, "t_0", "The first fall: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
-  f(t_mult, "t_mult", "Each fall takes this many times the one before.").at_least(1);
+  f(t_mult, "t_mult", "Length of each fall relative to the previous one.").at_least(1);
   f(eta_min, "eta_min", "Lowest rate.").at_least(0);
 }
 
@@ -194,13 +193,14 @@ double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
     Registry<LrScheduler>::add<MultiStepLR>("MultiStepLR", "Decays the rate by gamma at each milestone."),
     Registry<LrScheduler>::add<ExponentialLR>("ExponentialLR", "Multiplies the rate by gamma at each step."),
     Registry<LrScheduler>::add<ConstantLR>("ConstantLR", "Multiplies the rate by a factor for the first steps."),
-    Registry<LrScheduler>::add<LinearLR>("LinearLR", "Moves the rate on a line from one factor to another."),
-    Registry<LrScheduler>::add<PolynomialLR>("PolynomialLR", "Lets the rate fall to 0 by a power of what is left."),
+    Registry<LrScheduler>::add<LinearLR>("LinearLR", "Changes the rate linearly from one factor to another."),
+    Registry<LrScheduler>::add<PolynomialLR>("PolynomialLR",
+                                             "Lowers the rate to 0 by a power of the remaining fraction."),
     Registry<LrScheduler>::add<InverseSquareRootLR>("InverseSquareRootLR",
-                                                    "Lets the rate fall with the root of the steps."),
-    Registry<LrScheduler>::add<CosineAnnealingLR>("CosineAnnealingLR", "Lets the rate fall along half a cosine."),
+                                                    "Lowers the rate with the inverse square root of the steps."),
+    Registry<LrScheduler>::add<CosineAnnealingLR>("CosineAnnealingLR", "Lowers the rate along half a cosine."),
     Registry<LrScheduler>::add<CosineAnnealingWarmRestarts>("CosineAnnealingWarmRestarts",
-                                                            "Lets the rate fall along half a cosine, again and again."),
+                                                            "Lowers the rate along half a cosine, repeatedly."),
     Registry<LrScheduler>::add<WarmupStableDecayLR>("WarmupStableDecayLR",
                                                     "Warm-up, a constant rate, and a fall at the end (WSD)."),
 };

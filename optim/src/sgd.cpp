@@ -12,11 +12,11 @@ namespace fulgur {
 
 void SGD::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate.").at_least(0);
-  f(momentum, "momentum", "Decay rate of the velocity; 0 for none.").at_least(0).less_than(1);
+  f(momentum, "momentum", "Momentum factor; 0: none.").at_least(0).less_than(1);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
-  f(nesterov, "nesterov", "Look ahead along the velocity (needs momentum, and no dampening).");
-  f(dampening, "dampening", "Part of the gradient that is kept from the velocity.").range(0, 1);
-  f(maximize, "maximize", "Raise the objective instead of lowering it.");
+  f(nesterov, "nesterov", "Use Nesterov momentum (needs momentum, and no dampening).");
+  f(dampening, "dampening", "Dampening of the gradient in the momentum buffer.").range(0, 1);
+  f(maximize, "maximize", "Maximize the objective instead of minimizing it.");
   parameters.fields(f);
 }
 
@@ -62,8 +62,9 @@ void SGD::update(Bucket& b, const std::optional<Tensor>& found_inf) {
     step(b.group->lr);
 }
 
-// The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are multiplied by
-// it first, and the kernel's own is 1. Nesterov's step, lr·(g + μb), is that of the velocity and that of the gradient.
+// The kernel takes the momentum μ from the host, and a captured step would keep it. So the velocities are first
+// multiplied by it, and the kernel's own is 1. Nesterov's step, lr·(g + μb), is the sum of that of the velocity and
+// that of the gradient.
 void SGD::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
   std::vector<Tensor> gradients = b.grads;
   if (options_.maximize) gradients = at::_foreach_neg(gradients);
@@ -75,7 +76,7 @@ void SGD::update_moved(Bucket& b, const std::optional<Tensor>& found_inf) {
   if (options_.nesterov) subtract(b.params, gradients, 0, b.lr, found_inf);
 }
 
-// Which step is a parameter's first is known on the device only, since a gradient scaler may undo it there.
+// Only the device knows which step is a parameter's first, since a gradient scaler may skip it there.
 void SGD::update_dampened(Bucket& b) {
   const double decay = *weight_decay(*b.group);
   for (size_t i = 0; i < b.params.size(); ++i) {

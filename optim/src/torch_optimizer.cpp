@@ -19,7 +19,7 @@ namespace {
 
 namespace to = torch::optim;
 
-// What each class keeps per parameter, under Python's names: `visit(key, value, whether these options need it)`.
+// The state of each class per parameter, under Python's names: `visit(key, value, whether these options need it)`.
 template <class V>
 void visit_state(to::AdamParamState& s, const to::AdamOptions& o, V&& visit) {
   visit("step", s.step());
@@ -89,7 +89,7 @@ struct Check {
   }
 };
 
-// Calls `use` with the types of a class whose state is known; false for another class.
+// Calls `use` with the types of a class whose state is known; false for other classes.
 template <class State, class TorchOptions>
 struct Types {
   using StateType = State;
@@ -97,7 +97,7 @@ struct Types {
 };
 template <class Use>
 bool with_types(const to::Optimizer& optimizer, Use&& use) {
-  // Exactly these: a class derived from one of them may keep more.
+  // Exactly these: a class derived from one of them may have more state.
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(to::AdamW))
     use(Types<to::AdamWParamState, to::AdamWOptions>{});
@@ -122,13 +122,12 @@ const to::OptimizerOptions& options_of(const to::Optimizer& optimizer, const Ten
 }
 
 [[noreturn]] void unknown_state(const std::string& name) {
-  throw CheckpointError(
-      cat("[optim.TorchOptimizer] the state of ", name,
-          " cannot be saved: what it keeps is not known. Derive from fulgur::Optimizer instead, use one of "
-          "Adam, AdamW, SGD, RMSprop and Adagrad, or save weights only (save_weights_only)."));
+  throw CheckpointError(cat("[optim.TorchOptimizer] the state of ", name,
+                            " cannot be saved: its contents are unknown. Derive from fulgur::Optimizer instead, use "
+                            "one of Adam, AdamW, SGD, RMSprop and Adagrad, or save weights only (save_weights_only)."));
 }
 
-// LibTorch's Adagrad makes its state when it is made, and only for the group that it is made with.
+// LibTorch's Adagrad creates its state in the constructor, and only for the group it is constructed with.
 void complete_adagrad(to::Optimizer& optimizer) {
   if (!dynamic_cast<to::Adagrad*>(&optimizer)) return;
   for (auto& group : optimizer.param_groups())
@@ -149,7 +148,7 @@ TorchOptimizer::~TorchOptimizer() = default;
 
 torch::optim::Optimizer& TorchOptimizer::wrapped() const {
   if (!torch_)
-    throw Error("[optim.TorchOptimizer] the optimizer is made when parameters are attached; call attach() first.");
+    throw Error("[optim.TorchOptimizer] the optimizer is created when parameters are attached; call attach() first.");
   return *torch_;
 }
 
@@ -167,7 +166,7 @@ void TorchOptimizer::on_attached() {
       torch_->param_groups()[0].params().size() != groups()[0].params.size()) {
     torch_.reset();
     throw ConfigError(
-        "[optim.TorchOptimizer] the factory must make an optimizer with one group of the parameters that it is given.");
+        "[optim.TorchOptimizer] the factory must create an optimizer with one group of the parameters passed to it.");
   }
   if (dynamic_cast<to::LBFGS*>(torch_.get()))
     throw ConfigError(
@@ -229,7 +228,7 @@ void TorchOptimizer::step(const std::optional<Tensor>& found_inf) {
   if (found_inf && found_inf->item<double>() != 0) return;
   for (size_t g = 0; g < groups().size(); ++g) optimizer.param_groups()[g].options().set_lr(groups()[g].lr);
   optimizer.step();
-  // It writes through `.data()`, which counts no version; copies of parameters are brought up to date by theirs.
+  // It writes through `.data()`, which does not increment versions; copies of parameters rely on these.
   for (const ParamGroup& group : groups())
     for (const Tensor& parameter : group.params) parameter.unsafeGetTensorImpl()->bump_version();
 }

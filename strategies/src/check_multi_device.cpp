@@ -16,8 +16,8 @@ void check_multi_device(const std::string& strategy, const StrategySetup& setup)
                           "] the strategy drives the devices of one machine; trainer.num_nodes is ", setup.num_nodes,
                           ". Set it to 1, or trainer.strategy: ddp."));
   if (setup.sync_batchnorm)
-    throw ConfigError(
-        cat("[strategies.", strategy, "] sync_batchnorm is for processes (trainer.strategy: ddp). Leave it out."));
+    throw ConfigError(cat("[strategies.", strategy,
+                          "] sync_batchnorm works only with several processes (trainer.strategy: ddp). Remove it."));
 }
 
 }  // namespace fulgur::detail

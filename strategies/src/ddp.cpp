@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
-// Integers and booleans too: what a buffer counts is state as well.
+// Integers and booleans too: a counter in a buffer is also state.
 std::vector<Tensor> own_buffers(const LightningModule& module) {
   std::vector<Tensor> buffers;
   for (const Tensor& buffer : module.buffers())
@@ -36,36 +36,36 @@ std::vector<Tensor> own_buffers(const LightningModule& module) {
 
 void DDPStrategy::Options::fields(Fields& f) {
   f(process_group_backend, "process_group_backend",
-    "What gradients go through. auto: nccl for GPUs, gloo for the CPU. Named, one process is a group as well.")
+    "Backend for gradients. auto: nccl for GPUs, gloo for the CPU. If set explicitly, even a single process forms a "
+    "group.")
       .one_of({"auto", "gloo", "nccl", "mpi"});
   f(cluster_environment, "cluster_environment",
-    "Who says which rank this process is. auto: looked for in the order of docs/distributed.md.")
+    "Where the rank of this process comes from. auto: searched in the order given in docs/distributed.md.")
       .one_of({"auto", "launcher", "torchrun", "slurm", "mpi", "variables", "none"});
   f(find_unused_parameters, "find_unused_parameters",
-    "Parameters may stay without a gradient in some steps; costs a walk over the graph.");
+    "Allows parameters without a gradient in some steps; costs a traversal of the graph.");
   f(static_graph, "static_graph",
-    "The same parameters are used in every step: unused ones are looked for in the first only.");
+    "The same parameters are used in every step: unused ones are searched for only in the first.");
   f(gradient_as_bucket_view, "gradient_as_bucket_view",
-    "Gradients lie in the buckets that are sent: saves a copy and their memory.");
-  f(bucket_cap_mb, "bucket_cap_mb", "MiB of gradients that are sent at once.").at_least(1e-6);
+    "Gradients are views into the communication buckets: saves a copy and memory.");
+  f(bucket_cap_mb, "bucket_cap_mb", "Bucket size: MiB of gradients sent at once.").at_least(1e-6);
   f(broadcast_buffers, "broadcast_buffers",
-    "Buffers (running statistics) become rank 0's before each forward that follows an exchange.");
-  f(compression, "compression", "Gradients are sent in half the bytes, with fewer digits.")
+    "Broadcasts rank 0's buffers (running statistics) before each forward that follows an exchange.");
+  f(compression, "compression", "Sends gradients in half the bytes, with less precision.")
       .one_of({"none", "fp16", "bf16"});
   f(start_timeout_s, "start_timeout_s",
-    "Seconds for all ranks to come together, and for each exchange up to the end of the first step, or, outside of a "
-    "fit, "
-    "to the start of the evaluation.")
+    "Seconds for all ranks to connect, and for each exchange until the end of the first step, or, outside a fit, until "
+    "the start of the evaluation.")
       .at_least(0.001);
   f(timeout_s, "timeout_s",
-    "Seconds for each exchange from then on. Longer than the longest pause of one rank (a slow batch, a save).")
+    "Seconds for each exchange from then on. Must exceed the longest pause of one rank (a slow batch, a save).")
       .at_least(0.001);
   f(check_replicas_every, "check_replicas_every",
-    "Steps after which all ranks compare weights, bit by bit, and learning rates. They do so at the end of each "
-    "epoch and of the fit, and in saves from the CPU, too; 0: only then; -1: never.")
+    "Steps after which all ranks compare weights, bit by bit, and learning rates. They are also compared at the end of "
+    "each epoch and of the fit, and in saves from the CPU; 0: only then; -1: never.")
       .at_least(-1);
   f(max_restarts, "max_restarts",
-    "Times that the processes of `devices` are started again after a failure, from the newest checkpoint.")
+    "Number of times the group of processes is restarted after a failure, from the newest checkpoint.")
       .at_least(0);
 }
 
@@ -78,9 +78,9 @@ void DDPStrategy::configure(StrategySetup setup) {
   place_ = detect_cluster_environment(process_environment(), options_.cluster_environment).value_or(ProcessPlace{});
   if (place_.environment == "none" && (setup.devices.size() > 1 || setup.num_nodes > 1))
     throw DistributedError(cat("[strategies.ddp] ", static_cast<int64_t>(setup.devices.size()) * setup.num_nodes,
-                               " processes are asked for (devices × num_nodes), and this is one, started by nobody "
-                               "that says which. Run it with `trainer`, which starts its own, with torchrun "
-                               "--no-python, srun or mpirun (docs/distributed.md)."));
+                               " processes are requested (devices × num_nodes), but this process was not started by a "
+                               "launcher that sets its rank. Run it with `trainer`, which starts them itself, or with "
+                               "torchrun --no-python, srun or mpirun (docs/distributed.md)."));
   const auto devices = static_cast<int64_t>(setup.devices.size());
   const bool nodes_are_known = place_.environment != "mpi" && setup.num_nodes != 1;
   require_place(place_, setup.devices_are_auto ? place_.local_world_size : devices,
@@ -92,7 +92,7 @@ void DDPStrategy::configure(StrategySetup setup) {
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
-  // Who names a backend wants to see it work, on one GPU too.
+  // A backend set explicitly should be exercised, even with one process.
   if (place_.world_size > 1 || options_.process_group_backend != "auto")
     group_ = ProcessGroup::connect(place_, {.backend = backend,
                                             .device = device_,
@@ -152,7 +152,7 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
     for (const NamedParameter& parameter : all)
       if (learns(parameter.value)) share.push_back(parameter);
   } else {
-    // Each optimizer has a backward of its own, and one Reducer knows one backward a step.
+    // Each optimizer has its own backward, and one Reducer supports one backward per step.
     std::set<const void*> taken;
     for (const Optimizer* optimizer : optimizers) {
       auto& share = shares.emplace_back();
@@ -162,7 +162,7 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
           const std::string name = i < group.names.size() ? group.names[i] : std::to_string(i);
           if (!taken.insert(parameter.unsafeGetTensorImpl()).second)
             throw ConfigError(
-                cat("[strategies.ddp] with several optimizers under ddp each parameter may be in one only; '", name,
+                cat("[strategies.ddp] with several optimizers under ddp each parameter may be in only one; '", name,
                     "' of ", optimizer->name(), " is in another too."));
           if (learns(parameter)) share.push_back({name, parameter});
         }
@@ -170,7 +170,7 @@ void DDPStrategy::start_training(LightningModule& module, const std::vector<Opti
   }
   std::erase_if(shares, [](const auto& share) { return share.empty(); });
   Options options = options_;
-  // What the other optimizers' backward leaves out here is not an error.
+  // Parameters unused here belong to other optimizers' backwards, so that is not an error.
   if (shares.size() > 1) options.find_unused_parameters = true;
   reducers_.clear();
   for (size_t i = 0; i < shares.size(); ++i) {
@@ -203,7 +203,7 @@ bool DDPStrategy::has_own_buffers() const {
 void DDPStrategy::put_back_buffers(const LightningModule& module) {
   if (kept_buffers_.empty()) return;
   const std::vector<Tensor> buffers = own_buffers(module);
-  // A module that replaces its buffers in an evaluation has others now.
+  // A module that replaces its buffers in an evaluation has different ones now.
   if (buffers.size() == kept_buffers_.size())
     for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(kept_buffers_[i]);
   kept_buffers_.clear();
@@ -212,10 +212,10 @@ void DDPStrategy::put_back_buffers(const LightningModule& module) {
 void DDPStrategy::before_evaluation(LightningModule& module) {
   if (!group_) return;
   group_->collectives().set_activity("evaluation");
-  // In a fit the first step is still to come, which may take its time; here the start is over.
+  // In a fit the first step, which may be slow, is still to come; here start-up is over.
   if (reducers_.empty()) group_->use_short_timeout();
   if (!options_.broadcast_buffers) return;
-  // Inside a window each rank continues with its buffers.
+  // Within a window each rank continues with its own buffers.
   if (has_own_buffers() && kept_buffers_.empty())
     for (const Tensor& buffer : own_buffers(module)) kept_buffers_.push_back(buffer.clone());
   take_from_rank_0(own_buffers(module));
@@ -275,8 +275,8 @@ std::unique_ptr<GraphCapture> DDPStrategy::make_graph_capture() {
   const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device_.type(), /*lower_case=*/true));
   auto graph = accelerator ? accelerator->make_graph_capture(device_.index()) : nullptr;
   if (!graph || !group_ || !module_) return graph;
-  // A Reducer keeps the nodes that accumulate gradients, and those keep the stream that they were made on. The legacy
-  // stream cannot be captured.
+  // A Reducer keeps the AccumulateGrad nodes, and those keep the stream they were created on. The legacy stream cannot
+  // be captured.
   const auto on_its_stream = graph->enter_stream();
   for (const auto& reducer : reducers_) loaded_buckets_.push_back(reducer->buckets());
   start_training(*module_, std::vector(optimizers_));
@@ -333,7 +333,7 @@ void DDPStrategy::load_state(const StateTree& state) {
     for (const StateTree& buffer : state.at("buffers").as_list()) kept_buffers_.push_back(buffer.tensor());
     if (module_) put_back_buffers(*module_);
   }
-  // With other buckets wanted, or another number of ranks, nothing is exact to the bit anyway.
+  // With another bucket size or number of ranks, nothing is bit-exact anyway.
   if (!state.contains("reducers") || state.at("world_size").as_int() != place_.world_size ||
       state.at("bucket_cap_mb").as_double() != options_.bucket_cap_mb)
     return;
@@ -363,7 +363,7 @@ void DDPStrategy::unsync_norms() noexcept {
 void DDPStrategy::abandon() noexcept {
   unsync_norms();
   if (group_) group_->impl().heartbeat->say_failed();
-  // First, since what is destroyed then may wait for the device, and the device for other ranks.
+  // First, since destructors may wait for the device, and the device for other ranks.
   if (group_) group_->abort();
   reducers_.clear();
   unsynced_.reset();

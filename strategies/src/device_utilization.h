@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Which part of the time devices compute, from its construction on: as their accelerator counts it, else by looking
-/// every two milliseconds, on a thread of its own, whether the device's stream has work.
+/// Fraction of the time that devices compute, from construction on: as counted by their accelerator, else by checking
+/// every two milliseconds, on a separate thread, whether the device's stream has work.
 class DeviceUtilization {
  public:
   explicit DeviceUtilization(std::vector<at::Device> devices);
@@ -19,7 +19,7 @@ class DeviceUtilization {
   DeviceUtilization(const DeviceUtilization&) = delete;
   DeviceUtilization& operator=(const DeviceUtilization&) = delete;
 
-  /// 0 to 1, one for each device.
+  /// 0 to 1, one per device.
   std::vector<double> shares() const;
   double seconds() const;
 
@@ -28,7 +28,7 @@ class DeviceUtilization {
 
   std::vector<at::Device> devices_;
   std::chrono::steady_clock::time_point began_;
-  std::vector<double> counted_;  // at the start; empty where they are sampled
+  std::vector<double> counted_;  // at the start; empty if they are sampled
   std::vector<std::atomic<int64_t>> seen_busy_;
   std::atomic<int64_t> looks_ = 0;
   std::atomic<bool> ends_ = false;

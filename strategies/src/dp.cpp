@@ -50,12 +50,12 @@ std::vector<MicroBatch> DPStrategy::split(LightningModule& module, const Batch& 
 }
 
 void DPStrategy::run_parts(size_t parts, const std::function<void(size_t)>& work) {
-  // A thread's current streams are its own; weights and batch were copied on the caller's.
+  // Current streams are per thread; weights and batch were copied on the caller's.
   std::vector<c10::Stream> streams;
   for (size_t i = 0; i < parts; ++i)
     streams.push_back(c10::impl::VirtualGuardImpl(devices_[i].type()).getStream(devices_[i]));
   nn::parallel_apply(parts, [&](size_t index) {
-    // The device, too: for tensors that a module makes on "the" one.
+    // Also sets the current device: for tensors that a module creates without an index.
     const c10::StreamGuard current(streams[index]);
     work(index);
   });

@@ -27,7 +27,7 @@ std::string join_devices(const std::vector<at::Device>& devices) {
   return join(names);
 }
 
-// `decoder` of `decoder.weight`; the module itself for one of its own.
+// `decoder` for `decoder.weight`; the module itself for its own parameters.
 std::string owner_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? std::string("the module") : cat("'", name.substr(0, dot), "'");
@@ -60,8 +60,8 @@ void PlacedStrategy::configure(StrategySetup setup) {
 void PlacedStrategy::attach(LightningModule& module) {
   if (micro_batches_ > 1 && !module.automatic_optimization())
     throw ConfigError(cat("[strategies.", name(),
-                          "] the module optimizes by itself (automatic_optimization() is false), so its batches cannot "
-                          "be cut into micro-batches; got ",
+                          "] the module uses manual optimization (automatic_optimization() is false), so its batches "
+                          "cannot be split into micro-batches; got ",
                           micro_batches_, ". Set micro_batches: 1."));
   module_ = &module;
   precision_->set_device(device());
@@ -76,11 +76,12 @@ void PlacedStrategy::apply_placement(LightningModule& module) {
   const auto& placed = module.placed_modules();
   for (const auto& [name_, group] : placement_) {
     if (std::any_of(placed.begin(), placed.end(), [&](const auto& one) { return one->name() == name_; })) continue;
-    throw ConfigError(cat(
-        "[strategies.", name(), "] placement: '", name_, "' is no submodule that can be placed. ",
-        placed.empty() ? std::string("The module has none: hold the parts as nn::Placed, made by nn::register_placed")
-                       : cat("There are: ", join(names_of(placed))),
-        "."));
+    throw ConfigError(
+        cat("[strategies.", name(), "] placement: '", name_, "' is not a submodule that can be placed. ",
+            placed.empty()
+                ? std::string("The module has none: hold the parts as nn::Placed, created by nn::register_placed")
+                : cat("There are: ", join(names_of(placed))),
+            "."));
   }
   struct Place {
     std::string name;
@@ -141,7 +142,7 @@ void PlacedStrategy::before_forward(LightningModule&, GradSync) { copy_values();
 std::vector<MicroBatch> PlacedStrategy::split(LightningModule& module, const Batch& batch, RunningStage) {
   copy_values();
   const std::vector<int64_t> sizes = nn::even_parts(batch.size(), micro_batches_);
-  // Whole, whatever entries it has: those of combined loaders differ in their numbers of samples.
+  // Whole, whatever its entries: those of combined loaders may differ in their numbers of samples.
   if (sizes.size() < 2) return {{.module = &module, .batch = batch, .share = 1}};
   std::vector<MicroBatch> parts;
   int64_t begin = 0;
@@ -160,14 +161,14 @@ void PlacedStrategy::run_parts(size_t parts, const std::function<void(size_t)>& 
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     if (what.find("Expected all tensors to be on the same device") == std::string::npos) throw;
-    // LibTorch knows the devices; who lives on them is known here.
+    // LibTorch reports the devices; we know which parameters are on them.
     std::map<std::string, std::string> first;
     std::vector<std::string> places;
     for (const auto& [tensor, value] : tensors_of(*module_))
       if (first.emplace(value.device().str(), tensor).second)
         places.push_back(cat(value.device().str(), " has ", owner_of(tensor), " with '", tensor, "'"));
     throw Error(cat("[strategies.", name(), "] ", what.substr(0, what.find('\n')),
-                    " A tensor met a parameter that lies elsewhere: ", join(places),
+                    " A tensor met a parameter on another device: ", join(places),
                     ". Move it on its way, with .to(device) or by holding the submodule as nn::Placed."));
   }
 }
@@ -197,16 +198,15 @@ void PlacedStrategy::teardown() noexcept {
 namespace {
 
 constexpr const char* kMicroBatches =
-    "TrainerComponents that a batch is cut into, so that devices compute at the same time; their losses count by their "
-    "share of "
-    "the samples.";
+    "Number of parts a batch is split into, so that devices compute at the same time; losses are weighted by their "
+    "share of the samples.";
 
 }  // namespace
 
 void ModelParallelStrategy::Options::fields(Fields& f) {
   f(placement, "placement",
-    "Submodules (nn::Placed members) and the device of each: {encoder: 0, decoder: cuda:1}. Empty: the module has "
-    "placed them in configure_model().");
+    "Submodules (nn::Placed members) and the device of each: {encoder: 0, decoder: cuda:1}. Empty: the module places "
+    "them in configure_model().");
   f(micro_batches, "micro_batches", kMicroBatches).at_least(1);
 }
 
@@ -234,7 +234,7 @@ HybridStrategy::HybridStrategy(Options options) : PlacedStrategy(options.placeme
 }
 
 [[maybe_unused]] static const bool model_parallel_registered = Registry<Strategy>::add<ModelParallelStrategy>(
-    "model_parallel", "Submodules on devices of their own, in one process; micro-batches keep them busy.");
+    "model_parallel", "Submodules on different devices, in one process; micro-batches keep them busy.");
 [[maybe_unused]] static const bool hybrid_registered = Registry<Strategy>::add<HybridStrategy>(
     "hybrid", "Submodules on groups of devices, data-parallel inside a group, in one process.");
 

@@ -10,7 +10,7 @@
 namespace fulgur {
 namespace {
 
-constexpr int64_t kMostDevices = 4096;  // a typing error, beyond
+constexpr int64_t kMostDevices = 4096;  // anything larger is a typing error
 
 std::optional<int64_t> index_of(std::string_view text) {
   int64_t value = -1;
@@ -54,7 +54,7 @@ std::vector<at::Device> DeviceGroup::resolve(const std::vector<at::Device>& devi
       throw ConfigError(cat(where, " ", type.empty() ? "" : type + ":", index, " is not among the devices of the run: ",
                             all(), ". Set trainer.devices so that it is, or name another."));
     if (std::find(found.begin(), found.end(), *match) != found.end())
-      throw ConfigError(cat(where, " ", match->str(), " stands there twice."));
+      throw ConfigError(cat(where, " ", match->str(), " is listed twice."));
     found.push_back(*match);
   }
   return found;

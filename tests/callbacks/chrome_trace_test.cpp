@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How often each name is in the trace that a run of ten batches wrote; nothing where it wrote none.
+// How often each name is in the trace that a run of ten batches wrote; nullopt if it wrote none.
 std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& folder,
                                                        const ChromeTrace::Options& options, bool fails = false) {
   struct Failing : SelfPlanned {

@@ -179,7 +179,7 @@ TEST_CASE("EarlyStopping: when it checks") {
   EarlyStopping::Options options = watch_score();
   options.patience = 2;
   const std::vector<double> flat(8, 1.0);
-  // Two validations an epoch: the default is to check behind each.
+  // Two validations an epoch: the default is to check after each.
   const auto twice = [](TrainerOptions& o) { o.val_check_interval = 0.5; };
   CHECK(train(options, flat, twice).report.global_step == 3);
   options.check_on_train_epoch_end = true;

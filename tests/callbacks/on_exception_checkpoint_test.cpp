@@ -77,7 +77,7 @@ TEST_CASE("OnExceptionCheckpoint: a fit that fails leaves a checkpoint, the next
   CHECK(report.global_step == 14);
   CHECK(report.stop_reason == "max_steps");
   CHECK(runner.crashed().empty());
-  // Nothing to go on from any more.
+  // Nothing to continue from any more.
   CHECK(runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 1; }).global_step == 1);
 }
 

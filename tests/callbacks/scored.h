@@ -10,7 +10,7 @@
 
 namespace fulgur::test {
 
-/// Logs the scores that it is given: one per validation, or, where there is none, per training epoch.
+/// Logs the scores that it is given: one per validation, or, if there is none, per training epoch.
 struct Scored : SelfPlanned {
   std::vector<double> scores;
   bool in_training;

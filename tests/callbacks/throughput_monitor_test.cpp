@@ -172,7 +172,7 @@ TEST_CASE("throughput on a device: nothing waits for it, unless it is a whole wi
 
 TEST_CASE("throughput: peak_flops alone is refused, an unknown peak is told once and leaves mfu out") {
   CHECK_THAT(message_of<ConfigError>([] { ThroughputMonitor monitor({.peak_flops = 1e12}); }),
-             ContainsSubstring("peak_flops does nothing without flops_per_sample"));
+             ContainsSubstring("peak_flops has no effect without flops_per_sample"));
   std::string lines;
   log::reset_warnings();
   log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },

@@ -90,7 +90,7 @@ TEST_CASE("Timer measures each stage") {
 TEST_CASE("Timer: the time of training goes on in a resumed fit, whose time may be over") {
   TemporaryFolder folder;
   const Timed first = train({}, folder, 1);
-  // Outside of the run, which would go on in its folder and give up what is old.
+  // Outside of the run, which would continue in its folder and give up what is old.
   const std::string checkpoint = folder / "kept.ckpt";
   std::filesystem::copy(*first.report.last_checkpoint, checkpoint, std::filesystem::copy_options::recursive);
   const Timed second = train({}, folder, 2, checkpoint);

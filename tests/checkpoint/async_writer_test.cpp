@@ -51,7 +51,7 @@ void change(CheckpointContent& c) {
   c.state.at("nested").at("list").as_list()[0].tensor().add_(1000);
 }
 
-// Writes that wait until they may go on.
+// Writes that wait until they may continue.
 class Gate {
  public:
   Gate()

@@ -256,7 +256,7 @@ TEST_CASE("F11 what lies in the place of a file is refused with what it looks li
     CHECK_THAT(read_error(path), ContainsSubstring(name) && ContainsSubstring("symbolic links"));
     fs::remove(path / name);
     REQUIRE(mkfifo((path / name).c_str(), 0600) == 0);
-    CHECK_THAT(read_error(path), ContainsSubstring(name) && ContainsSubstring("no regular file"));
+    CHECK_THAT(read_error(path), ContainsSubstring(name) && ContainsSubstring("not a regular file"));
     fs::remove(path / name);
     write_text(path / name, whole);
   }
@@ -278,7 +278,7 @@ TEST_CASE("F11 what is no checkpoint folder is refused with what it is") {
   fs::create_symlink("loop", folder / "loop");
   refuse("loop", "cannot be read");
   REQUIRE(mkfifo((folder / "fifo").c_str(), 0600) == 0);
-  refuse("fifo", "no checkpoint");
+  refuse("fifo", "not a checkpoint");
   fs::create_directory(folder / "empty");
   refuse("empty", "manifest.json is missing");
 }
@@ -316,11 +316,11 @@ TEST_CASE("F12 a manifest that is forged throughout still points nowhere and all
   refuse("\"state.safetensors\"", "\"/etc/passwd\"", "which no checkpoint has");
   refuse("\"state.json\"", "\"state.safetensors\"", "does not name state.json");
   refuse("\"bytes\": ", "\"bytes\": 9223372036854775807, \"more\": ", "not the whole file");
-  refuse("\"bytes\": ", "\"bytes\": -1, \"more\": ", "no whole number");
-  refuse("\"bytes\": ", "\"bytes\": 1.5, \"more\": ", "no whole number");
+  refuse("\"bytes\": ", "\"bytes\": -1, \"more\": ", "not a whole number");
+  refuse("\"bytes\": ", "\"bytes\": 1.5, \"more\": ", "not a whole number");
   refuse("\"xxh3_64\": \"", "\"xxh3_64\": \"z", "16 hexadecimal digits");
   refuse("\"world_size\"", "\"worldsize\"", "a field is missing");
-  refuse("\"epoch\": 3", "\"epoch\": \"3\"", "another kind");
+  refuse("\"epoch\": 3", "\"epoch\": \"3\"", "wrong type");
   refuse("\"fulgur-checkpoint\"", "\"fulgur-checkpint\"", "not the manifest of a checkpoint");
   refuse("\"origin\": {",
          std::string("\"deep\": ") + std::string(100000, '[') + std::string(100000, ']') + ", \"origin\": {",

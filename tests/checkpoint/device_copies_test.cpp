@@ -135,7 +135,7 @@ TEST_CASE("on a GPU, the current stream waits for a snapshot of late tensors whe
     CHECK(after.launches - before.launches <= 2);
     return after.stream_waits - before.stream_waits;
   };
-  // The side stream waits for the current one; only where any tensor may be written at once does the current one wait,
+  // The side stream waits for the current one; only if any tensor may be written at once does the current one wait,
   // too.
   CHECK(take(true) == 1);
   const int64_t before = counts().stream_waits;
@@ -198,7 +198,7 @@ TEST_CASE("slabs of pinned memory waste at most an eighth, and what four calls d
     }
     CHECK(end <= slab->numel());
   }
-  // The smallest place lies in the last slab, which is the first to be given back.
+  // The smallest place is in the last slab, which is the first to be given back.
   const Tensor last = *places.front().slab;
   const auto owners = last.use_count();
   const std::vector<int64_t> few{100};

@@ -82,7 +82,7 @@ inline int in_child(const std::function<int()>& body) {
   return status;
 }
 
-/// True where a child ended by itself with this code.
+/// True if a child ended by itself with this code.
 inline bool exited(int status, int code) { return WIFEXITED(status) && WEXITSTATUS(status) == code; }
 
 }  // namespace fulgur::test

@@ -102,16 +102,16 @@ TEST_CASE("F12 a pickle that names code is refused by that name") {
   refuse(kStart + "cos\nsystem\n.", "names 'os.system'");
   refuse(kStart + "c__builtin__\neval\n" + text("1") + "\x85R.", "names '__builtin__.eval'");
   refuse(kStart + "ctorch\nload\n.", "names 'torch.load'");
-  refuse(kStart + "ctorch._utils\n_rebuild_tensor_v2.__globals__\n.", "code of a file is never run");
+  refuse(kStart + "ctorch._utils\n_rebuild_tensor_v2.__globals__\n.", "code in a file is never run");
   refuse(kStart + "ctorch\n\n.", "names 'torch.'");
   refuse(kStart + "c" + std::string(100'000, 'x'), "has no end");
   refuse(kStart + "cev\x1b[2Jil\nx\n.", "names 'ev\\x1b[2Jil.x'");
   // By names that are texts, as protocol 4 has them.
   refuse(std::string("\x80\x04") + text("posix") + text("system") + "\x93.", "names 'posix.system'");
-  refuse(std::string("\x80\x04") + text("posix") + "N\x93.", "a name of code is no text");
+  refuse(std::string("\x80\x04") + text("posix") + "N\x93.", "a name of code is not text");
   // Instructions that make objects in other ways: NEWOBJ, INST, OBJ, NEWOBJ_EX, EXT1.
   for (const char code : {'\x81', 'i', 'o', '\x92', '\x82'})
-    refuse(kStart + std::string(1, code), "none that torch.save writes");
+    refuse(kStart + std::string(1, code), "not one that torch.save writes");
 }
 
 TEST_CASE("F12 calls of what is no function are refused") {
@@ -132,13 +132,13 @@ TEST_CASE("F12 calls of what is no function are refused") {
 TEST_CASE("F12 pickles that ask for memory or time are refused") {
   refuse(kStart + repeated("(", 2000) + ".", "nested deeper than 1000 levels");
   refuse(kStart + "Nr\xff\xff\xff\xff.", "remembers a value as number 4294967295");
-  refuse(kStart + "h\x05.", "recalls value 5, which it never had");
+  refuse(kStart + "h\x05.", "recalls value 5, which it never stored");
   refuse(kStart + repeated("N", 5'000'000) + ".", "more than 4194304 values");
   // A list that is added to itself, doubled each time in Python.
   refuse(kStart + "]q" + std::string(1, '\0') + "(" + repeated(std::string("h\0", 2), 4'000'000) + "e(" +
              repeated(std::string("h\0", 2), 4'190'000) + "e(" + repeated(std::string("h\0", 2), 4'190'000) + "e.",
          "more than 4194304 values");
-  refuse("X\xff\xff\xff\xff", "does not begin as one");
+  refuse("X\xff\xff\xff\xff", "does not begin like one");
   refuse(kStart + "X\xff\xff\xff\x7f" + "abc", "2147483647 bytes are to follow, 3 do");
   // Deep values without marks: nothing walks down into them.
   CHECK_THROWS_AS(read_state_dict_pickle(kStart + "N" + repeated("\x85", 1'000'000) + "."), CheckpointError);
@@ -172,7 +172,7 @@ TEST_CASE("F12 a pickle cut at any length is refused") {
   REQUIRE(read_state_dict_pickle(whole).tensors.size() == 1);
   for (size_t length = 0; length < whole.size(); ++length)
     CHECK_THROWS_AS(read_state_dict_pickle(std::string_view(whole).substr(0, length)), CheckpointError);
-  refuse(whole + "x", "1 bytes stand behind its end");
+  refuse(whole + "x", "1 bytes follow its end");
   refuse(replaced(whole, kStart, "\x80\x06"), "protocol 6");
 }
 
@@ -182,16 +182,16 @@ TEST_CASE("F12 tensors that reach out of their storage are refused") {
     return dict_of(tensor(two, offset, sizes, strides));
   };
   CHECK(read_state_dict_pickle(of(zero, "K\x02\x85", "K\x01\x85")).tensors.size() == 1);
-  refuse(of(zero, "K\x03\x85", "K\x01\x85"), "reaches out of storage '0', which has 2 elements");
-  refuse(of("K\x01", "K\x02\x85", "K\x01\x85"), "reaches out");
-  refuse(of("J\xff\xff\xff\xff", "K\x02\x85", "K\x01\x85"), "reaches out");
-  refuse(of(zero, "K\x02\x85", number(1u << 30) + "\x85"), "reaches out");
-  refuse(of(zero, "(" + repeated(number(0x7fffffff), 5) + "t", "(" + repeated("K\x01", 5) + "t"), "reaches out");
-  refuse(of(zero, "(" + repeated(number(0x7fffffff), 5) + "t", "(" + repeated(zero, 5) + "t"), "reaches out");
+  refuse(of(zero, "K\x03\x85", "K\x01\x85"), "extends beyond storage '0', which has 2 elements");
+  refuse(of("K\x01", "K\x02\x85", "K\x01\x85"), "extends beyond");
+  refuse(of("J\xff\xff\xff\xff", "K\x02\x85", "K\x01\x85"), "extends beyond");
+  refuse(of(zero, "K\x02\x85", number(1u << 30) + "\x85"), "extends beyond");
+  refuse(of(zero, "(" + repeated(number(0x7fffffff), 5) + "t", "(" + repeated("K\x01", 5) + "t"), "extends beyond");
+  refuse(of(zero, "(" + repeated(number(0x7fffffff), 5) + "t", "(" + repeated(zero, 5) + "t"), "extends beyond");
   refuse(of(zero, "(" + repeated("K\x01", 65) + "t", "(" + repeated("K\x01", 65) + "t"), "at most 64 sizes");
   refuse(of(zero, "K\x02\x85", "(K\x01K\x01t"), "more or fewer strides");
   refuse(of(zero, "J\xff\xff\xff\xff\x85", "K\x01\x85"), "no size");
-  refuse(of("K\x03", zero + "\x85", "K\x01\x85"), "reaches out");
+  refuse(of("K\x03", zero + "\x85", "K\x01\x85"), "extends beyond");
   refuse(dict_of(tensor(storage("0", "J\xff\xff\xff\xff"), zero, "K\x02\x85", "K\x01\x85")), "has -1 elements");
   refuse(dict_of(tensor(storage("0", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"), zero, "K\x02\x85", "K\x01\x85")),
          "elements");
@@ -203,7 +203,7 @@ TEST_CASE("F12 tensors that reach out of their storage are refused") {
          "described in two ways");
   refuse(kStart + "}(" + text("w") + tensor(two, zero, "K\x02\x85", "K\x01\x85") + text("w") +
              tensor(two, zero, "K\x02\x85", "K\x01\x85") + "u.",
-         "'w' stands in it twice");
+         "'w' occurs twice");
 }
 
 TEST_CASE("what is no state dict says what it is") {
@@ -229,7 +229,7 @@ TEST_CASE("F12 archives that are none of torch.save are refused") {
   entries.back().first = "/etc/passwd";
   refuse_zip(entries, "'/etc/passwd'");
   entries.back().first = "b/data.pkl";
-  refuse_zip(entries, "must lie in one folder; 'b/data.pkl' does not");
+  refuse_zip(entries, "must be in one folder; 'b/data.pkl' is not");
   entries.back().first = "a\\b";
   refuse_zip(entries, "torch.save never writes");
   entries.back() = {"a/byteorder", "big"};

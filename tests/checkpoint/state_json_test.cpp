@@ -119,10 +119,10 @@ TEST_CASE("F12 a state is as deep as it may be, and no deeper") {
 TEST_CASE("what is no state is refused") {
   CHECK_THROWS_WITH(decode(R"({"__tensor__":"absent"})"), ContainsSubstring("'absent' is missing"));
   CHECK_THROWS_WITH(decode(R"({"__float__":"big"})"), ContainsSubstring("'big' is no number"));
-  CHECK_THROWS_WITH(decode(R"({"__float__":1})"), ContainsSubstring("no number"));
-  CHECK_THROWS_WITH(decode(R"({"__map__":1})"), ContainsSubstring("no object"));
-  CHECK_THROWS_WITH(decode("{"), ContainsSubstring("no state"));
-  CHECK_THROWS_WITH(decode_state("[]", CheckpointParts::all, {}, {}), ContainsSubstring("no state"));
+  CHECK_THROWS_WITH(decode(R"({"__float__":1})"), ContainsSubstring("not a number"));
+  CHECK_THROWS_WITH(decode(R"({"__map__":1})"), ContainsSubstring("not an object"));
+  CHECK_THROWS_WITH(decode("{"), ContainsSubstring("not the state"));
+  CHECK_THROWS_WITH(decode_state("[]", CheckpointParts::all, {}, {}), ContainsSubstring("not the state"));
 }
 
 TEST_CASE("F12 a map of many keys takes no more than its share of time") {

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// `trainer` with a driver whose cuInit returns `code`; `cuda` false: with a libfulgur.so that has no libfulgur_cuda.so
-/// beside it.
+/// besides it.
 Finished with_driver(const std::string& code, const std::string& accelerator, bool cuda = false) {
   const TemporaryFolder folder;
   const fs::path library = FULGUR_LIBRARY;

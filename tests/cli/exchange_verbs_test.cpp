@@ -66,7 +66,7 @@ TEST_CASE("weights go out as .pt and .safetensors, come back, and test alike") {
 TEST_CASE("an imported checkpoint begins a fit, which can be resumed") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
-  // Into a run's folder: that run is not the one that goes on.
+  // Into a run's folder: that run is not the one that continues.
   const std::string start = "fulgur_logs/version_0/checkpoints/start.ckpt",
                     rows = read_text(run / "fulgur_logs/version_0/metrics.csv");
   REQUIRE(run({"import", "last.pt", "-c", "c.yaml", "--output", start}).exit_code == 0);
@@ -216,7 +216,7 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"export", "nowhere.ckpt"}, 2, "Give --format safetensors or --format pt");
   check({"export", "nowhere.ckpt", "--format", "onnx"}, 2, "onnx");
   check({"export", "nowhere.ckpt", "--format", "pt"}, 4, "nowhere.ckpt does not exist");
-  check({"export", "text", "--format", "pt"}, 4, "is no checkpoint");
+  check({"export", "text", "--format", "pt"}, 4, "is not a checkpoint");
   check({"import", "nowhere.pt", "-c", "c.yaml"}, 4, "No such file");
   check({"import", "text", "-c", "c.yaml"}, 4, "must be a safetensors file or one of torch.save; it is neither");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt"}, 2, "needs a model");

@@ -45,15 +45,15 @@ TEST_CASE("F9 a run of which every checkpoint is damaged is not begun again unas
   const Finished resumed = run({"fit", "--resume", "--trainer.max_epochs", "2"});
   INFO(resumed.err);
   CHECK(resumed.exit_code == 4);
-  CHECK(says(resumed.err, "cannot be used and is passed over"));
+  CHECK(says(resumed.err, "cannot be used and is skipped"));
   CHECK(says(resumed.err, "cannot be resumed"));
-  CHECK(says(resumed.err, "leave --resume out for a new run"));
+  CHECK(says(resumed.err, "omit --resume for a new run"));
   CHECK_FALSE(fs::exists(run / "fulgur_logs/version_1"));
 }
 
 TEST_CASE("the report of a run that fails has its error and what is known") {
   const Folder run;
-  // Behind its first checkpoint there is no room for another.
+  // After its first checkpoint there is no room for another.
   const Finished failed = run({"fit", "--report", "r.json", "--trainer.max_epochs", "2", "--data.batch_size", "8",
                                "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "10",
                                "--trainer.callbacks.dirpath", "/proc/nowhere", "--trainer.async_checkpoint", "false",
@@ -88,12 +88,12 @@ TEST_CASE("F44 a fifo or folder in place of a file of the run folder is named, a
   REQUIRE(::mkfifo(mark.c_str(), 0600) == 0);
   const Finished fifo = run({"fit", "--resume"});
   CHECK(fifo.exit_code == 1);
-  CHECK(says(fifo.err, "finished.json is no regular file but a fifo"));
+  CHECK(says(fifo.err, "finished.json is not a regular file but a fifo"));
   fs::remove(mark);
   fs::create_directory(mark);
   const Finished folder = run({"fit", "--resume"});
   CHECK(folder.exit_code == 1);
-  CHECK(says(folder.err, "finished.json is no regular file but a folder"));
+  CHECK(says(folder.err, "finished.json is not a regular file but a folder"));
   fs::remove(mark);
   // Metrics are not the run: it trains on, and says what it does not write.
   const fs::path table = run.run_dir() / "metrics.csv";
@@ -102,7 +102,7 @@ TEST_CASE("F44 a fifo or folder in place of a file of the run folder is named, a
   const Finished resumed = run({"fit", "--resume", "--trainer.max_epochs", "2"});
   INFO(resumed.err);
   CHECK(resumed.exit_code == 0);
-  CHECK(says(resumed.err, "metrics.csv is no regular file but a fifo"));
+  CHECK(says(resumed.err, "metrics.csv is not a regular file but a fifo"));
 }
 
 TEST_CASE("F5 a limit on the size of files is an error with a message, not the end by a signal") {

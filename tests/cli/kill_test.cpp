@@ -1,4 +1,4 @@
-// A run that is killed again and again, and goes on with --resume, ends with the bytes of one that was not.
+// A run that is killed again and again, and continues with --resume, ends with the bytes of one that was not.
 // FULGUR_TEST_KILLS sets how often it is killed; the moments come from Catch's seed, so --rng-seed N repeats them as
 // far as the machine allows.
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -43,7 +43,7 @@ int kills(int usual) {
   return text ? std::atoi(text) : usual;
 }
 
-// Of all that lies in a folder, hidden ones too.
+// Of all that is in a folder, hidden ones too.
 std::set<std::string> names(const fs::path& folder) {
   std::set<std::string> all;
   for (const auto& entry : fs::directory_iterator(folder)) all.insert(entry.path().filename().string());
@@ -59,7 +59,7 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
     all.insert(all.end(), overrides.begin(), overrides.end());
     return all;
   };
-  // The newest: a run that is killed before its first checkpoint begins anew in the next folder.
+  // The newest: a run that is killed before its first checkpoint begins again in the next folder.
   const auto run_dir = [&](const std::string& root) {
     const fs::path runs = folder / root / "fulgur_logs";
     int version = 0;

@@ -40,7 +40,7 @@ class Running {
   int pid() const { return child_; }
   void signal(int number) const;
   bool has_ended();
-  /// Waits until `condition` holds; false where the process ended before, or after half a minute.
+  /// Waits until `condition` holds; false if the process ended before, or after half a minute.
   bool wait_until(const std::function<bool()>& condition);
   /// What it has written to stderr so far.
   std::string err() const;

@@ -1,4 +1,4 @@
-// F16: configs that differ from that of the checkpoint a fit goes on from, and the options that say how to load.
+// F16: configs that differ from that of the checkpoint a fit continues from, and the options that say how to load.
 #include <catch2/catch_test_macros.hpp>
 
 #include "process.h"
@@ -43,13 +43,13 @@ TEST_CASE(
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
   CHECK(says(end.err,
-             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.1"));
-  CHECK(
-      says(end.err, "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run goes on with 4"));
-  CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run goes on with 7"));
-  CHECK(
-      says(end.err, "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run goes on with 5"));
-  CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run goes on with 20"));
+             "resume: optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.1"));
+  CHECK(says(end.err,
+             "resume: data.init_args.batch_size: 4 in the checkpoint, 8 in the config; the run continues with 4"));
+  CHECK(says(end.err, "resume: seed_everything: 7 in the checkpoint, 9 in the config; the run continues with 7"));
+  CHECK(says(end.err,
+             "resume: trainer.log_every_n_steps: 1 in the checkpoint, 5 in the config; the run continues with 5"));
+  CHECK(says(end.err, "resume: trainer.max_steps: 12 in the checkpoint, 20 in the config; the run continues with 20"));
   CHECK(says(run.config(), "lr: 0.1"));
   CHECK(says(run.config(), "batch_size: 4"));
   CHECK(says(end.err, "20 steps"));
@@ -61,7 +61,7 @@ TEST_CASE("F16 with --allow-config-change the config wins") {
                                    "--trainer.callbacks+=LearningRateMonitor"});
   INFO(end.err);
   REQUIRE(end.exit_code == 0);
-  CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run goes on with 0.2"));
+  CHECK(says(end.err, "optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; the run continues with 0.2"));
   CHECK(says(end.err,
              "the epoch resumes at batch 6: as many samples are done as at batch 12 of the checkpoint's 1 process"));
   CHECK(says(run.config(), "lr: 0.2"));

@@ -34,7 +34,7 @@ struct Training {
     REQUIRE(run->wait_until([&] { return fs::exists(checkpoints() / "last.ckpt"); }));
   }
   fs::path checkpoints() const { return folder / "fulgur_logs" / "version_0" / "checkpoints"; }
-  // Every checkpoint verifies, nothing half-written is left, and the run can go on.
+  // Every checkpoint verifies, nothing half-written is left, and the run can continue.
   void check_sound() const {
     const auto all = fulgur::list_checkpoints(checkpoints());
     CHECK_FALSE(all.empty());
@@ -86,7 +86,7 @@ TEST_CASE("F33 SIGINT once is graceful; twice or twenty times is at once, and no
   }
 }
 
-TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job is queued again, once and without a shell") {
+TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job was requeued, once and without a shell") {
   const TemporaryFolder bin;
   write_text(bin / "scontrol", "#!/bin/sh\necho \"$@\" >> \"$FULGUR_TEST_CALLS\"\n");
   fs::permissions(bin / "scontrol", fs::perms::owner_all);

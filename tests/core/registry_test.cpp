@@ -68,10 +68,9 @@ TEST_CASE("a component is made from its name and options") {
 TEST_CASE("F45 an unknown component names its kind and the nearest names") {
   CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
   CHECK(read_report(ConfigNode::scalar("Zebrafish")) ==
-        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake. If it is a class of yours, name its "
-        "plug-in "
-        "(--plugin FILE.so), or link the object that registers it into the program: of a static library, the linker "
-        "takes only what is referred to");
+        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake. If it is your own class, load its "
+        "plug-in (--plugin FILE.so), or link the object file that registers it into the program: from a static "
+        "library, the linker takes only what is referenced");
 }
 
 TEST_CASE("F45 a class of another kind is said to be one") {
@@ -98,7 +97,7 @@ TEST_CASE("options of a component are checked at once") {
   CHECK(read_report(dog(ConfigNode::list())).find("expected a map of options") != std::string::npos);
   ConfigNode beside = dog(ConfigNode::map());
   beside.set("legs", ConfigNode::integer(2));
-  CHECK(read_report(beside) == "pet.legs: unknown key; options of a component stand under init_args");
+  CHECK(read_report(beside) == "pet.legs: unknown key; options of a component belong under init_args");
 }
 
 TEST_CASE("a map without class_path needs a class that is chosen already") {

@@ -40,7 +40,7 @@ std::string data_error_of_next(Loader& loader) {
   return {};
 }
 
-/// One batch ahead, so that the files behind it are still to be read.
+/// One batch ahead, so that the files after it are still to be read.
 DataLoaderOptions in_pairs(int64_t workers) {
   return {.batch_size = 2, .name = "train", .num_workers = workers, .prefetch_factor = 1};
 }

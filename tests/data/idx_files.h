@@ -36,7 +36,7 @@ inline std::string gzip(const std::string& text, int level = 6) {
   return out;
 }
 
-/// A file of about 10 MB that unpacks to 10 GB of zeros behind `text`: one gzip member, a thousand times.
+/// A file of about 10 MB that unpacks to 10 GB of zeros after `text`: one gzip member, a thousand times.
 inline std::string gzip_bomb(const std::string& text) {
   const std::string member = gzip(std::string(10'000'000, '\0'), 9);
   std::string bomb = gzip(text);

@@ -126,7 +126,7 @@ TEST_CASE("F37: a gzip bomb is unpacked no further than the header says") {
   CHECK(peak_memory_kib() - before < 40 * 1024);
 }
 
-TEST_CASE("F37: what is no regular file is refused without waiting") {
+TEST_CASE("F37: what is not a regular file is refused without waiting") {
   const TemporaryFolder folder;
   CHECK_THAT(message_of<DataError>([&] { read_idx(folder / "absent", 1); }), ContainsSubstring("must exist"));
   CHECK_THAT(message_of<DataError>([&] { read_idx(folder.path(), 1); }), ContainsSubstring("regular file"));

@@ -151,7 +151,7 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
                ContainsSubstring("[data.IterableLoader]") && ContainsSubstring("within timeout_s, 0.05 s") &&
                    ContainsSubstring("train set") && ContainsSubstring("batch 2 since"));
     CHECK(loader.state().at("batches").as_int() == 2);
-    // Still there: the batch comes once the dataset goes on.
+    // Still there: the batch comes once the dataset continues.
     SECTION("it goes on") {
       gate->open();
       REQUIRE(at_last([&] { return loader.next(batch); }));

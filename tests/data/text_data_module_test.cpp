@@ -74,7 +74,7 @@ TEST_CASE("a text is cut into parts, and windows with what follows each token") 
   TextDataModule& data = *made;
   const auto [input, target] = all_of(data, RunningStage::validate);
   CHECK(input.scalar_type() == at::kLong);
-  // 700 tokens for training, [700, 800) for validation, [800, 1000) for test; a window needs one token behind it.
+  // 700 tokens for training, [700, 800) for validation, [800, 1000) for test; a window needs one token after it.
   REQUIRE(input.sizes() == at::IntArrayRef({9, 10}));
   CHECK(at::equal(input.reshape(-1), at::arange(700, 790).remainder(251)));
   CHECK(at::equal(target.reshape(-1), at::arange(701, 791).remainder(251)));
@@ -163,7 +163,7 @@ TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   CHECK_THAT(message_of<CheckpointError>([&] {
                data.load_state(StateTree::map({{"vocabulary", "ab"}}));
              }),
-             ContainsSubstring("no character that the checkpoint's vocabulary has not"));
+             ContainsSubstring("must not have characters missing from the checkpoint's vocabulary"));
   CHECK_THAT(message_of<CheckpointError>([&] {
                data.load_state(StateTree::map({{"vocabulary", ""}}));
              }),

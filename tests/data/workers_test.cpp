@@ -183,7 +183,7 @@ TEST_CASE("F36: an exception of a worker comes out of next with type, index and 
       {[] { throw std::runtime_error("broken pipe"); },
        "sample 13 of the train set could not be read; std::runtime_error: broken pipe"},
       {[] { throw NotStandard(); },
-       "sample 13 of the train set could not be read; an exception was thrown that is no std::exception"},
+       "sample 13 of the train set could not be read; an exception was thrown that is not a std::exception"},
       {[] { throw DataError("[image] index 13 is damaged."); }, "[image] index 13 is damaged."},
   };
   for (const Case& c : cases) {
@@ -269,7 +269,7 @@ TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is w
                                                                        ContainsSubstring("train set") &&
                                                                        ContainsSubstring("6"));
     CHECK(loader.state().at("batches").as_int() == 1);
-    // Still there: the batch comes once the dataset goes on.
+    // Still there: the batch comes once the dataset continues.
     SECTION("it goes on") {
       gate->open();
       REQUIRE(loader.next(batch));

@@ -11,10 +11,10 @@ namespace fulgur::test {
 
 /// Asks for stops and saves, ends the process where it is told to, and notes what the run has done.
 ///
-/// `folder/seen/LIFE.RANK` has a line for each batch that was trained on: its number in the run, and the samples.
-/// LIFE is the number of processes that have worked on the run before. `folder/from/LIFE` has the number of the batch
-/// from which that process went on: what its predecessor did after that does not count.
-/// `folder/result.RANK.ckpt` is what the run came to.
+/// `folder/seen/LIFE.RANK` has a line for each batch that was trained on: its number in the run, and the samples. LIFE
+/// is the number of processes that have worked on the run before. `folder/from/LIFE` has the number of the batch from
+/// which that process continued: what its predecessor did after that does not count. `folder/result.RANK.ckpt` is what
+/// the run came to.
 class DifferentialEvents : public Callback {
  public:
   struct Options {

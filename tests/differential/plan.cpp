@@ -261,7 +261,7 @@ class Maker {
   Plan plan_;
 };
 
-// All plans with one leaf or list entry below `node` left out; `node` lies in `plan` at `pointer`.
+// All plans with one leaf or list entry below `node` left out; `node` is in `plan` at `pointer`.
 void leave_out(const Plan& plan, const Plan& node, const Plan::json_pointer& pointer, std::vector<Plan>& out) {
   const auto visit = [&](const auto& key, const Plan& value) {
     const Plan::json_pointer at = pointer / key;

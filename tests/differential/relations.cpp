@@ -36,7 +36,7 @@ std::string tail(const std::string& text) {
   return text.substr(text.size() - std::min(text.size(), kMost));
 }
 
-// Nothing if all ranks came to their end.
+// Nullopt if all ranks came to their end.
 std::optional<Verdict> trouble(const std::string& what, const Ended& ended) {
   if (ended.hung) return Verdict{Kind::hung, cat(what, " hung\n", tail(ended.text))};
   if (ended.all(0)) return std::nullopt;

@@ -17,10 +17,10 @@ struct Result {
   std::map<std::string, double> numbers;  ///< `metrics.val_loss`, `facts.global_step`
 };
 
-/// That of a rank; nothing if the fit did not come to its end.
+/// That of a rank; nullopt if the fit did not come to its end.
 std::optional<Result> result_in(const std::filesystem::path& folder, int64_t rank = 0);
 
-/// What differs by more than `tolerance`, relative to 1 + the value; nothing if all agrees. 0: to the bit. Names that
+/// What differs by more than `tolerance`, relative to 1 + the value; nullopt if all agrees. 0: to the bit. Names that
 /// begin with one of `without` do not count.
 std::optional<std::string> difference(const Result& a, const Result& b, double tolerance = 0,
                                       const std::set<std::string>& without = {});

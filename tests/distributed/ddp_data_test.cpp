@@ -275,7 +275,7 @@ TEST_CASE("ddp: a sampler that takes no notice of ranks is refused, or is the us
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
                               probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1"}));
   CHECK(all_exit(runs, 3));
-  CHECK(says(runs[0].err, "must share its 32 samples out among 2 processes; all shares together have 64"));
+  CHECK(says(runs[0].err, "must divide its 32 samples among 2 processes; all shares together have 64"));
   const auto whole = run_ranks(
       {.count = 2, .folder = own.path()},
       probe("fit", 2, 16,

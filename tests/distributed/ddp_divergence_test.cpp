@@ -1,4 +1,4 @@
-// Ranks that do not do the same: the run ends with what differs, instead of going on with other weights on each.
+// Ranks that do not do the same: the run ends with what differs, instead of continuing with other weights on each.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <chrono>
@@ -67,7 +67,7 @@ TEST_CASE("ddp: ranks that step other optimizers end at the epoch's end, which s
   REQUIRE(all_exit(runs, 5));
   for (const Finished& run : runs) {
     INFO(run.err);
-    CHECK(says(run.err, "after step 4 these are other than rank 0's"));
+    CHECK(says(run.err, "after step 4 these differ from rank 0's"));
     CHECK(says(run.err, "the steps of optimizer 0 (SGD): 4 on rank 0, 0 on rank 1"));
     CHECK(says(run.err, "the weights 'first.weight' of rank 1"));
     CHECK(says(run.err, "no_sync() without sync_gradients(optimizer)"));
@@ -98,7 +98,7 @@ TEST_CASE("ddp: ranks that make other numbers of steps end at once, under max_st
 TEST_CASE("ddp: a learning rate or weights that one rank changes are found by default") {
   const std::string how = GENERATE("rate", "weights");
   const TemporaryFolder folder;
-  // At an epoch's end, and where a fit ends inside of an epoch.
+  // At an epoch's end, and where a fit ends inside an epoch.
   const auto limit = GENERATE(std::vector<std::string>{"--trainer.max_epochs", "2"},
                               std::vector<std::string>{"--trainer.max_steps", "3"});
   const auto runs = diverging(folder.path(), "DivergingLayer", how, limit);
@@ -108,7 +108,7 @@ TEST_CASE("ddp: a learning rate or weights that one rank changes are found by de
     if (how == "rate")
       CHECK(says(run.err, "the learning rate of optimizer 0 (SGD), group 0: 0.05 on rank 0, 0.1 on rank 1"));
     CHECK(says(run.err, "the weights 'layer.bias' of rank 1"));
-    CHECK(says(run.err, "reduce it with all_reduce before it decides"));
+    CHECK(says(run.err, "all_reduce it first"));
   }
 }
 

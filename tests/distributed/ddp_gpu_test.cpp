@@ -40,7 +40,7 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]
   const Finished launched =
       trainer(on_cuda(2, {"--trainer.devices", std::to_string(there + 1)}), {.folder = folder.path()});
   CHECK(launched.exit_code == 2);
-  CHECK(says(launched.err, "devices were asked for; this machine has " + std::to_string(there) + " of cuda: 0 ("));
+  CHECK(says(launched.err, "devices were requested; this machine has " + std::to_string(there) + " of cuda: 0 ("));
   CHECK(says(launched.err, "Set trainer.devices to a number up to " + std::to_string(there)));
   // Started by others, the rank that is too many says so.
   const int ranks = static_cast<int>(there) + 1;
@@ -153,7 +153,8 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to t
   REQUIRE(plain.exit_code == 0);
   REQUIRE(run.exit_code == 0);
   CHECK(says(run.out + run.err, "batches were launched as graphs"));
-  CHECK(says(run.out + run.err, "gradients: nccl, which chooses its way (NCCL_SOCKET_IFNAME) · the rest: gloo over "));
+  CHECK(
+      says(run.out + run.err, "gradients: nccl, which chooses its route (NCCL_SOCKET_IFNAME) · the rest: gloo over "));
   CHECK_FALSE(says(run.out + run.err, "not captured"));
   CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
 }
@@ -203,7 +204,7 @@ TEST_CASE("on two GPUs, replicas are compared after captured steps as after eage
   CHECK(whole.exit_code == 0);
   CHECK(says(whole.out + whole.err, "the step is captured") == (captures == "true"));
   CHECK(run.exit_code == 5);
-  CHECK(says(run.err, "after step 16 these are other than rank 0's: the weights 'last.weight' of rank 1"));
+  CHECK(says(run.err, "after step 16 these differ from rank 0's: the weights 'last.weight' of rank 1"));
 }
 
 TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is named, with what to set", "[gpu]") {

@@ -45,7 +45,7 @@ TEST_CASE("ddp: a resume over as many ranks is exact to the bit, inside an accum
                                          "120"};
   const TemporaryFolder whole, parts;
   REQUIRE(all_exit(fit(whole.path(), world, 12, plus(options, {"--trainer.max_epochs", "3"})), 0));
-  // The signal comes behind a batch; where that is in a window, the window's gradients are part of what is saved.
+  // The signal comes after a batch; where that is in a window, the window's gradients are part of what is saved.
   const auto cut = fit(
       parts.path(), world, 12,
       plus(options, {"--trainer.max_epochs", "3", "--trainer.agree_every", "1", "--trainer.callbacks+=ProbeCallback",
@@ -116,7 +116,7 @@ TEST_CASE(
       CHECK(all_exit(runs, 143));
       continue;
     }
-    // One that comes behind the last step finds nothing left to do.
+    // One that comes after the last step finds nothing left to do.
     const bool done = all_exit(runs, 0);
     CHECK((done ? std::string_view(place) == "train_end" || std::string_view(place) == "save" : all_exit(runs, 75)));
     if (!done) CHECK(all_exit(fit(folder.path(), 2, 8, plus(options, {"--resume"})), 0));
@@ -133,7 +133,7 @@ TEST_CASE("ddp: SIGUSR1 to one rank saves, and training goes on") {
                        "--trainer.callbacks.signal_rank", "1", "--trainer.callbacks.signal_step", "10",
                        "--trainer.callbacks.signal", std::to_string(SIGUSR1)}));
   REQUIRE(all_exit(runs, 0));
-  CHECK(says(runs[0].err, "SIGUSR1: saved, training goes on"));
+  CHECK(says(runs[0].err, "SIGUSR1: saved, training continues"));
   CHECK(says(runs[0].err, "40 steps"));
 }
 

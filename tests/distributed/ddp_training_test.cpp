@@ -103,7 +103,7 @@ TEST_CASE("F29: a bit that flips on one replica is found at the next check, by r
             {"--trainer.max_steps", "8", "--trainer.strategy.check_replicas_every", "2", "--model.trouble", "flip"}));
   CHECK(all_exit(runs, 5));
   for (const Finished& run : runs)
-    CHECK(says(run.err, "after step 4 these are other than rank 0's: the weights 'last.weight' of rank 1"));
+    CHECK(says(run.err, "after step 4 these differ from rank 0's: the weights 'last.weight' of rank 1"));
 }
 
 TEST_CASE("ddp: each rank draws random numbers of its own") {

@@ -123,7 +123,7 @@ TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
       launched(2, {"--trainer.max_steps", "20", "--model.trouble", "stop", "--trainer.strategy.timeout_s", "3"}),
       {.folder = folder.path()});
   CHECK(run.exit_code == 5);
-  CHECK(says(run.err, "waited in vain for another rank"));
+  CHECK(says(run.err, "timed out waiting for another rank"));
   CHECK(says(run.err, "did not answer"));
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("torchrun: starts the program, and starts it again where a rank is kil
   INFO(calm.out);
   REQUIRE(calm.code == 0);
   CHECK(says(calm.out, "rank 0 of 2 (torchrun)"));
-  // With one restart the second kill is the end; what was saved in between is the proof that it went on.
+  // With one restart the second kill is the end; what was saved in between is the proof that it continued.
   const Shell killed = run(hunted, {"--model.trouble", "kill", "--model.trouble_step", "6"});
   CHECK(killed.code != 0);
   CHECK(says(killed.out, "epoch=0-step=4.ckpt"));
@@ -378,7 +378,7 @@ TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks m
   const Shell same_name = start({"first", "first", "first"}, "2");
   INFO(same_name.out);
   CHECK(same_name.code == 5);
-  CHECK(says(same_name.out, "3 ranks run on 'first', and rank 0 is told that it is 0 of 2"));
+  CHECK(says(same_name.out, "3 ranks run on 'first', and rank 0 was given local rank 0 of 2"));
   const Shell run = start({"first", "second", "first"}, "2");
   INFO(run.out);
   REQUIRE(run.code == 0);

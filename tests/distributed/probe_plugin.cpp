@@ -216,7 +216,7 @@ class ProbeNet : public fulgur::LightningModule {
     if (what == "stop") ::raise(SIGSTOP);
     if (what == "exit") ::_exit(0);
     if (what == "loop") hang();
-    // Behind the end of what is selected from: on a GPU the kernel itself fails.
+    // After the end of what is selected from: on a GPU the kernel itself fails.
     if (what == "device_assert")
       last_->weight.index_select(0, at::full({1}, int64_t{1} << 20, last_->weight.options().dtype(at::kLong)));
     if (what == "flip") flip();

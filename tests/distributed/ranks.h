@@ -27,15 +27,15 @@ std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::strin
 std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all,
                                const std::vector<std::string>& more = {});
 
-/// True where all ended with that code; else says which did not, with their stderr.
+/// True if all ended with that code; else says which did not, with their stderr.
 bool all_exit(const std::vector<Finished>& ranks, int code);
 
 /// The only folder of that kind of run below `root`.
 std::filesystem::path run_folder(const std::filesystem::path& root);
 std::filesystem::path last_checkpoint(const std::filesystem::path& root);
-/// The largest difference of two checkpoints' weights; throws where their names differ.
+/// The largest difference of two checkpoints' weights; throws if their names differ.
 double difference(const std::filesystem::path& a, const std::filesystem::path& b);
-/// True where the bits of all weights agree.
+/// True if the bits of all weights agree.
 bool same_bits(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace fulgur::test

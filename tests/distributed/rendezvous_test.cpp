@@ -158,7 +158,7 @@ TEST_CASE(
   CHECK(says(other.err, "missing: 0"));
   for (const int world : {2, 2, 3}) {
     CAPTURE(world);
-    folder = std::make_unique<TemporaryFolder>();  // with nothing to go on from
+    folder = std::make_unique<TemporaryFolder>();  // with nothing to continue from
     std::vector<std::unique_ptr<Running>> running;
     for (int rank = world; rank-- > 0;)
       running.push_back(std::make_unique<Running>(arguments("15"), start(rank, world, rank % 2)));

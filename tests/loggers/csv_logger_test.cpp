@@ -217,7 +217,7 @@ TEST_CASE("what is no file in place of metrics.csv is named, and nothing waits f
   logger.log_metrics({{"a", 1}}, 4);
   REQUIRE(warnings.lines().size() == 1);
   CHECK_THAT(warnings.lines()[0], ContainsSubstring("logger.csv_write") &&
-                                      ContainsSubstring(path.string() + " is no regular file") &&
+                                      ContainsSubstring(path.string() + " is not a regular file") &&
                                       ContainsSubstring(kind));
   std::filesystem::remove(path);
   logger.finalize(RunStatus::success);

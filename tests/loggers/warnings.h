@@ -7,7 +7,7 @@
 
 namespace fulgur::test {
 
-/// Collects the warnings of its lifetime, each id anew.
+/// Collects the warnings of its lifetime, each id again.
 class CollectedWarnings {
  public:
   CollectedWarnings() {

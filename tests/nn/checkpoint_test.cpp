@@ -326,7 +326,7 @@ TEST_CASE("the recompute must save what forward did") {
   const auto bfloat16 = [](const Tensor& x) { return x.to(at::kBFloat16).sin(); };
   CHECK_THAT(message_of<Error>([&] { broken(two, one); }),
              ContainsSubstring("[nn.checkpoint] the recompute must save as many tensors as forward, 3; it saved 2.") &&
-                 ContainsSubstring("The function must do the same each time"));
+                 ContainsSubstring("The function must be deterministic"));
   CHECK_THAT(message_of<Error>([&] { broken(one, two, {.early_stop = false}); }),
              ContainsSubstring("as forward, 2; it saved 3."));
   CHECK_THAT(message_of<Error>([&] { broken(one, narrow); }),
@@ -510,7 +510,7 @@ TEST_CASE("between forward and backward a checkpoint holds its input; in backwar
   const Sizes plain = measure(false), checkpointed = measure(true), retained = measure(true, /*retain_graph=*/true);
   stack.take_gradients();
   // A block saves its input, and input and output of the GELU: (1 + 4 + 4) widths. The last output lives too, the first
-  // input is not counted; and a checkpoint keeps 5 kB of generator state only where it drew from it.
+  // input is not counted; and a checkpoint keeps 5 kB of generator state only if it drew from it.
   const int64_t width = rows * kWidth * static_cast<int64_t>(sizeof(float));
   CHECK(plain.held == blocks * 9 * width);
   CHECK(checkpointed.held == blocks * width);

@@ -85,7 +85,7 @@ TEST_CASE("gradcheck passes a right backward and leaves its inputs alone") {
 TEST_CASE("gradcheck finds a wrong backward, and says where") {
   const Tensor x = input();
   CHECK_THAT(message_of<Error>([&] { nn::gradcheck(cube(Fault::value), {x}); }),
-             ContainsSubstring("[nn.gradcheck] the backward must give what differences do (atol 1e-05, rtol 0.001); "
+             ContainsSubstring("[nn.gradcheck] the backward must match finite differences (atol 1e-05, rtol 0.001); "
                                "for output 0 and input 0") &&
                  ContainsSubstring("analytical") && ContainsSubstring("numerical"));
   const double slope = 3 * x[1][2].item<double>() * x[1][2].item<double>();

@@ -36,7 +36,7 @@ namespace {
 class Meeting {
  public:
   explicit Meeting(size_t expected) : expected_(expected) {}
-  /// False where the others have not come within a minute.
+  /// False if the others have not come within a minute.
   bool arrive() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (++here_ == expected_) all_here_.notify_all();

@@ -160,8 +160,9 @@ TEST_CASE(
   CHECK((takes.layer(y, std::make_unique<int64_t>(6), log).equal(at::full({4, 2}, 6.0))));
   CHECK(log == "called");
   takes.placed().place(kThree);
-  CHECK_THAT(error_of([&] { takes.layer(y, std::make_unique<int64_t>(6), log); }),
-             ContainsSubstring("'layer' computes on 3 devices") && ContainsSubstring("it changes or takes over one"));
+  CHECK_THAT(
+      error_of([&] { takes.layer(y, std::make_unique<int64_t>(6), log); }),
+      ContainsSubstring("'layer' computes on 3 devices") && ContainsSubstring("it modifies or takes ownership of one"));
 }
 
 TEST_CASE("on one device: tensors go there, in whatever structure, and the rest passes as it is") {
@@ -348,7 +349,8 @@ TEST_CASE("on a group: what cannot be cut or joined is named") {
   CHECK_THAT(error_of([&] {
                gru.layer(at::ones({7, 4, 2}));
              }),
-             ContainsSubstring("as many rows for each; for 3 samples one has shape [2, 3, 3]. Return it transposed."));
+             ContainsSubstring(
+                 "the same number of rows for each; for 3 samples one has shape [2, 3, 3]. Return it transposed."));
 
   constexpr auto mean = [](const Tensor& x) { return x.mean(); };
   Model<Does<mean>> means;

@@ -150,7 +150,7 @@ TEST_CASE("ReplicaTensors: running statistics that a replica counted of its own 
   group.tensors.copy_values();
   CHECK((group.source->norm->running_mean.equal(mean)));
   for (const auto& copy : group.copies) CHECK(equal_values(*group.source, *copy));
-  // Training ends behind a batch: what it left goes once more.
+  // Training ends after a batch: what it left goes once more.
   group.source->forward(x * 2);
   group.source->eval();
   group.tensors.copy_values();

@@ -89,7 +89,7 @@ TEST_CASE("a pattern that matches nothing names near parameters") {
   refuse({{.pattern = "fc.wieght"}}, "'fc.wieght' matches no parameter; near names are fc.weight");
   refuse({{.pattern = "*.biass"}}, "near names are fc.bias, norm.bias, head.bias");
   refuse({{.pattern = "transformer.layers.*"}}, "the parameters are embed.weight, fc.weight");
-  refuse({{.pattern = "*.bias"}, {.pattern = "fc.bias"}}, "'fc.bias' matches are taken by patterns before it");
+  refuse({{.pattern = "*.bias"}, {.pattern = "fc.bias"}}, "'fc.bias' are already matched by earlier patterns");
 }
 
 TEST_CASE("Muon steps matrices, AdamW what is none or is named") {

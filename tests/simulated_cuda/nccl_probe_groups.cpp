@@ -142,7 +142,7 @@ void probe_split(Rank& r) {
 
 void probe_shrink(Rank& r) {
   PROBE_CHECK(r.world == 3);
-  if (r.rank == 1) return;  // it is gone, and the others go on without it
+  if (r.rank == 1) return;  // it is gone, and the others continue without it
   int gone = 1;
   ncclComm_t fewer = nullptr;
   PROBE_CHECK(ncclCommShrink(r.comm, &gone, 1, &fewer, nullptr, NCCL_SHRINK_ABORT) == ncclSuccess);

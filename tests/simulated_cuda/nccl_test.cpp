@@ -18,7 +18,7 @@ namespace fulgur::test {
 namespace {
 
 struct Ended {
-  int code = -1;  ///< 128 + signal where one ended it; -1 where it had to be killed at the test's time limit
+  int code = -1;  ///< 128 + signal where one ended it; -1 if it had to be killed at the test's time limit
   std::string err;
 };
 

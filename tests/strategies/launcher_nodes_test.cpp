@@ -89,7 +89,7 @@ TEST_CASE("launcher on two nodes: restarts are counted out on both") {
   CHECK(test::code_of(first) == 5);
   CHECK(test::code_of(second) == 1);
   CHECK_THAT(nodes.report_of(".0"),
-             StartsWith("restarts=1\n") && ContainsSubstring("started again 1 time (max_restarts 1)"));
+             StartsWith("restarts=1\n") && ContainsSubstring("restarted 1 time (max_restarts 1)"));
   CHECK_THAT(nodes.report_of(".1"), StartsWith("restarts=1\n") && ContainsSubstring("rank 2 of 4 exited with code 1"));
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("launcher on two nodes: what does not fit together is an error on both
     nodes.options.node_rank = 1;
     const pid_t third = nodes.run_apart({"hang"}, ".twice");
     CHECK(test::code_of(third) == 112);
-    CHECK_THAT(nodes.report_of(".twice"), ContainsSubstring("1 is there twice"));
+    CHECK_THAT(nodes.report_of(".twice"), ContainsSubstring("1 is used twice"));
     CHECK(test::code_of(first) == 5);
     CHECK(test::code_of(second) == 5);
   }

@@ -75,7 +75,7 @@ TEST_CASE("launcher: handlers and mask are as before afterwards, and for the pro
   sigaction(SIGHUP, &ignore, &before);
   sigaction(SIGTERM, nullptr, &term_before);
   const Launching launching(1);
-  // As under nohup: the process goes on ignoring it.
+  // As under nohup: the process continues ignoring it.
   CHECK(launching.run({"when=0", "kill=1", "exit=7"}).exit_code == 7);
   sigaction(SIGHUP, &before, &after);
   CHECK(after.sa_handler == SIG_IGN);

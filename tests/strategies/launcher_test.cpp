@@ -107,7 +107,7 @@ TEST_CASE("launcher: a rank that fails gives its code and its words") {
   CHECK(report.exit_code == 3);
   CHECK_THAT(report.message,
              StartsWith("[strategies.launcher] rank 1 of 3 exited with code 3: [data.reader] row 7 is cut off.\n"));
-  CHECK_THAT(report.message, ContainsSubstring("rank 0 was ended by signal 15 (Terminated) when it was told to") &&
+  CHECK_THAT(report.message, ContainsSubstring("rank 0 was ended by signal 15 (Terminated) when asked to") &&
                                  ContainsSubstring("rank 2 was ended"));
   check_no_child_is_left();
 }
@@ -228,7 +228,7 @@ TEST_CASE("launcher: restarts are counted out") {
   CHECK(report.exit_code == 5);
   CHECK(report.restarts == 3);
   CHECK_THAT(report.message, StartsWith("[strategies.launcher] rank 1 of 2 was ended by signal 9") &&
-                                 ContainsSubstring("started again 3 times (max_restarts 3)"));
+                                 ContainsSubstring("restarted 3 times (max_restarts 3)"));
   CHECK(launching.has("started.1.3"));
   CHECK_FALSE(launching.has("started.1.4"));
 }

@@ -45,7 +45,7 @@ inline Environment slurm_environment(int64_t rank, int64_t nodes, int64_t per_no
           {"SLURM_STEP_TASKS_PER_NODE", each}};
 }
 
-/// `environment` with one variable changed, or taken away where there is no value.
+/// `environment` with one variable changed, or taken away if there is no value.
 inline Environment with(Environment environment, const std::string& name, const char* value) {
   if (value)
     environment[name] = value;

@@ -30,7 +30,7 @@ class TwoNetworks {
   TwoNetworks(const TwoNetworks&) = delete;
   TwoNetworks& operator=(const TwoNetworks&) = delete;
 
-  /// False where this machine does not let the test make them (no root, no `ip`).
+  /// False if this machine does not let the test make them (no root, no `ip`).
   bool ready() const { return ready_; }
   static const char* address(int node) { return kAddress[node]; }
 

@@ -63,12 +63,12 @@ TEST_CASE("nodes are numbered by their first rank, whatever their sizes and the 
 TEST_CASE("ranks that cannot share a node are refused with what they were told") {
   // Two machines with one name.
   const std::string twice = error_of({"0 1 localhost", "0 1 localhost"});
-  CHECK_THAT(twice, ContainsSubstring("2 ranks run on 'localhost', and rank 0 is told that it is 0 of 1") &&
+  CHECK_THAT(twice, ContainsSubstring("2 ranks run on 'localhost', and rank 0 was given local rank 0 of 1") &&
                         ContainsSubstring("hostname"));
-  CHECK_THAT(error_of({"0 2 a", "0 2 a"}), ContainsSubstring("rank 1 is told that it is 0 of 2"));
-  CHECK_THAT(error_of({"0 2 a", "2 2 a"}), ContainsSubstring("rank 1 is told that it is 2 of 2"));
+  CHECK_THAT(error_of({"0 2 a", "0 2 a"}), ContainsSubstring("rank 1 was given local rank 0 of 2"));
+  CHECK_THAT(error_of({"0 2 a", "2 2 a"}), ContainsSubstring("rank 1 was given local rank 2 of 2"));
   CHECK_THAT(error_of({"0 3 a", "1 3 a", "0 1 b"}),
-             ContainsSubstring("2 ranks run on 'a', and rank 0 is told that it is 0 of 3"));
+             ContainsSubstring("2 ranks run on 'a', and rank 0 was given local rank 0 of 3"));
 }
 
 }  // namespace node_numbers_test

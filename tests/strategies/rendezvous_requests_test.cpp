@@ -76,7 +76,7 @@ TEST_CASE("the last rank to come looks once, and a rank that waits looks ever mo
   constexpr int64_t kRanks = 512;
   std::thread first([&] { fulgur::detail::meet_in(store, place_of(0, kRanks), 300, 0); });
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  // 1, 2, 4 … 128 ms and then each 200 ms: about ten looks, where there is one for each missing rank it would be
+  // 1, 2, 4 … 128 ms and then each 200 ms: about ten looks, if there is one for each missing rank it would be
   // thousands.
   CHECK(store->looks <= 20);
   for (int64_t rank = 1; rank + 1 < kRanks; ++rank)

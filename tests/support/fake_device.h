@@ -18,7 +18,7 @@ struct FakeDevice {
   }
 
   double now_ms = 0;         ///< of its work
-  double behind_ms = 0;      ///< how far it is behind the host
+  double behind_ms = 0;      ///< how far it is after the host
   int64_t waits = 0;         ///< times that the host waited for an event
   double waited_for_ms = 0;  ///< the last of them
   int64_t events = 0;        ///< that live

@@ -12,8 +12,8 @@ namespace fulgur::test {
 enum class GpuCheck { enough, skip, fail };
 
 /// What a test does that needs `needed` GPUs on a machine with `there`. `required` is FULGUR_REQUIRE_GPU, the number of
-/// GPUs that the machine is meant to have; nullptr or empty: none. Text that is no number fails, since it would require
-/// nothing.
+/// GPUs that the machine is meant to have; nullptr or empty: none. Text that is not a number fails, since it would
+/// require nothing.
 inline GpuCheck check_gpus(int64_t there, int64_t needed, const char* required) {
   char* end = nullptr;
   const int64_t meant = required && *required ? std::strtoll(required, &end, 10) : 0;

@@ -83,7 +83,7 @@ TEST_CASE("on a GPU, the first batch of a captured window makes the gradients, d
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
-  // So that first batches lie in both sets of inputs.
+  // So that first batches are in both sets of inputs.
   options.accumulate_grad_batches = 3;
   const auto captured = check_same<NegativeZeros>(options);
   REQUIRE_FALSE(captured.module->seen.empty());

@@ -196,7 +196,7 @@ TEST_CASE("on a GPU, who keeps the tensors of captured batches keeps their value
     keeping = std::make_shared<Keeping>();
     components.add(keeping);
   });
-  CHECK_THAT(captured.told, ContainsSubstring("something keeps the tensors of batches"));
+  CHECK_THAT(captured.told, ContainsSubstring("something keeps references to batch tensors"));
   REQUIRE(keeping->kept.size() == 33);
   for (size_t i = 0; i < keeping->kept.size(); ++i) {
     CAPTURE(i);

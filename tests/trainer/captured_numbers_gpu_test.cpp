@@ -56,7 +56,7 @@ TEST_CASE("on a GPU, a number of the host that changes is named, and the steps a
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
   const auto [plain, captured] = both<BatchIndexLogged>(options);
-  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'batch' in log() is a number of the host that changes"));
+  CHECK_THAT(captured.told, ContainsSubstring("not captured: 'batch' in log() is a host number that changes"));
   CHECK(captured.report.captured_batches == 0);
   check_same_logs(plain, captured, "batch");
   CHECK(same_weights(plain.weights, captured.weights));
@@ -71,13 +71,12 @@ TEST_CASE("on a GPU, a number of the host that changes later ends the capture wh
   const auto captured = fit<Late>(options, true, by_device, {}, 44);
   CHECK(captured.report.captured_batches > 0);
   // Windows of two batches; the number is 2 from the seventh step on.
-  CHECK_THAT(captured.told,
-             ContainsSubstring("warning: cuda_graph: 'late' in log() is a number of the host. It was 1.0 when the "
-                               "steps were captured, after step 2, and is 2.0 after step 6. "));
+  CHECK_THAT(captured.told, ContainsSubstring("warning: cuda_graph: 'late' in log() is a host number. It was 1.0 when "
+                                              "the steps were captured, after step 2, and is 2.0 after step 6. "));
   CHECK_THAT(captured.told,
              ContainsSubstring("on_train_batch_end") && ContainsSubstring("[trainer.host_number_changed]"));
   CHECK_THAT(captured.told, !ContainsSubstring("trainer.not_captured"));
-  CHECK_THAT(captured.report.not_captured.value_or(""), ContainsSubstring("'late' in log() is a number of the host"));
+  CHECK_THAT(captured.report.not_captured.value_or(""), ContainsSubstring("'late' in log() is a host number"));
   const auto values = captured.logger->values("late");
   CHECK(values.back().second == 2.0);
 }

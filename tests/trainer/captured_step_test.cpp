@@ -44,7 +44,7 @@ TEST_CASE("a report says why batches were not launched as graphs") {
   };
   const auto logged = batches_and_reason(fit<BatchIndexLogged>(options, true).report);
   CHECK(logged.first == 0);
-  CHECK_THAT(logged.second, ContainsSubstring("'batch' in log() is a number of the host that changes"));
+  CHECK_THAT(logged.second, ContainsSubstring("'batch' in log() is a host number that changes"));
   // Here the strategy has no recorder.
   const auto plain = batches_and_reason(
       fit(options, true, [](TrainerComponents& components) { components.strategy = nullptr; }).report);
@@ -172,7 +172,7 @@ TEST_CASE("a number of the host that stays the same is logged by captured steps 
   const auto plain = fit<Constant>(three_epochs(folder), false), captured = fit<Constant>(three_epochs(folder), true);
   CHECK(captured.counts.replays == 27);
   CHECK_THAT(captured.told,
-             ContainsSubstring("numbers of the host are logged as they are now: 'alpha' 0.5, 'count' 2.0"));
+             ContainsSubstring("host numbers are logged with their current values: 'alpha' 0.5, 'count' 2.0"));
   check_same_logs(plain, captured, "alpha_step");
   check_same_logs(plain, captured, "alpha_epoch");
   check_same_logs(plain, captured, "count");
@@ -190,12 +190,12 @@ TEST_CASE("a step that logs a number of the host that changes is not captured: t
     return captured.told;
   };
   CHECK_THAT(refused(std::type_identity<BatchIndexLogged>{}, "batch"),
-             ContainsSubstring("'batch' in log() is a number of the host that changes: it was 0.0, and then 1.0"));
+             ContainsSubstring("'batch' in log() is a host number that changes: it was 0.0, and then 1.0"));
   CHECK_THAT(refused(std::type_identity<NowAndThen>{}, "once"),
-             ContainsSubstring("'once' in log() is a number of the host that is logged in some steps only"));
+             ContainsSubstring("'once' in log() is a host number that is logged in some steps only"));
   // The same in all steps before the recording, and in it.
   CHECK_THAT(refused(std::type_identity<Rate>{}, "rate"),
-             ContainsSubstring("'rate' in log() is a number of the host that equals a learning rate"));
+             ContainsSubstring("'rate' in log() is a host number that equals a learning rate"));
 }
 
 TEST_CASE("with accumulation, captured steps give the run of uncaptured ones") {
@@ -259,7 +259,7 @@ TEST_CASE("steps that cannot be captured: the reason is told, and nothing else c
   CHECK_THAT(told(std::type_identity<Hooked>{}), ContainsSubstring("the module overrides on_after_backward"));
   CHECK_THAT(told(std::type_identity<ByHand>{}), ContainsSubstring("automatic_optimization() is false"));
   CHECK_THAT(told(std::type_identity<HostRates>{}),
-             ContainsSubstring("ByHostRate takes its learning rate from the host"));
+             ContainsSubstring("ByHostRate reads its learning rate from the host"));
   CHECK_THAT(told(std::type_identity<Closing>{}), ContainsSubstring("LBFGS evaluates its loss several times"));
   CHECK_THAT(told(Is{}, {}, [](TrainerComponents& p) { p.add(std::make_shared<Watching>()); }),
              ContainsSubstring("Watching overrides on_before_zero_grad"));

@@ -1,4 +1,4 @@
-// What ModelCheckpoint asks for and what then lies on disk.
+// What ModelCheckpoint asks for and what then is on disk.
 #include "boring.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -18,7 +18,7 @@ Config load(const std::string& yaml, const std::vector<std::pair<std::string, st
 std::string load_error(const std::string& yaml, const std::vector<std::pair<std::string, std::string>>& overrides = {},
                        const std::vector<std::pair<std::string, std::string>>& environment = {});
 
-/// The value at a dotted path of the written config, as YAML without the line end; `missing` where there is none.
+/// The value at a dotted path of the written config, as YAML without the line end; `missing` if there is none.
 std::string value_at(const Config& config, const std::string& path);
 
 }  // namespace fulgur::test

@@ -57,7 +57,7 @@ TEST_CASE("a link to what is not there is refused when the config is read") {
   CHECK(says(load_error(model + "link: {model.init_args.clases: data.classes}\n"),
              ":3:8: link.model.init_args.clases: ConfigModel: there is no option 'clases'; did you mean 'classes'?"));
   CHECK(says(load_error(model + "link: {model.init_args.part.dept: data.classes}\n"), "did you mean 'depth'?"));
-  CHECK(says(load_error(model + "link: {model.init_args.name.x: data.classes}\n"), "is no option"));
+  CHECK(says(load_error(model + "link: {model.init_args.name.x: data.classes}\n"), "is not an option"));
   CHECK(says(load_error(model + "link: {model: data.classes}\n"), "the target must be an option"));
   CHECK(says(load_error(model + "link: {data.batch_size: data.classes}\n"), "only options of model"));
   CHECK(says(load_error(model + "link: {trainer.max_epochs: data.classes}\n"), "only options of model"));
@@ -67,11 +67,11 @@ TEST_CASE("a link to what is not there is refused when the config is read") {
 
 TEST_CASE("a fact must be there and fit") {
   const std::string model = kData + "model: {class_path: ConfigModel}\n";
-  CHECK(
-      says(apply_error(model + "link: {model.classes: data.clases}\n"), "tells no 'clases'; did you mean 'classes'?"));
+  CHECK(says(apply_error(model + "link: {model.classes: data.clases}\n"),
+             "has no fact 'clases'; did you mean 'classes'?"));
   CHECK(says(apply_error(model + "link: {model.classes: data.label}\n"), "expected int"));
   CHECK(says(apply_error(model + "link: {model.classes: data.none}\n"), "must be at least 2; got 0"));
-  CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option takes"));
+  CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option accepts"));
 }
 
 TEST_CASE("a link and a value of one's own must agree") {

@@ -90,10 +90,10 @@ TEST_CASE("F42 an override of what is not there is an error that says so") {
   CHECK(says(load_error("", {{"trainer.callbacks.patience", "3"}}), "append to it first with trainer.callbacks+=NAME"));
   CHECK(says(load_error("trainer: {callbacks: [ConfigCallback]}", {{"trainer.callbacks.4.patience", "3"}}),
              "there is no item 4"));
-  CHECK(says(load_error("", {{"trainer.max_epochs+", "3"}}), "is no list"));
-  CHECK(says(load_error("", {{"trainer..max_epochs", "3"}}), "is no key path"));
-  CHECK(says(load_error("", {{"", "3"}}), "is no key path"));
-  CHECK(says(load_error("", {{std::string(2000, '.'), "3"}}), "is no key path"));
+  CHECK(says(load_error("", {{"trainer.max_epochs+", "3"}}), "is not a list"));
+  CHECK(says(load_error("", {{"trainer..max_epochs", "3"}}), "is not a key path"));
+  CHECK(says(load_error("", {{"", "3"}}), "is not a key path"));
+  CHECK(says(load_error("", {{std::string(2000, '.'), "3"}}), "is not a key path"));
   CHECK(says(load_error("", {{"trainer.callbacks", "[ConfigCallback"}}), "command line"));
 }
 

@@ -131,7 +131,7 @@ Trained train(const TemporaryFolder& folder, bool channels_last, int64_t max_ste
   return trained;
 }
 
-/// The run's last checkpoint, outside of its run folder, which a fit that begins with it leaves alone.
+/// The run's last checkpoint, outside its run folder, which a fit that begins with it leaves alone.
 std::string copy_of_last(const Trained& trained, const TemporaryFolder& folder) {
   const fs::path copy = folder / "copy.ckpt";
   fs::copy(*trained.report.last_checkpoint, copy, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
@@ -205,7 +205,7 @@ TEST_CASE("checkpoints know nothing of the memory format, and a resume is exact 
   }
   const std::string last_checkpoint = copy_of_last(part, part_folder);
   CHECK(difference(whole, train(folder, true, 10, last_checkpoint, accumulate)) == 0);
-  // The other way round: each goes on from the other's.
+  // The other way round: each continues from the other's.
   const Trained plain = train(plain_folder, false, 5, {}, accumulate);
   const Trained to_plain = train(folder, false, 10, last_checkpoint, accumulate);
   const Trained to_last = train(folder, true, 10, copy_of_last(plain, plain_folder), accumulate);
@@ -338,7 +338,7 @@ TEST_CASE(
     CHECK_NOTHROW(
         fulgur::detail::set_allocator({.keep_freed_memory = false, .cuda = "release_lock_on_cudamalloc:True"}, "cuda"));
   }
-  // What is no list of pairs at all is found without CUDA.
+  // What is not a list of pairs at all is found without CUDA.
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   for (const char* malformed : {"max_split_size_mb", "max_split_size_mb:", "a:1,,b:2", ":1", "a:[1"}) {
@@ -352,8 +352,8 @@ TEST_CASE(
     look(options, [] {});
     look(options, [] {});
   });
-  CHECK_THAT(lines, ContainsSubstring("trainer.allocator.cuda does nothing here: the run computes on cpu"));
-  CHECK(lines.find("does nothing") == lines.rfind("does nothing"));
+  CHECK_THAT(lines, ContainsSubstring("trainer.allocator.cuda has no effect here: the run computes on cpu"));
+  CHECK(lines.find("has no effect") == lines.rfind("has no effect"));
   CHECK_FALSE(AcceleratorAllocatorConfig::use_expandable_segments());
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("a module without the step: validation in a fit is skipped, predict is
   CHECK(Trainer(quiet(folder)).fit(module, regression_data()).global_step == 10);
   CHECK_THROWS_WITH(Trainer(quiet(folder)).predict(module, regression_data()),
                     ContainsSubstring("predict_step is not overridden"));
-  // The class is hidden behind its base: found when the step is first called.
+  // The class is hidden after its base: found when the step is first called.
   std::shared_ptr<LightningModule> hidden = std::make_shared<OnlyTraining>();
   CHECK(Trainer(quiet(folder)).fit(hidden, regression_data()).global_step == 10);
 }

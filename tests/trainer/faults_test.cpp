@@ -89,7 +89,7 @@ std::vector<std::string> callback_hooks() {
   return names;
 }
 
-// Throws from hooks of the module: where it would write them down.
+// Throws from hooks of the module: if it would write them down.
 struct ThrowingModule final : RecordingModule {
   const Thrower& thrower;
   ThrowingModule(Calls& list, const Thrower& t) : RecordingModule(list), thrower(t) {}
@@ -363,7 +363,8 @@ TEST_CASE("a shape that does not fit and a label that is out of range come with 
       [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
   CHECK_THROWS(Trainer(quiet(folder)).fit(std::make_shared<Wrong>(), regression_data(8, 0)));
   log::set_sink({}, nullptr);
-  CHECK_THAT(told, ContainsSubstring("what may help: a linear layer got another number of features than it has"));
+  CHECK_THAT(
+      told, ContainsSubstring("what may help: a linear layer got a different number of features than its in_features"));
   CHECK(fulgur::detail::hint_for("Target 12 is out of bounds."));
   CHECK(fulgur::detail::hint_for("Expected all tensors to be on the same device, but got mat1 is on cuda:0"));
   CHECK_FALSE(fulgur::detail::hint_for("no space left on device"));
@@ -408,7 +409,7 @@ TEST_CASE("F50 a second run on the same Trainer or module, from a hook, is refus
   // Another Trainer may run inside, but not on the same module.
   module->inside = [&] { other.test(module, regression_data()); };
   CHECK(trainer.fit(module, regression_data(16, 0)).global_step == 4);
-  CHECK_THAT(module->message, ContainsSubstring("the module is in a run already"));
+  CHECK_THAT(module->message, ContainsSubstring("the module is already in a run"));
   module->message.clear();
   module->inside = [&] { other.test(std::make_shared<SelfPlanned>(), regression_data()); };
   CHECK(trainer.fit(module, regression_data(16, 0)).global_step == 4);
@@ -554,7 +555,7 @@ TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in t
     log::set_sink({}, nullptr);
     INFO(place << ": " << told);
     CHECK_THAT(told, ContainsSubstring("the run failed in "));
-    const bool evaluation = told.find("a smaller batch of the evaluation") != std::string::npos;
+    const bool evaluation = told.find("a smaller evaluation batch") != std::string::npos;
     const bool training = told.find("accumulate_grad_batches") != std::string::npos;
     CHECK_FALSE((evaluation && training));
     return std::string(evaluation ? "evaluation" : training ? "training" : "nothing");

@@ -15,7 +15,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Learns from files of four bytes, and does something to them behind its third step.
+/// Learns from files of four bytes, and does something to them after its third step.
 struct Reads : LightningModule {
   torch::nn::Linear layer{nullptr};
   std::function<void()> after_three;
@@ -47,7 +47,7 @@ TEST_CASE("F38, F39: a file that is deleted or changed during a fit ends it as a
     for (const int64_t workers : {0, 1}) {
       const TemporaryFolder folder, files;
       write_files(files.path(), 20);
-      // Far enough behind the third batch that no worker has read it.
+      // Far enough after the third batch that no worker has read it.
       auto module = std::make_shared<Reads>([&] { c.harm(files / file_name(15)); });
       auto loader = std::make_shared<DataLoader>(
           std::make_shared<FileDataset>(files.path(), 20),

@@ -104,7 +104,7 @@ TEST_CASE("scale_lr and base_batch_size need each other", "[trainer][optim]") {
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("needs base_batch_size"));
   options.scale_lr = "none";
   options.base_batch_size = 8;
-  CHECK_THROWS_WITH(fit(options), ContainsSubstring("does nothing without scale_lr"));
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("has no effect without scale_lr"));
 }
 
 TEST_CASE("log_grad_norm logs the norm before clipping", "[trainer][optim]") {

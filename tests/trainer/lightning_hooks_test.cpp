@@ -205,7 +205,7 @@ void erase_all(Calls& calls, const Calls& pattern) {
     erase(calls, at, pattern.size());
 }
 
-// `more` behind each `call`.
+// `more` after each `call`.
 void insert_after(Calls& calls, const std::string& call, const Calls& more) {
   for (size_t at = find(calls, {call}); at < calls.size(); at = find(calls, {call}, at + 1))
     insert(calls, at + 1, more);
@@ -237,7 +237,7 @@ const std::vector<Difference> kDifferences{
     {"gradients",
      [](Calls& calls, const Json&, const Json&, const Calls&) {
        erase_all(calls, kZeroGrad);
-       // Behind the step, which is at the end of all that follows the clipping.
+       // After the step, which is at the end of all that follows the clipping.
        insert_after(calls, "configure_gradient_clipping", kZeroGrad);
      }},
     {"`optimizer_step`",

@@ -60,7 +60,7 @@ TEST_CASE("load_from_checkpoint of a module that was made by hand: its options a
   options.num_classes = 3;
   const auto path = trained(folder, std::make_shared<MlpClassifier>(options));
   CHECK_THROWS_WITH(load_from_checkpoint<MlpClassifier>(path),
-                    ContainsSubstring("does not know the module's options") && ContainsSubstring("dropout") &&
+                    ContainsSubstring("does not contain the module's options") && ContainsSubstring("dropout") &&
                         ContainsSubstring("make_component"));
   const auto loaded =
       load_from_checkpoint<MlpClassifier>(path, {{"in_features", "4"}, {"hidden", "[6]"}, {"num_classes", "3"}});

@@ -276,7 +276,7 @@ TEST_CASE("a scheduler's interval and frequency count over the run, the hook see
   };
   CHECK(steps(ScheduleInterval::epoch, 1) == std::vector<int64_t>{5, 10, 15});
   CHECK(steps(ScheduleInterval::epoch, 2) == std::vector<int64_t>{10});
-  // Not 4, 9, 14: the count does not start anew in each epoch.
+  // Not 4, 9, 14: the count does not start again in each epoch.
   CHECK(steps(ScheduleInterval::step, 4) == std::vector<int64_t>{4, 8, 12});
 }
 

@@ -363,7 +363,7 @@ TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further check
   CHECK(run.report.exit_code == ExitCode::non_finite);
   CHECK_THAT(run.report.stop_reason, ContainsSubstring("non-finite: the loss"));
   check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 5);
-  // Not finished: with other data or rates it can go on.
+  // Not finished: with other data or rates it can continue.
   CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
 }
 

@@ -1,4 +1,4 @@
-// SIGTERM at each place of a run: it ends with a checkpoint, and goes on to the same bits.
+// SIGTERM at each place of a run: it ends with a checkpoint, and continues to the same bits.
 #include "boring.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -1,4 +1,4 @@
-// Which checkpoint a fit goes on from, where it goes on, and what of it is loaded.
+// Which checkpoint a fit continues from, where it continues, and what of it is loaded.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
@@ -101,7 +101,7 @@ TEST_CASE("ckpt_path auto passes over what is damaged, with its reason, and take
   damage(checkpoints / "epoch=1-step=12.ckpt/model.safetensors");
   fs::resize_file(checkpoints / "epoch=0-step=10.ckpt/manifest.json", 40);
   const Result second = fit(folder, "auto", 30);
-  CHECK_THAT(second.told, ContainsSubstring("epoch=1-step=12.ckpt cannot be used and is passed over") &&
+  CHECK_THAT(second.told, ContainsSubstring("epoch=1-step=12.ckpt cannot be used and is skipped") &&
                               ContainsSubstring("not as it was written"));
   CHECK_THAT(second.told, ContainsSubstring("epoch=0-step=10.ckpt cannot be used"));
   CHECK_THAT(second.told, ContainsSubstring("checkpoint: " + (checkpoints / "epoch=0-step=5.ckpt").string()));
@@ -444,7 +444,7 @@ TEST_CASE("F14 an optimizer that the state is not of is refused before the first
     int kind = 0;
     OptimizerPlan configure_optimizers() override {
       if (kind == 0) return std::make_shared<AdamW>(AdamW::Options{});
-      // Two groups where there was one.
+      // Two groups if there was one.
       auto sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.05, .momentum = 0.9});
       ParamGroup a{.name = "a", .params = {first->weight, first->bias}, .names = {"first.weight", "first.bias"}};
       ParamGroup b{.name = "b", .params = {second->weight, second->bias}, .names = {"second.weight", "second.bias"}};

@@ -79,7 +79,7 @@ TEST_CASE("a run that is stopped after any step and resumed ends bit for bit lik
     CHECK(second.report.global_step == steps);
     CHECK(same_weights(whole.weights, second.weights));
     CHECK(values(second.rows, "val_loss", stop) == values(whole.rows, "val_loss", stop));
-    // The window of step metrics that was open goes on too.
+    // The window of step metrics that was open continues too.
     CHECK(values(second.rows, "train_loss", stop).back() == values(whole.rows, "train_loss", stop).back());
   }
 }

@@ -34,7 +34,7 @@ TEST_CASE("20 runs at once get 20 folders") {
 TEST_CASE("a version that is asked for is taken once") {
   test::TemporaryFolder folder;
   CHECK(take_run_folder(folder.path(), "x", 7).filename() == "version_7");
-  CHECK_THROWS_WITH(take_run_folder(folder.path(), "x", 7), ContainsSubstring("exists already"));
+  CHECK_THROWS_WITH(take_run_folder(folder.path(), "x", 7), ContainsSubstring("already exists"));
   CHECK(take_run_folder(folder.path(), "x", std::nullopt).filename() == "version_8");
   test::write_text(folder / "file", "");
   CHECK_THROWS_AS(take_run_folder(folder / "file", "x", std::nullopt), ConfigError);

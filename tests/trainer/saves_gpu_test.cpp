@@ -332,7 +332,7 @@ TEST_CASE(
   const FitReport wanted = train<Renormed<5>>(standing, false, {});
   const FitReport found = train<Renormed<5>>(training, true, {}, saving);
   REQUIRE(saving->failed == std::vector<std::string>{"step-5.ckpt"});
-  CHECK(saving->why.find("'first.weight' was written before the optimizer's step") != std::string::npos);
+  CHECK(saving->why.find("'first.weight' was modified before the optimizer's step") != std::string::npos);
   Files expected = files_of(wanted.run_dir / "checkpoints"), files = files_of(found.run_dir / "checkpoints");
   std::erase_if(expected, [](const auto& file) { return file.first.starts_with("step-5.ckpt"); });
   CHECK((files == expected));
@@ -348,7 +348,7 @@ TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once
       if (batches == 6) second->bias.copy_(kept);
     }
     StepOutput training_step(const Batch& batch, int64_t index) override {
-      if (batches == 5) return Tensor((++batches, Tensor()));  // a batch without a loss is no step
+      if (batches == 5) return Tensor((++batches, Tensor()));  // a batch without a loss is not a step
       return Wide::training_step(batch, index);
     }
     Tensor kept;

@@ -133,7 +133,7 @@ TEST_CASE("val_check_interval as an interval of the run: steps, epochs, samples,
   CHECK(at("24sa") == std::vector<int64_t>{6, 12, 18});
   CHECK(at("0.25dur") == std::vector<int64_t>{5, 10, 15, 20});
   CHECK_THROWS_WITH(at("10tok"), ContainsSubstring("num_tokens"));
-  // Also where the class is hidden behind its base, so that only the first batch can tell.
+  // Also where the class is hidden after its base, so that only the first batch can tell.
   std::shared_ptr<LightningModule> hidden = std::make_shared<SelfPlanned>();
   CHECK_THROWS_WITH(Trainer(options).fit(hidden, regression_data()), ContainsSubstring("num_tokens"));
   options.val_check_interval = Interval{0.05, kSeconds};
@@ -339,7 +339,7 @@ TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing 
   run(2);
   log::set_sink({}, nullptr);
   CHECK_THAT(warned, ContainsSubstring("got no gradient: second.weight, second.bias"));
-  // The module's hook comes behind the check of the backward: found after the step.
+  // The module's hook comes after the check of the backward: found after the step.
   CHECK_THROWS_WITH(run(5), ContainsSubstring("second.weight"));
 }
 
@@ -381,7 +381,7 @@ TEST_CASE("inference_mode: validate, test and predict in it, validation inside a
   options.inference_mode = false;
   Trainer(options).validate(module, regression_data(8, 4));
   CHECK_FALSE(module->inference.back());
-  // Training goes on with the same module afterwards.
+  // Training continues with the same module afterwards.
   CHECK(Trainer(options).fit(module, regression_data(8, 4)).global_step == 2);
 }
 

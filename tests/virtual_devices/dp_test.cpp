@@ -309,13 +309,13 @@ TEST_CASE("dp says what it cannot do, and what to do") {
   };
   const auto made = [] { return make_component<LightningModule, Parted>(Parted::Options{}); };
   CHECK_THAT(message(on_virtual(folder, "dp", 2), std::make_shared<SelfPlanned>()),
-             ContainsSubstring("given as an object") && ContainsSubstring("fit<MyModule>(options"));
+             ContainsSubstring("passed as an object") && ContainsSubstring("fit<MyModule>(options"));
   TrainerOptions cpu = quiet(folder);
   cpu.strategy = Spec<Strategy>("dp");
   CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one") && ContainsSubstring("ddp"));
   cpu.devices = 2;
   CHECK_THAT(message(cpu, made()),
-             ContainsSubstring("2 devices were asked for") && ContainsSubstring("accelerator: virtual"));
+             ContainsSubstring("2 devices were requested") && ContainsSubstring("accelerator: virtual"));
   TrainerOptions synced = on_virtual(folder, "dp", 2);
   synced.sync_batchnorm = true;
   CHECK_THAT(message(synced, made()), ContainsSubstring("sync_batchnorm"));
@@ -327,7 +327,7 @@ TEST_CASE("dp says what it cannot do, and what to do") {
     bool automatic_optimization() const override { return false; }
   };
   CHECK_THAT(message(on_virtual(folder, "dp", 2), make_component<LightningModule, Manual>(Parted::Options{})),
-             ContainsSubstring("optimizes by itself"));
+             ContainsSubstring("uses manual optimization"));
   struct Random : Parted {
     explicit Random(const Options& options) : Parted(options) {
       static int made = 0;

@@ -275,7 +275,7 @@ TEST_CASE("placements are refused with what there is") {
   CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: cuda:1}}"), ContainsSubstring("cuda:1 is not among"));
   CHECK_THAT(message("model_parallel", 2, "{placement: {encoder: [0, 1]}}"),
              ContainsSubstring("must be on one device") && ContainsSubstring("hybrid"));
-  CHECK_THAT(message("hybrid", 2, "{placement: {encoder: [0, 0]}}"), ContainsSubstring("stands there twice"));
+  CHECK_THAT(message("hybrid", 2, "{placement: {encoder: [0, 0]}}"), ContainsSubstring("is listed twice"));
   CHECK_THAT(message("hybrid", 2, "{placement: {encoder: 1-3}}"), ContainsSubstring("encoder"));
   CHECK_THAT(message("hybrid", 2, "{}"), ContainsSubstring("placement"));
   CHECK_THAT(message_of<ConfigError>([&] { train(placed(folder, "model_parallel", 2, "{placement: {first: 0}}")); }),

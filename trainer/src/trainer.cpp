@@ -280,8 +280,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
           throw;
         }
         settle_checkpoints(run);
-        // The rest of a window of step metrics is not lost. Behind the checkpoint, in which the window is still open;
-        // after a signal the run that goes on from there closes it.
+        // The rest of a window of step metrics is not lost. After the checkpoint, in which the window is still open;
+        // after a signal the run that continues from there closes it.
         run.flush_step_metrics(RunningStage::train, true);
         run.check_exchanges();
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });

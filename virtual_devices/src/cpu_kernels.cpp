@@ -142,7 +142,7 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
   const auto& schema = operation.schema();
   const size_t count = schema.arguments().size();
   Call call(operation);
-  // Some kernels draw numbers; a device has its own. Found first: the device is known behind the last argument.
+  // Some kernels draw numbers; a device has its own. Found first: the device is known after the last argument.
   std::optional<size_t> generator_at;
   auto arguments = torch::jit::last(*stack, count);
   std::vector<c10::IValue> given;

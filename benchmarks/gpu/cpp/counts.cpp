@@ -125,7 +125,7 @@ std::shared_ptr<fulgur::Loader> make_loader(const Case& work) {
   fulgur::DataLoaderOptions options;
   options.batch_size = work.number("batch");
   options.num_workers = work.number_or("workers", 0);
-  // DistributedSampler's own order where there are several ranks.
+  // DistributedSampler's own order if there are several ranks.
   if (work.number_or("ranks", 1) == 1) options.sampler = std::make_shared<Permutation>(rows);
   return std::make_shared<fulgur::DataLoader>(std::make_shared<fulgur::TensorDataset>(Batch{x, y}), options);
 }

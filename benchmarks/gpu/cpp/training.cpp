@@ -1,4 +1,4 @@
-// Steps of fulgur::Trainer on batches that lie on the device.
+// Steps of fulgur::Trainer on batches that are on the device.
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
@@ -54,7 +54,7 @@ struct Text final : fulgur::GPT {
   const Case& work;
 };
 
-/// Batches that lie on the device already, again and again.
+/// Batches that are on the device already, again and again.
 class Prepared : public fulgur::Loader {
  public:
   Prepared(int64_t batch_size, int64_t steps) : batch_size_(batch_size), steps_(steps) {}

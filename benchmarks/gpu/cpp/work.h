@@ -61,7 +61,7 @@ class Stretches {
 void fill_weights(const torch::nn::Module& module, double gain);
 int64_t count_parameters(const torch::nn::Module& module);
 
-/// Batches that lie on the device. `image` is classes of images, `rows` of rows, else tokens.
+/// Batches that are on the device. `image` is classes of images, `rows` of rows, else tokens.
 std::vector<fulgur::Batch> make_batches(const Case& work);
 
 json run_training(const Case& work);

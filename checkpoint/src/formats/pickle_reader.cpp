@@ -34,8 +34,8 @@ enum class Kind : uint8_t {
   tensor
 };
 
-// Names of code that a state dict needs, or what Lightning keeps beside it (`plain`: a schedule's Counter, a Size).
-// They are known by these words and call nothing.
+// Code names that a state dict needs, or what Lightning keeps besides it (`plain`: a schedule's Counter, a Size). They
+// are recognised by name; nothing is executed.
 enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter, plain };
 
 constexpr const char* kind_text(Kind kind) {
@@ -70,10 +70,10 @@ constexpr const char* kind_text(Kind kind) {
 
 using Id = uint32_t;
 
-// Values refer to each other by number: a pickle may share values and make circles of them.
+// Values refer to each other by index: a pickle may share values and contain cycles.
 struct Value {
   Kind kind = Kind::none;
-  int64_t number = 0;     // of integers and booleans; of functions, storages, dtypes and tensors which one
+  int64_t number = 0;     // of integers and booleans; for functions, storages, dtypes and tensors: which one
   std::string_view text;  // in the pickle
   std::vector<Id> items;  // of a mapping: key, value, key, value, …
 };
@@ -85,14 +85,14 @@ class Machine {
   explicit Machine(std::string_view pickle) : rest_(pickle) {}
 
   PickledStateDict run() {
-    if (rest_.size() < 2 || rest_[0] != '\x80') bad_pickle("it does not begin as one");
+    if (rest_.size() < 2 || rest_[0] != '\x80') bad_pickle("it does not begin like one");
     rest_.remove_prefix(1);
     if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
       throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocols 2 to 5 can be read; the file has protocol ",
                                 protocol, ". Save it with torch.save(…, pickle_protocol=2)."));
     while (step()) {
     }
-    if (!rest_.empty()) bad_pickle(cat(rest_.size(), " bytes stand behind its end"));
+    if (!rest_.empty()) bad_pickle(cat(rest_.size(), " bytes follow its end"));
     if (stack_.size() != 1 || !marks_.empty()) bad_pickle("its end leaves more or less than one value");
     return state_dict(stack_.back());
   }
@@ -100,7 +100,8 @@ class Machine {
  private:
   // Bytes -------------------------------------------------------------------------------------------------------------
   std::string_view take(uint64_t bytes) {
-    if (bytes > rest_.size()) bad_pickle(cat("it is cut off: ", bytes, " bytes are to follow, ", rest_.size(), " do"));
+    if (bytes > rest_.size())
+      bad_pickle(cat("it is truncated: ", bytes, " bytes are to follow, ", rest_.size(), " do"));
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -127,12 +128,12 @@ class Machine {
     return static_cast<Id>(values_.size() - 1);
   }
   void push(Id id) {
-    // What the memo gives back is no new value.
+    // What the memo returns is not a new value.
     if (stack_.size() >= kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     stack_.push_back(id);
   }
   void push(Kind kind, int64_t number_of = 0, std::string_view text = {}) { push(make({kind, number_of, text, {}})); }
-  // Values that never change are there once, so that instructions of one byte take little more than that.
+  // Constants exist once, so that one-byte instructions use little more memory than that.
   void push_constant(Kind kind, int64_t number_of = 0) {
     const auto [found, is_new] = constants_.emplace(std::pair(kind, number_of), 0);
     if (is_new) found->second = make({kind, number_of, {}, {}});
@@ -166,7 +167,7 @@ class Machine {
     Value& target = values_[top()];
     if (target.kind != kind || (kind == Kind::dict && items.size() % 2 != 0))
       bad_pickle(cat("values are added to ", kind_text(target.kind)));
-    // A list may be added to itself through the memo, again and again.
+    // A list may be added to itself repeatedly through the memo.
     if ((added_ += items.size()) > 2 * kMaxPickleValues)
       bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     target.items.insert(target.items.end(), items.begin(), items.end());
@@ -178,7 +179,7 @@ class Machine {
   }
   void recall(uint64_t index) {
     const auto found = index < kMaxPickleValues ? memo_.find(static_cast<Id>(index)) : memo_.end();
-    if (found == memo_.end()) bad_pickle(cat("it recalls value ", index, ", which it never had"));
+    if (found == memo_.end()) bad_pickle(cat("it recalls value ", index, ", which it never stored"));
     push(found->second);
   }
 
@@ -225,10 +226,10 @@ class Machine {
       case 0x8d:
         text(number(8));
         break;
-      // A frame says how many bytes belong together, which matters to who reads a stream.
+      // A frame says how many bytes belong together, which matters only when reading a stream.
       case 0x95:
         if (const uint64_t bytes = number(8); bytes > rest_.size())
-          bad_pickle(cat("it is cut off: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
+          bad_pickle(cat("it is truncated: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
         break;
       case '}':
         push(Kind::dict);
@@ -295,7 +296,7 @@ class Machine {
         const Value &name = values_[pop()], &module = values_[pop()];
         if (name.kind != Kind::text || module.kind != Kind::text ||
             std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
-          bad_pickle("a name of code is no text");
+          bad_pickle("a name of code is not text");
         global(module.text, name.text);
         break;
       }
@@ -311,7 +312,7 @@ class Machine {
       default: {
         static constexpr char kDigits[] = "0123456789abcdef";
         bad_pickle(cat("instruction 0x", kDigits[code >> 4], kDigits[code & 15],
-                       " is none that torch.save writes for a state dict"));
+                       " is not one that torch.save writes for a state dict"));
       }
     }
     return true;
@@ -320,7 +321,7 @@ class Machine {
   void long_integer() {
     const size_t bytes = number(1);
     if (bytes > 8) {
-      take(bytes);  // larger than any size; as a value of its own it is left out
+      take(bytes);  // larger than any size; as a value itself it is left out
       return push(Kind::real);
     }
     const bool negative =
@@ -353,8 +354,8 @@ class Machine {
       if (!name.empty() && name == kTorchDtypes[i].storage) return push(Kind::storage_class, static_cast<int64_t>(i));
     }
     throw CheckpointError(cat("[checkpoint.pytorch] the file names ", shown_name(cat(module, ".", name)),
-                              "; a state dict of plain tensors needs no such thing, and code of a file is never run. "
-                              "Save the state dict alone: torch.save(model.state_dict(), FILE)."));
+                              "; a state dict of plain tensors does not need it, and code in a file is never run. Save "
+                              "only the state dict: torch.save(model.state_dict(), FILE)."));
   }
 
   void persistent() {
@@ -384,12 +385,12 @@ class Machine {
   void reduce() {
     const Id arguments = pop(), function = pop();
     if (values_[function].kind != Kind::function || values_[arguments].kind != Kind::tuple)
-      bad_pickle(cat(kind_text(values_[function].kind), " is called, which is no function that a state dict needs"));
+      bad_pickle(cat(kind_text(values_[function].kind), " is called, which is not a function that a state dict needs"));
     const auto called = static_cast<Function>(values_[function].number);
     if (called == Function::plain) return push(Kind::object);
     if (values_[arguments].items.size() > kMaxArguments)
-      bad_pickle("a function gets more arguments than torch.save gives any");
-    // A copy: what is made of them moves the values.
+      bad_pickle("a function has more arguments than torch.save ever passes");
+    // A copy: creating values from them moves the vector.
     const std::vector<Id> items = values_[arguments].items;
     switch (called) {
       case Function::ordered_dict:
@@ -412,10 +413,10 @@ class Machine {
     const Value& tuple = values_[id];
     std::vector<int64_t> out;
     if (tuple.kind != Kind::tuple || tuple.items.size() > kMaxDimensions)
-      bad_pickle("a tensor's shape is no tuple of at most 64 sizes");
+      bad_pickle("a tensor's shape is not a tuple of at most 64 sizes");
     for (const Id item : tuple.items) {
       if (values_[item].kind != Kind::integer || values_[item].number < 0)
-        bad_pickle("a tensor's shape or strides have something that is no size");
+        bad_pickle("a tensor's shape or strides contain something that is not a size");
       out.push_back(values_[item].number);
     }
     return out;
@@ -445,7 +446,7 @@ class Machine {
     push(Kind::tensor, static_cast<int64_t>(tensors_.size() - 1));
   }
 
-  // What torch keeps of a view that is to be conjugated or negated: {'conj': True}, {'neg': True}.
+  // Torch's flags for a conjugated or negated view: {'conj': True}, {'neg': True}.
   void read_metadata(Id id, PickledTensor& tensor) {
     const Value& metadata = values_[id];
     if (metadata.kind != Kind::dict) bad_pickle("a tensor is not described as torch.save does it");
@@ -467,7 +468,7 @@ class Machine {
     for (size_t i = 0; i < tensor.sizes.size(); ++i) {
       const int64_t size = tensor.sizes[i];
       int64_t step = 0;
-      // A size of 0 counts as 1 where sizes are multiplied to strides.
+      // A size of 0 counts as 1 in strides.
       overflow |= __builtin_mul_overflow(product, std::max<int64_t>(size, 1), &product);
       overflow |= __builtin_mul_overflow(std::max<int64_t>(size - 1, 0), tensor.strides[i], &step);
       overflow |= __builtin_add_overflow(last, step, &last);
@@ -475,10 +476,10 @@ class Machine {
     }
     if (overflow || (empty ? tensor.offset > elements : last >= elements))
       bad_pickle(
-          cat("a tensor reaches out of storage ", shown_name(storage.key), ", which has ", elements, " elements"));
+          cat("a tensor extends beyond storage ", shown_name(storage.key), ", which has ", elements, " elements"));
   }
 
-  // The attribute _metadata of a state dict: versions of modules, which nothing here needs.
+  // The attribute _metadata of a state dict: module versions, not needed here.
   void build() {
     const Id state = pop();
     if (values_[top()].kind != Kind::dict || values_[state].kind != Kind::dict)
@@ -521,7 +522,7 @@ class Machine {
       }
       if (key.kind != Kind::text || key.text.size() > kMaxNameBytes)
         bad_pickle(cat("a tensor's name is ", kind_text(key.kind), ", or longer than ", kMaxNameBytes, " bytes"));
-      if (!names.insert(key.text).second) bad_pickle(cat(shown_name(key.text), " stands in it twice"));
+      if (!names.insert(key.text).second) bad_pickle(cat(shown_name(key.text), " occurs twice"));
       if (out_.tensors.size() >= kMaxTensors) bad_pickle(cat("more than ", kMaxTensors, " tensors"));
       out_.tensors.push_back(tensors_[static_cast<size_t>(value.number)]);
       out_.tensors.back().name = key.text;
@@ -530,12 +531,12 @@ class Machine {
       throw CheckpointError(cat(
           "[checkpoint.pytorch] the file must hold a mapping of names to tensors, or one under 'state_dict'; it has ",
           out_.left_out.front(), out_.left_out.size() > 1 ? " and more" : "",
-          ". Save the state dict alone: torch.save(model.state_dict(), FILE)."));
+          ". Save only the state dict: torch.save(model.state_dict(), FILE)."));
     return std::move(out_);
   }
 
   std::string_view rest_;
-  std::deque<Value> values_;  // grows without a copy of all
+  std::deque<Value> values_;  // grows without copying everything
   std::map<std::pair<Kind, int64_t>, Id> constants_;
   std::vector<Id> stack_;
   std::vector<size_t> marks_;

@@ -10,15 +10,15 @@ namespace {
 
 [[noreturn]] void bad_archive(const std::string& what) { throw CheckpointError(cat("[checkpoint.pytorch] ", what)); }
 
-// The one folder that all entries of an archive of torch.save lie in.
+// The single folder that contains all entries of a torch.save archive.
 std::string root_of(const ZipReader& zip) {
   if (zip.entries().empty()) bad_archive("the archive is empty.");
   const std::string& first = zip.entries().begin()->first;
   const std::string root = first.substr(0, first.find('/') + 1);
   for (const auto& [name, entry] : zip.entries())
     if (root.empty() || !name.starts_with(root))
-      bad_archive(cat("it is no file of torch.save: its entries must lie in one folder; '",
-                      escape_controls(name.substr(0, 200)), "' does not."));
+      bad_archive(cat("it is not a file of torch.save: its entries must be in one folder; '",
+                      escape_controls(name.substr(0, 200)), "' is not."));
   return root;
 }
 
@@ -41,7 +41,7 @@ PytorchArchive::PytorchArchive(ZipReader zip) : zip_(std::move(zip)), root_(root
     bad_archive(
         "it is a TorchScript archive, which is a program. Save its weights: torch.save(module.state_dict(), FILE).");
   if (!entries.contains(root_ + "data.pkl"))
-    bad_archive(cat("it is no file of torch.save: '", escape_controls(root_), "data.pkl' is missing."));
+    bad_archive(cat("it is not a file of torch.save: '", escape_controls(root_), "data.pkl' is missing."));
   if (const std::string order = read_text(zip_, root_ + "byteorder", 64); !order.empty() && order != "little")
     bad_archive(cat("its numbers must be little-endian; the file says '", escape_controls(order), "'."));
   content_ = read_state_dict_pickle(read_text(zip_, root_ + "data.pkl", kMaxPickleBytes));

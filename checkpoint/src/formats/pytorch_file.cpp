@@ -35,7 +35,7 @@ const detail::TorchDtype* torch_dtype(const std::string& name, const Tensor& ten
 std::string advice(const std::filesystem::path& path) {
   const std::string start = detail::InputFile(path).looks_like();
   if (start.find("pickle") != std::string::npos)
-    return " It looks like a Python pickle: torch before 1.6 saved so, and `_use_new_zipfile_serialization=False` "
+    return " It looks like a Python pickle: torch before 1.6 saved these, and `_use_new_zipfile_serialization=False` "
            "does. Load it in Python and save it again.";
   return start;
 }
@@ -73,7 +73,7 @@ PytorchFile read_pytorch_file(const std::filesystem::path& path) {
       if (file.size() >= sizeof start) file.read(start, sizeof start);
     }
     if (!detail::looks_like_zip({start, sizeof start}))
-      throw CheckpointError(cat("[checkpoint.pytorch] it is no file of torch.save.", advice(path)));
+      throw CheckpointError(cat("[checkpoint.pytorch] it is not a file of torch.save.", advice(path)));
     const detail::PytorchArchive archive{detail::ZipReader(path)};
     PytorchFile out;
     out.left_out = archive.content().left_out;
@@ -104,7 +104,7 @@ void write_pytorch_file(const std::filesystem::path& path, const NamedTensors& t
   for (const auto& [alias, name] : aliases) {
     const auto found = index.find(name);
     if (found == index.end() || index.contains(alias))
-      throw CheckpointError(cat("[checkpoint.pytorch] '", escape_controls(alias), "' cannot be a further name of '",
+      throw CheckpointError(cat("[checkpoint.pytorch] '", escape_controls(alias), "' cannot be an alias of '",
                                 escape_controls(name), "'."));
     content.tensors.push_back(content.tensors[found->second]);
     content.tensors.back().name = alias;

@@ -6,21 +6,21 @@
 
 namespace fulgur::detail {
 
-/// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have their names.
+/// The part of a safetensors file before its tensors, in its FileRecord. Tensors' parts have the tensors' names.
 inline constexpr const char* kHeaderPart = "(header)";
 
-/// As write_safetensors, which see; returns sizes and hashes of the header and of each tensor. Tensors that lie on the
-/// CPU without gaps are written from where they are, and no operation of LibTorch runs for them.
+/// Like write_safetensors; returns sizes and hashes of the header and of each tensor. Contiguous CPU tensors are
+/// written directly, without any LibTorch operation.
 FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors,
                                   const std::map<std::string, std::string>& metadata);
 
-/// Bytes that write_safetensors_file will write, nearly: without the header.
+/// Approximate number of bytes that write_safetensors_file will write: without the header.
 uint64_t safetensors_bytes(const NamedTensors& tensors);
 
-/// As safetensors_dtype; throws a CheckpointError that names `tensor` where the format cannot hold the dtype.
+/// Like safetensors_dtype; throws a CheckpointError that names `tensor` if the format cannot hold the dtype.
 const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor);
 
-/// All that a file has before its tensors.
+/// Everything in a file before its tensors.
 std::string make_safetensors_prefix(const SafetensorsHeader& header);
 
 /// The first 8 bytes of a file as the length of its header.

@@ -15,7 +15,7 @@ namespace {
   throw CheckpointError("[checkpoint.safetensors] damaged header: " + what + ".");
 }
 
-// Reads the header as it is parsed, without a tree of it: a hostile one costs little more than its own text.
+// Validates the header while parsing, without building a tree: a hostile one costs little more than its own text.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(SafetensorsHeader& header) : header_(header) {}
@@ -32,7 +32,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         place_ = Place::tensor;
         return true;
       case Place::metadata_name:
-        if (has_metadata_) bad_header("__metadata__ stands in it twice");
+        if (has_metadata_) bad_header("__metadata__ occurs twice");
         has_metadata_ = true;
         place_ = Place::metadata;
         return true;
@@ -53,7 +53,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       key_ = std::move(name);
     } else if (place_ == Place::metadata) {
       key_ = std::move(name);
-      if (header_.metadata.contains(key_)) bad_header(cat(shown_name(key_), " stands in __metadata__ twice"));
+      if (header_.metadata.contains(key_)) bad_header(cat(shown_name(key_), " occurs twice in __metadata__"));
     } else if (name == "dtype" && !has_.dtype) {
       place_ = Place::dtype;
     } else if (name == "shape" && !has_.shape) {
@@ -141,13 +141,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsEntry& entry() { return header_.entries.back(); }
   [[noreturn]] void wrong_number() {
     if (place_ == Place::shape)
-      bad_header(cat("shape of ", shown_name(entry().name), " has a size that is no whole number"));
-    if (place_ == Place::offsets) bad_header(cat("an offset of ", shown_name(entry().name), " is no whole number"));
+      bad_header(cat("shape of ", shown_name(entry().name), " has a size that is not a whole number"));
+    if (place_ == Place::offsets) bad_header(cat("an offset of ", shown_name(entry().name), " is not a whole number"));
     wrong_kind();
   }
   [[noreturn]] void wrong_kind() {
     if (place_ == Place::metadata || place_ == Place::metadata_name) bad_header("__metadata__ may hold strings only");
-    if (place_ == Place::outside || place_ == Place::top) bad_header("it is no JSON object");
+    if (place_ == Place::outside || place_ == Place::top) bad_header("it is not a JSON object");
     bad_header(cat(shown_name(place_ == Place::tensor_name ? key_ : entry().name),
                    " must have exactly dtype, shape and data_offsets"));
   }
@@ -177,7 +177,7 @@ void check_size(const SafetensorsEntry& entry, uint64_t data_bytes) {
     bad_header(cat(shown_name(entry.name), " has ", entry.end - entry.begin, " bytes, its shape needs ", bytes));
 }
 
-// A name that more than one tensor has.
+// A name shared by more than one tensor.
 std::optional<std::string> repeated_name(const SafetensorsHeader& header) {
   std::vector<std::string_view> names;
   names.reserve(header.entries.size());
@@ -204,7 +204,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
   HeaderReader reader(header);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   for (const SafetensorsEntry& entry : header.entries) check_size(entry, data_bytes);
-  if (const auto name = repeated_name(header)) bad_header(cat(shown_name(*name), " stands in it twice"));
+  if (const auto name = repeated_name(header)) bad_header(cat(shown_name(*name), " occurs twice"));
   std::sort(header.entries.begin(), header.entries.end(),
             [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t expected = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch, so that it can be fuzzed on its own.
+// Independent of LibTorch, so that it can be fuzzed on its own.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,7 +21,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Limits of what is read and written: the first is the format's, the others are ours.
+/// Limits for reading and writing: the first is the format's, the others are ours.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxTensors = 1u << 18;
 inline constexpr size_t kMaxNameBytes = 1u << 16;
@@ -30,8 +30,8 @@ inline constexpr size_t kMaxDimensions = 64;
 /// Bytes of one element, or 0 for an unknown dtype.
 uint64_t safetensors_dtype_size(std::string_view dtype);
 
-/// Checks and reads the JSON header of a file whose data part has `data_bytes` bytes: contiguous from 0, no hole, no
-/// overlap, sizes that match shapes, names that differ. Throws a CheckpointError.
+/// Checks and reads the JSON header of a file whose data part has `data_bytes` bytes: contiguous from 0, no gaps, no
+/// overlap, sizes that match shapes, unique names. Throws a CheckpointError.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes);
 
 /// The JSON header, padded with spaces to a multiple of 8 bytes. Throws a CheckpointError for names that it cannot

@@ -7,7 +7,7 @@
 
 namespace fulgur::detail {
 
-/// A name that a file holds, for a message: in quotes, without control characters, cut after 200 bytes.
+/// A name from a file, for a message: in quotes, without control characters, truncated to 200 bytes.
 inline std::string shown_name(std::string_view name) { return cat("'", escape_controls(name.substr(0, 200)), "'"); }
 
 }  // namespace fulgur::detail

@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch, so that it can be fuzzed on its own.
+// Independent of LibTorch, so that it can be fuzzed on its own.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace fulgur::detail {
 
-/// Bytes that tensors of a pickle lie in; the bytes themselves stand outside of it, under `key`.
+/// Storage of tensors in a pickle; the bytes themselves are outside the pickle, under `key`.
 struct PickledStorage {
   std::string key;
   const TorchDtype* dtype = nullptr;  ///< null for an UntypedStorage
@@ -31,18 +31,18 @@ struct PickledTensor {
 struct PickledStateDict {
   std::vector<PickledStorage> storages;
   std::vector<PickledTensor> tensors;
-  std::vector<std::string> left_out;  ///< what else stood in the file, the first of it: `'epoch' (a number)`
+  std::vector<std::string> left_out;  ///< other contents of the file, the first of them: `'epoch' (a number)`
 };
 
-/// Limits of what is read and written, beside those of safetensors_header.h for names, tensors and dimensions.
+/// Limits for reading and writing, besides those of safetensors_header.h for names, tensors and dimensions.
 inline constexpr uint64_t kMaxPickleBytes = 64u << 20;
 inline constexpr size_t kMaxPickleValues = 1u << 22;
 inline constexpr size_t kMaxPickleDepth = 1000;
 inline constexpr size_t kMaxLeftOut = 100;
 
-/// Reads the pickle of a state dict: a mapping of names to tensors, or a mapping with such a one at `state_dict`, as
-/// Lightning's checkpoints are. Only what torch.save writes for them is known; nothing is called, and every other name
-/// of code is refused. Tensors lie within their storages, but may be larger than these (strides of 0). Throws a
+/// Reads the pickle of a state dict: a mapping of names to tensors, or a mapping with one at `state_dict`, as in
+/// Lightning's checkpoints. Only what torch.save writes for these is recognised; nothing is called, and every other
+/// code name is refused. Tensors are within their storages, but may be larger than these (strides of 0). Throws a
 /// CheckpointError.
 PickledStateDict read_state_dict_pickle(std::string_view pickle);
 

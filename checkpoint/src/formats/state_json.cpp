@@ -13,7 +13,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Written objects are filled in order, read ones looked up: each has the kind that is not quadratic.
+// Written objects are filled in order, parsed ones looked up: each uses the type that is not quadratic.
 using Json = nlohmann::ordered_json;
 using ReadJson = nlohmann::json;
 
@@ -33,7 +33,7 @@ double float_of_word(const std::string& word) {
   if (word == "inf") return kInfinity;
   if (word == "-inf") return -kInfinity;
   const auto bits = hash_from_text(word);
-  if (!bits) bad_state(cat("'", escape_controls(word.substr(0, 40)), "' is no number."));
+  if (!bits) bad_state(cat("'", escape_controls(word.substr(0, 40)), "' is not a number."));
   return std::bit_cast<double>(*bits);
 }
 
@@ -65,7 +65,7 @@ Json to_json(const StateTree& tree, const std::string& place, StateTensors& tens
           return list;
         } else if constexpr (std::is_same_v<T, StateTree::Map>) {
           Json map = Json::object();
-          // Straight into the vector that it is: looking each key up would be quadratic.
+          // Directly into the underlying vector: looking each key up would be quadratic.
           for (const auto& [key, item] : value)
             map.get_ref<Json::object_t&>().emplace_back(key, to_json(item, below(place, key), tensors, depth + 1));
           if (looks_like_a_word(value)) return Json{{"__map__", std::move(map)}};
@@ -121,7 +121,7 @@ StateTree from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
 }
 
 StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int depth) {
-  if (!json.is_object()) bad_state("a map is no object.");
+  if (!json.is_object()) bad_state("a map is not an object.");
   StateTree::Map map;
   for (const auto& [key, item] : json.items()) map.emplace(key, from_json(item, tensors, depth));
   return map;
@@ -132,7 +132,7 @@ StateTree::Map map_from_json(const ReadJson& json, const TensorMap& tensors, int
 bool looks_like_a_word(const StateTree::Map& map) { return map.size() == 1 && is_word(map.begin()->first); }
 
 std::string StateTensors::add(const std::string& place, const Tensor& tensor) {
-  // A name of the format's own, or none at all, would not come back.
+  // A name reserved by the format, or an empty one, would not survive a round trip.
   const std::string wanted = place.empty() || place == "__metadata__" ? cat("(", place, ")") : place;
   std::string name = wanted;
   for (int n = 2; !names_.insert(name).second; ++n) name = cat(wanted, "#", n);
@@ -150,14 +150,14 @@ std::string encode_state(const StateTree& tree, const std::string& place, StateT
 
 DecodedState decode_state(std::string_view text, CheckpointParts parts, const TensorMap& optimizer_tensors,
                           const TensorMap& state_tensors) {
-  // Deep nesting is refused while it is read: recursion comes later.
+  // Deep nesting is rejected while parsing: recursion comes later.
   const auto shallow = [](int depth, ReadJson::parse_event_t, ReadJson&) {
     if (depth > 2 * kMaxStateDepth + 4) bad_state("it is nested too deeply.");
     return true;
   };
   const ReadJson json = ReadJson::parse(text.begin(), text.end(), shallow, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object() || !json.contains("state") || !json.contains("optimizers"))
-    bad_state("it is no state of a checkpoint.");
+    bad_state("it is not the state of a checkpoint.");
   DecodedState decoded{nullptr, from_json(json["state"], state_tensors, 0)};
   if (parts == CheckpointParts::all) decoded.optimizers = from_json(json["optimizers"], optimizer_tensors, 0);
   return decoded;

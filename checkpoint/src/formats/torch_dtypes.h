@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch, so that it can be fuzzed on its own.
+// Independent of LibTorch, so that it can be fuzzed on its own.
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -10,7 +10,7 @@ namespace fulgur::detail {
 /// A dtype as Python's torch names it: `torch.float32`, `torch.FloatStorage`.
 struct TorchDtype {
   std::string_view name;
-  std::string_view storage;  ///< empty where torch.save writes an UntypedStorage and names the dtype instead
+  std::string_view storage;  ///< empty if torch.save writes an UntypedStorage and names the dtype instead
   uint64_t bytes = 0;        ///< of one element
 };
 

@@ -22,10 +22,10 @@ WeightsFormat format_of(const fs::path& path) {
   char start[9] = {};
   file.read(start, std::min<uint64_t>(file.size(), sizeof start));
   const std::string hint = file.looks_like();
-  // A pickle that is in no archive goes there too, for its message.
+  // A pickle outside an archive is also handled there, for its error message.
   if (detail::looks_like_zip({start, sizeof start}) || hint.find("pickle") != std::string::npos)
     return WeightsFormat::pytorch;
-  // Behind the length of the header there is its JSON.
+  // The length of the header is followed by its JSON.
   if (start[8] == '{') return WeightsFormat::safetensors;
   throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()),
                             " must be a safetensors file or one of torch.save; it is neither.", hint));

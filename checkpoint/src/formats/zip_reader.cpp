@@ -20,7 +20,7 @@ constexpr uint64_t kMaxEntries = 1u << 20;
 
 [[noreturn]] void bad_zip(const std::string& what) { throw CheckpointError(cat("[checkpoint.pytorch] ", what)); }
 
-// Nothing is written by these names, but a file that has such ones was not made by torch.save.
+// Nothing is written under these names, but a file that contains such a name was not made by torch.save.
 bool is_plain_name(std::string_view name) {
   if (name.empty() || name.front() == '/' || name.size() > 4096 || !is_utf8(name)) return false;
   if (std::any_of(name.begin(), name.end(),
@@ -45,7 +45,7 @@ ZipReader::ZipReader(const std::filesystem::path& path) {
   struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd);
-    bad_zip("it is no regular file.");
+    bad_zip("it is not a regular file.");
   }
   std::FILE* file = fdopen(fd, "rb");
   if (file == nullptr) {
@@ -74,7 +74,7 @@ void ZipReader::open(zip_source* source, uint64_t bytes) {
   zip_error_fini(&error);
   if (!archive_) {
     zip_source_free(source);
-    bad_zip(cat("damaged or cut off: no zip archive can be read from it (", reason, ")."));
+    bad_zip(cat("damaged or truncated: no zip archive can be read from it (", reason, ")."));
   }
   list(bytes);
 }
@@ -93,7 +93,7 @@ void ZipReader::list(uint64_t bytes) {
     if (!is_plain_name(name))
       bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
     if (about.encryption_method != ZIP_EM_NONE) bad_zip(cat(shown_name(name), " is encrypted."));
-    // Their size is so bounded by that of the file, and a small one cannot ask for much memory.
+    // This bounds their size by that of the file, so that a small one cannot request much memory.
     if (about.comp_method != ZIP_CM_STORE || about.comp_size != about.size)
       bad_zip(cat(shown_name(name),
                   " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save "
@@ -114,7 +114,7 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
   auto* next = static_cast<char*>(data);
   uint64_t left = entry.bytes;
   char behind = 0;
-  // One byte more than there is: at the end the checksum is compared.
+  // Read one byte more than there is: the checksum is compared at the end.
   while (true) {
     const zip_int64_t got = left > 0 ? zip_fread(file.get(), next, left) : zip_fread(file.get(), &behind, 1);
     if (got < 0) {
@@ -129,7 +129,7 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
     next += got;
     left -= static_cast<uint64_t>(got);
   }
-  if (left > 0) bad_zip(cat(shown_name(name), " is cut off: ", left, " of ", entry.bytes, " bytes are missing."));
+  if (left > 0) bad_zip(cat(shown_name(name), " is truncated: ", left, " of ", entry.bytes, " bytes are missing."));
 }
 
 }  // namespace fulgur::detail

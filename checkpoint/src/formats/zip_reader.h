@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch, so that it can be fuzzed on its own.
+// Independent of LibTorch.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -13,9 +13,8 @@ struct zip_source;
 
 namespace fulgur::detail {
 
-/// A zip archive of entries that are stored as they are, as torch.save writes it. Compressed or encrypted ones, names
-/// that stand in it twice or lead out of the archive, and entries that lie over each other are refused, all with
-/// CheckpointErrors.
+/// A zip archive of uncompressed entries, as written by torch.save. Compressed or encrypted entries, duplicate names or
+/// names that lead out of the archive, and overlapping entries are refused with CheckpointErrors.
 class ZipReader {
  public:
   struct Entry {
@@ -28,7 +27,7 @@ class ZipReader {
   explicit ZipReader(std::string_view archive);
 
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
-  /// The bytes of `entry`, after its CRC-32 was compared, into `data`, which has room for them.
+  /// Reads the bytes of `entry` into `data`, which must be large enough, and checks their CRC-32.
   void read(const std::string& name, const Entry& entry, void* data) const;
 
  private:

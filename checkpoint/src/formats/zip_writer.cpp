@@ -13,9 +13,9 @@ namespace fulgur::detail {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-// Sizes of the format: a local header without its name, the head of an extra field, the extra field of a large entry.
+// Sizes in the format: a local header without its name, the head of an extra field, the extra field of a large entry.
 constexpr uint64_t kLocalHeader = 30, kExtraHead = 4, kLargeExtra = 20;
-constexpr uint16_t kPaddingId = 0x4246;     // "FB", as torch.save has it
+constexpr uint16_t kPaddingId = 0x4246;     // "FB", as in torch.save
 constexpr uint16_t kFirstDay = 1 << 5 | 1;  // 1 January 1980
 
 }  // namespace
@@ -62,7 +62,7 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t bytes) {
 }
 
 void ZipWriter::commit() {
-  // libzip writes into a file of its own and renames it.
+  // libzip writes into a temporary file and renames it.
   if (zip_close(archive_.get()) != 0) fail("writing");
   (void)archive_.release();
   const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);

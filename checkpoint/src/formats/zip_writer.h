@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch.
+// Independent of LibTorch.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,15 +12,15 @@ struct zip;
 
 namespace fulgur::detail {
 
-/// Writes a zip archive of entries that are stored as they are, their data at multiples of 64 bytes, as torch.save does
-/// it (Python can then map them). The same entries give the same bytes. Throws CheckpointErrors that name the path.
+/// Writes a zip archive of uncompressed entries with their data at multiples of 64 bytes, like torch.save (so that
+/// Python can mmap them). The same entries give the same bytes. Throws CheckpointErrors that name the path.
 class ZipWriter {
  public:
-  /// A file of that name must not be there yet.
+  /// A file with that name must not exist yet.
   explicit ZipWriter(std::filesystem::path path);
-  /// Adds an entry, whose bytes must stay where they are until commit().
+  /// Adds an entry, whose bytes must stay valid until commit().
   void add(const std::string& name, const void* data, uint64_t bytes);
-  /// Writes and syncs the file. Where that fails there is none.
+  /// Writes and syncs the file. On failure there is none.
   void commit();
 
  private:

@@ -12,7 +12,7 @@ namespace fulgur::detail {
 namespace {
 
 constexpr uint64_t kWorthReserving = 64u << 10;
-// The disk is kept at work while the rest is written, so that the fsync at the end has little left to wait for.
+// Starts write-back while the rest is written, so that the final fsync has little left to wait for.
 constexpr uint64_t kWriteBackBytes = 8u << 20;
 
 }  // namespace
@@ -41,7 +41,7 @@ void DurableFile::reserve(uint64_t bytes) {
   }
 }
 
-// Calls `write_some(next, left)` until all is written.
+// Calls `write_some(next, left)` until everything is written.
 template <class WriteSome>
 void DurableFile::write_all(const void* data, size_t bytes, WriteSome write_some) {
   const char* next = static_cast<const char*>(data);
@@ -64,7 +64,7 @@ void DurableFile::write(const void* data, size_t bytes) {
     return written;
   });
   if (written_ - started_ < kWriteBackBytes) return;
-  // Advice only: fsync tells what went wrong.
+  // Advice only: fsync reports errors.
   system_calls().start_writing_back(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_));
   started_ = written_;
 }
@@ -82,7 +82,7 @@ void DurableFile::commit() {
     if (errno != EINTR) fail("syncing");
   const int fd = fd_;
   fd_ = -1;
-  // After EINTR the file is closed on Linux, and its data are synced already.
+  // After EINTR the file is closed on Linux, and its data are already synced.
   if (system_calls().close(fd) != 0 && errno != EINTR) fail("closing");
 }
 
@@ -95,7 +95,7 @@ void sync_folder(const std::filesystem::path& folder) {
     error = calls.fsync(fd) == 0 ? 0 : errno;
   } while (error == EINTR);
   calls.close(fd);
-  // Some file systems cannot sync folders and say so.
+  // Some file systems cannot sync folders and report that.
   if (error != 0 && error != EINVAL && error != ENOTSUP) throw_errno("syncing a folder", folder, error);
 }
 

@@ -10,7 +10,7 @@
 
 namespace fulgur::detail {
 
-/// A system call failed; its message has path and reason.
+/// A system call failed; the message has path and reason.
 class FileError : public CheckpointError {
  public:
   FileError(const std::string& message, int reason) : CheckpointError(message), reason_(reason) {}
@@ -21,19 +21,19 @@ class FileError : public CheckpointError {
   int reason_;
 };
 
-/// A new file that is written with checked, restarted writes and synced before it counts. Every failure is a FileError.
+/// A new file, written with checked, restarted writes and synced by `commit`. Every failure is a FileError.
 class DurableFile {
  public:
   explicit DurableFile(const std::filesystem::path& path);
   ~DurableFile();
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
-  /// Takes the room for a file of `bytes` bytes, which is faster and finds a full device at once; a file system that
-  /// cannot is none the worse for it. Exactly as many are to be written.
+  /// Reserves `bytes` bytes, which is faster and detects a full device at once; ignored by file systems that do not
+  /// support it. Exactly that many must be written.
   void reserve(uint64_t bytes);
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// The same at a place of the file; where `write` writes next does not change.
+  /// The same at a position in the file; does not change where `write` writes next.
   void write_at(uint64_t place, const void* data, size_t bytes);
   /// fsync and close.
   void commit();
@@ -44,7 +44,7 @@ class DurableFile {
   void write_all(const void* data, size_t bytes, WriteSome write_some);
   std::filesystem::path path_;
   int fd_ = -1;
-  uint64_t written_ = 0, started_ = 0;  // bytes; those that are on their way to the disk already
+  uint64_t written_ = 0, started_ = 0;  // bytes; those already being written back
 };
 
 /// Makes renames and new names in `folder` durable.

@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch.
+// Independent of LibTorch.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace fulgur::detail {
 
-/// XXH3 with 64 bits, fed piece by piece.
+/// 64-bit XXH3, fed incrementally.
 class Hasher {
  public:
   Hasher();
@@ -18,7 +18,7 @@ class Hasher {
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;
   void update(const void* data, size_t bytes);
-  /// Of all that came since the start or the last reset.
+  /// Of everything since the start or the last reset.
   uint64_t digest() const;
   void reset();
 
@@ -31,7 +31,7 @@ uint64_t hash_of(std::string_view bytes);
 
 /// 16 hexadecimal digits, as `xxhsum -H3` prints them.
 std::string hash_text(uint64_t hash);
-/// The reverse; nothing where `text` is not such a text.
+/// The reverse; nullopt if `text` is not a valid hash.
 std::optional<uint64_t> hash_from_text(std::string_view text);
 
 }  // namespace fulgur::detail

@@ -5,7 +5,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Small enough that write(2) finds in the cache what the hash has just read.
+// Small enough that write(2) finds the data just hashed in the cache.
 constexpr size_t kBlockBytes = 256u << 10;
 
 }  // namespace

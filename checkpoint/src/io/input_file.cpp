@@ -17,7 +17,7 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   struct stat info {};
   if (fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd_);
-    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " is no regular file",
+    throw CheckpointError(cat("[checkpoint] ", escape_controls(path.string()), " is not a regular file",
                               S_ISDIR(info.st_mode) ? " but a folder." : "."));
   }
   size_ = static_cast<uint64_t>(info.st_size);

@@ -7,19 +7,18 @@
 
 namespace fulgur::detail {
 
-/// A regular file that is read from its beginning. FIFOs, folders and devices are refused without waiting.
+/// A regular file that is read from its beginning. FIFOs, folders and devices are refused without blocking.
 class InputFile {
  public:
-  /// Throws a CheckpointError where it cannot be opened.
+  /// Throws a CheckpointError if it cannot be opened.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
   uint64_t size() const { return size_; }
-  /// The next `bytes` bytes; throws where there are fewer.
+  /// The next `bytes` bytes; throws if there are fewer.
   void read(void* data, uint64_t bytes);
-  /// What the file looks like from its first bytes, as a sentence with a space before it; empty where nothing is
-  /// recognised.
+  /// What the file looks like, judging by its first bytes, as a sentence with a leading space; empty if not recognised.
   std::string looks_like() const;
 
  private:
@@ -28,7 +27,7 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-/// The whole of a regular file of at most `limit` bytes.
+/// The contents of a regular file of at most `limit` bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t limit);
 
 }  // namespace fulgur::detail

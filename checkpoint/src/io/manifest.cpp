@@ -18,7 +18,7 @@ constexpr size_t kTailBytes = 16 + kEnd.size();
 
 [[noreturn]] void bad_manifest(const std::string& what) { throw CheckpointError("[checkpoint.manifest] " + what); }
 
-// One line a part.
+// One part per line.
 std::string to_text(const FileRecord& record) {
   std::string text = cat("{\"bytes\": ", record.bytes, ", \"xxh3_64\": \"", hash_text(record.hash), "\", \"parts\": [");
   const char* separator = "\n";
@@ -37,7 +37,7 @@ uint64_t read_hash(const Json& json) {
 }
 
 uint64_t read_size(const Json& json) {
-  if (!json.at("bytes").is_number_unsigned()) bad_manifest("it is damaged: a size is no whole number.");
+  if (!json.at("bytes").is_number_unsigned()) bad_manifest("it is damaged: a size is not a whole number.");
   return json.at("bytes").get<uint64_t>();
 }
 
@@ -70,7 +70,7 @@ Manifest read_fields(const Json& json) {
   manifest.global_step = json.at("global_step").get<int64_t>();
   manifest.weights_only = json.at("weights_only").get<bool>();
   for (const auto& [name, record] : json.at("files").items()) {
-    // Other names could point out of the folder.
+    // Other names could point outside the folder.
     if (name != kModelFile && name != kOptimizerFile && name != kStateFile && name != kStateTensorsFile)
       bad_manifest(cat("it names the file '", escape_controls(name.substr(0, 200)), "', which no checkpoint has."));
     manifest.files.emplace(name, read_record(name, record));
@@ -80,7 +80,7 @@ Manifest read_fields(const Json& json) {
   return manifest;
 }
 
-// The version that a text claims, though it may be damaged; 0 where it cannot be told.
+// The version that a text claims, even if damaged; 0 if unknown.
 int64_t claimed_version(const Json& json) {
   if (!json.is_object() || !json.contains("format_version") || !json["format_version"].is_number_integer()) return 0;
   return json["format_version"].get<int64_t>();
@@ -93,7 +93,7 @@ std::string claimed_writer(const Json& json) {
   return "Fulgur " + escape_controls(json["origin"]["fulgur"].get<std::string>().substr(0, 100));
 }
 
-// Deep nesting is refused while it is read.
+// Deep nesting is rejected while parsing.
 Json parse(std::string_view text) {
   const auto shallow = [](int depth, Json::parse_event_t, Json&) {
     if (depth > 16) bad_manifest("it is damaged: nested too deeply.");
@@ -137,14 +137,14 @@ std::string manifest_to_text(const Manifest& manifest) {
 Manifest manifest_from_text(std::string_view text) {
   const Json json = parse(text);
   const int64_t version = claimed_version(json);
-  // Said first: a newer format may hash itself in another way.
+  // Check this first: a newer format may use another hash.
   if (version > kCheckpointFormat)
     bad_manifest(cat("it has format version ", version, ", written by ", claimed_writer(json),
                      "; this program (Fulgur ", fulgur_version(), ") reads format versions <= ", kCheckpointFormat,
                      ". Use a newer version of Fulgur, or another checkpoint if this one is damaged."));
   if (text.size() < kTailBytes || !text.ends_with(kEnd) ||
       !text.substr(0, text.size() - kTailBytes).ends_with(kHashField))
-    bad_manifest(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is no JSON." : "."));
+    bad_manifest(cat("it is damaged: it does not end with its hash", json.is_discarded() ? ", and is not JSON." : "."));
   const auto hash = hash_from_text(text.substr(text.size() - kTailBytes, 16));
   if (!hash || *hash != hash_of(text.substr(0, text.size() - kTailBytes)))
     bad_manifest("it is damaged: it is not as it was written (its hash differs).");
@@ -153,7 +153,7 @@ Manifest manifest_from_text(std::string_view text) {
       bad_manifest("it is not the manifest of a checkpoint.");
     return read_fields(json);
   } catch (const Json::exception&) {
-    bad_manifest("it is damaged: a field is missing or has another kind.");
+    bad_manifest("it is damaged: a field is missing or has the wrong type.");
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch, so that it can be fuzzed on its own.
+// Independent of LibTorch, so that it can be fuzzed on its own.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,13 +11,13 @@
 
 namespace fulgur::detail {
 
-/// A piece of a file with a hash of its own: a tensor, a header, a field of the state.
+/// A piece of a file with its own hash: a tensor, a header, a field of the state.
 struct FilePart {
   std::string name;
   uint64_t bytes = 0, hash = 0;
 };
 
-/// What a file must be; the parts lie one behind the other and are the whole of it.
+/// What a file must contain; the parts are consecutive and cover it completely.
 struct FileRecord {
   uint64_t bytes = 0, hash = 0;
   std::vector<FilePart> parts;
@@ -30,7 +30,7 @@ inline constexpr const char* kStateFile = "state.json";
 inline constexpr const char* kStateTensorsFile = "state.safetensors";
 inline constexpr uint64_t kMaxManifestBytes = 64u << 20, kMaxStateBytes = 256u << 20;
 
-/// manifest.json: what a checkpoint folder holds, to the byte.
+/// manifest.json: the contents of a checkpoint folder, to the byte.
 struct Manifest {
   CheckpointOrigin origin;
   int64_t epoch = 0, global_step = 0;
@@ -38,7 +38,7 @@ struct Manifest {
   std::map<std::string, FileRecord> files;
 };
 
-/// The text of the file; its last field is a hash of all before it.
+/// The text of the file; its last field is a hash of everything before it.
 std::string manifest_to_text(const Manifest& manifest);
 
 /// Reads and checks a manifest, its own hash first. Throws a CheckpointError that says what is wrong, without a path.

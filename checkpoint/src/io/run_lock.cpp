@@ -45,7 +45,7 @@ std::string this_host() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-// `pid 12\nhost name\n`; pid 0 where the text is another.
+// `pid 12\nhost name\n`; pid 0 for any other text.
 Holder read_holder(int fd) {
   char buffer[512];
   const ssize_t got = pread(fd, buffer, sizeof buffer, 0);
@@ -77,7 +77,7 @@ std::string describe(const Holder& holder) {
 [[noreturn]] void refuse(const fs::path& path, const Holder& holder) {
   throw ConfigError(cat("[checkpoint.run_lock] one run at a time may use a run folder; ",
                         escape_controls(path.parent_path().string()), " is locked by ", describe(holder),
-                        ". Wait for that run, or choose another folder. If it is surely gone, remove ",
+                        ". Wait for that run, or choose another folder. If it is certainly gone, remove ",
                         escape_controls(path.string()), "."));
 }
 
@@ -98,7 +98,7 @@ int open_lock_file(const fs::path& path) {
 
 RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
   detail::SystemCalls& calls = detail::system_calls();
-  // The folder's own flock makes those who start together take their turns, for as long as this function runs.
+  // Locking the folder itself serialises processes that start together, for the duration of this function.
   const Descriptor turn(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (turn.get() < 0) detail::throw_errno("opening the run folder", folder, errno);
   const bool has_flock = calls.flock(turn.get(), LOCK_EX) == 0;
@@ -111,13 +111,13 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
     if (!locked && holder.pid != 0 && !is_dead(holder)) refuse(path_, holder);
     if (has_flock && !locked) {
       if (holder.pid == 0) refuse(path_, holder);
-      // A child of the dead holder has the old file; the next is ours.
+      // A child of the dead holder has the old file; the next one is ours.
       stale = holder;
       unlink(path_.c_str());
       continue;
     }
     if (holder.pid != 0) stale = holder;
-    // A holder that let go in between removed the file that we have.
+    // A holder that released it in between has removed the file that we opened.
     if (is_file_at(file.get(), path_)) fd_ = file.release();
   }
   if (stale.pid != 0)
@@ -132,7 +132,7 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
 
 void RunLock::release() noexcept {
   if (fd_ < 0) return;
-  // Only our own file: who took the folder over has another.
+  // Only our own file: whoever took the folder over has another.
   if (is_file_at(fd_, path_)) unlink(path_.c_str());
   close(std::exchange(fd_, -1));
 }

@@ -6,8 +6,8 @@
 
 namespace fulgur::detail {
 
-/// The system calls by which checkpoints change the disk. Tests derive from it to make each of them fail, stop short or
-/// be the last thing that a process does.
+/// The system calls with which checkpoints change the disk. Tests derive from it to make each of them fail, stop short,
+/// or be the last thing a process does.
 struct SystemCalls {
   virtual ~SystemCalls() = default;
   virtual int open(const char* path, int flags, mode_t mode);
@@ -23,10 +23,10 @@ struct SystemCalls {
   virtual int flock(int fd, int operation);
 };
 
-/// Those in use. May be called from any thread.
+/// Those in use. Thread-safe.
 SystemCalls& system_calls();
 
-/// Puts `calls` into use for its own lifetime; for tests.
+/// Uses `calls` during its lifetime; for tests.
 class ScopedSystemCalls {
  public:
   explicit ScopedSystemCalls(SystemCalls& calls);

@@ -49,7 +49,7 @@ void copy_memory(const std::vector<MemoryCopy>& copies) {
     try {
       while (helpers.size() + 1 < threads) helpers.emplace_back(work);
     } catch (const std::system_error&) {
-      // Without more threads it takes longer, and no less is copied.
+      // Fewer threads only take longer; all bytes are still copied.
     }
   }
   work();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Free of LibTorch.
+// Independent of LibTorch.
 #include <cstddef>
 #include <vector>
 
@@ -12,8 +12,8 @@ struct MemoryCopy {
   size_t bytes = 0;
 };
 
-/// Makes all copies and returns. Many bytes are copied by several threads, up to four cores of this process: one core
-/// alone does not use all of the memory's bandwidth.
+/// Performs all copies and returns. Large amounts are copied by several threads, up to four cores of this process: one
+/// core alone does not saturate the memory bandwidth.
 void copy_memory(const std::vector<MemoryCopy>& copies);
 
 }  // namespace fulgur::detail

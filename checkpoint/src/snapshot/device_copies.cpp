@@ -12,10 +12,10 @@
 namespace fulgur::detail {
 namespace {
 
-// One more copy takes the host and the bus about as long as these bytes do.
+// One more copy costs the host and the bus about as much as this many bytes.
 constexpr int64_t kSmall = int64_t{256} << 10;
 
-// Those that one kernel copies for all.
+// Dtypes that a single kernel copies together.
 bool copied_together(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -81,13 +81,13 @@ DeviceCopies::Device& DeviceCopies::device_of(const Tensor& tensor) {
   return devices_.emplace_back(streams.getStreamFromGlobalPool(where, /*isHighPriority=*/false));
 }
 
-// On the current stream, so that what follows on it may change the tensors.
+// On the current stream, so that its later work may change the tensors.
 Tensor DeviceCopies::pack(Device& device) const {
   Tensor bytes;
   try {
     bytes = at::empty({device.packed_bytes()}, at::TensorOptions().device(device.side.device()).dtype(at::kByte));
   } catch (const c10::OutOfMemoryError&) {
-    // No room to put them together.
+    // No memory to pack them.
     device.urgent.insert(device.urgent.end(), device.small.begin(), device.small.end());
     device.small.clear();
     return at::empty({0}, at::TensorOptions().device(device.side.device()).dtype(at::kByte));
@@ -145,7 +145,7 @@ void DeviceCopies::start(const IsLate& is_late) {
     const c10::impl::VirtualGuardImpl streams(device.side.device_type());
     const c10::Stream current = streams.getStream(device.side.device());
     const Tensor& packed = *next_pack++;
-    // What the current stream has in hand comes before the copies.
+    // The copies wait for the current stream's pending work.
     device.copied.record(current);
     device.copied.block(device.side);
     const c10::StreamGuard guard(device.side);
@@ -177,7 +177,7 @@ void DeviceCopies::start(const IsLate& is_late) {
 void DeviceCopies::before_writes() {
   if (!under_way_) return;
   under_way_ = false;
-  // The first time a stream is usually the only one; another may come later.
+  // The first stream is usually the only one; others may follow.
   const bool asks = std::exchange(waited_, true);
   for (Device& device : devices_) {
     if (!device.has_late || (asks && device.copied.query())) continue;

@@ -11,26 +11,26 @@
 
 namespace fulgur::detail {
 
-/// True for a tensor that nobody writes before `before_writes`.
+/// True for a tensor that is not written before `before_writes`.
 using IsLate = std::function<bool(const Tensor&)>;
 
-/// Copies of tensors of CUDA devices in pinned memory, made on a side stream that neither the host nor the
-/// current stream waits for.
+/// Copies of CUDA tensors in pinned memory, made on a side stream that neither the host nor the current stream waits
+/// for.
 ///
-/// What is small is first put together on the device, on the current stream: one kernel for each dtype and one copy for
-/// each device, and from then on the tensors may change. What is large is copied from where it is. The current stream
-/// waits at once for the copies of those that may change at any time (`IsLate` false), and in `before_writes` for the
-/// rest.
+/// Small tensors are first packed on the device, on the current stream: one kernel per dtype and one copy per device,
+/// and from then on the tensors may change. Large ones are copied directly. The current stream waits immediately for
+/// the copies of those that may change at any time (`IsLate` false), and in `before_writes` for the rest.
 class DeviceCopies {
  public:
-  /// Of the snapshot before, whose copies are done.
+  /// Clears the previous snapshot, whose copies are done.
   void clear();
-  /// Takes a tensor that lies on a CUDA device; `start` replaces it by its copy. False for any other.
+  /// Takes a CUDA tensor, which `start` replaces by its copy. False for any other.
   bool add(Tensor& tensor);
   bool add(StateTree& leaf);
-  /// Begins all copies. The memory is that of the call before.
+  /// Starts all copies. Reuses the memory of the previous call.
   void start(const IsLate& is_late);
-  /// What the current streams do from now on waits for the copies. For any number of calls, on the thread of `start`.
+  /// Later work on the current streams waits for the copies. May be called any number of times, on the thread of
+  /// `start`.
   void before_writes();
   /// Waits for the copies. May be called on another thread.
   void finish();
@@ -57,8 +57,8 @@ class DeviceCopies {
   void copy_large(const Item& item, const PinnedSlabs::Place& place);
 
   std::vector<Item> items_;
-  // Sources until their copies are done, so that their memory is not used again before. record_stream would do that
-  // too, but freeing such memory throws on a device that has failed, and a module frees its parameters in a destructor.
+  // Keeps sources alive until their copies are done, so that their memory is not reused before. record_stream would do
+  // that too, but freeing such memory throws on a failed device, and a module frees its parameters in a destructor.
   std::vector<Tensor> held_;
   std::vector<Device> devices_;
   PinnedSlabs slabs_;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint64_t kKeptFor = 4;
 
-// Powers of two, since more would be taken anyway. The largest that is filled comes first; what is left by then is
-// rounded up once it is an eighth or less, so that slabs are few and at most an eighth is wasted.
+// Powers of two, since more would be allocated anyway. The largest slab is filled first; the rest is rounded up once it
+// is an eighth or less, so that there are few slabs and at most an eighth is wasted.
 int64_t slab_size(int64_t left, int64_t total, int64_t largest) {
   const auto size = static_cast<uint64_t>(left);
   const uint64_t wanted = left <= total / 8 ? std::bit_ceil(size) : std::bit_floor(size);
@@ -50,7 +50,7 @@ std::vector<PinnedSlabs::Place> PinnedSlabs::place(const std::vector<int64_t>& b
     slab->last_used = calls_;
     left -= size;
   }
-  // Those at the end only: places name slabs by their index.
+  // Only those at the end: places refer to slabs by index.
   while (!slabs_.empty() && slabs_.back().last_used + kKeptFor <= calls_) slabs_.pop_back();
   std::vector<Place> places;
   for (const auto& [slab, offset] : found) places.push_back({&slabs_[slab].memory, offset});

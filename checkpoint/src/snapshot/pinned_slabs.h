@@ -7,20 +7,20 @@
 
 namespace fulgur::detail {
 
-/// Pinned memory of the host in a few large pieces, which are kept and used again: the driver takes milliseconds for
-/// each that it makes, however small, and LibTorch rounds each up to a power of two.
+/// Pinned host memory in a few large pieces, which are kept and reused: the driver takes milliseconds per allocation,
+/// however small, and LibTorch rounds each up to a power of two.
 class PinnedSlabs {
  public:
   /// A part of a slab.
   struct Place {
-    const Tensor* slab = nullptr;  ///< of bytes; valid until the next call
+    const Tensor* slab = nullptr;  ///< as bytes; valid until the next call
     int64_t offset = 0;
-    /// As a tensor of these sizes.
+    /// As a tensor with these sizes.
     Tensor as(at::IntArrayRef sizes, at::ScalarType dtype) const;
   };
 
-  /// Places for as many bytes each, which are those of the call before no more. Slabs that none of the last four calls
-  /// needed are given back.
+  /// Places with this many bytes each; those of the previous call become invalid. Slabs that none of the last four
+  /// calls needed are released.
   std::vector<Place> place(const std::vector<int64_t>& bytes);
 
  private:
@@ -33,7 +33,7 @@ class PinnedSlabs {
   uint64_t calls_ = 0;
 };
 
-/// Where the next tensor may begin.
+/// Where the next tensor may start.
 constexpr int64_t align_up(int64_t offset) { return (offset + 63) / 64 * 64; }
 
 }  // namespace fulgur::detail

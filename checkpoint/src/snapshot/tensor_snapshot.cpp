@@ -32,7 +32,7 @@ Tensor TensorSnapshot::copy(const std::string& place, const Tensor& tensor) {
   Buffer& buffer = buffers_[place];
   buffer.last_used = count_;
   if (!same_form(buffer.tensor, tensor)) {
-    buffer.tensor = Tensor();  // before the next takes memory
+    buffer.tensor = Tensor();  // before the next one allocates
     buffer.tensor = make_buffer(tensor);
   }
   if (tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg()) {

@@ -10,17 +10,17 @@
 
 namespace fulgur::detail {
 
-/// Copies of all tensors of a checkpoint in host memory, which is used again: for tensors of the host where place,
-/// shape and dtype are the same. What the last four snapshots did not need is given back.
+/// Copies of all tensors of a checkpoint in host memory, which is reused: for host tensors if place, shape and dtype
+/// are the same. Memory that the last four snapshots did not need is released.
 class TensorSnapshot {
  public:
-  /// `content`, and `facts` where there are any, with each tensor replaced by a copy, in memory of this object: valid
-  /// until the next call. Copies from CUDA devices may be under way still (`DeviceCopies`).
+  /// `content`, and `facts` if any, with each tensor replaced by a copy in memory of this object: valid until the next
+  /// call. Copies from CUDA devices may still be in progress (`DeviceCopies`).
   CheckpointContent take(const CheckpointContent& content, StateTree* facts = nullptr, const IsLate& is_late = {});
 
-  /// Waits for copies that are under way. May be called on another thread than take().
+  /// Waits for copies in progress. May be called on another thread than take().
   void finish() { devices_.finish(); }
-  /// As DeviceCopies::before_writes.
+  /// Like DeviceCopies::before_writes.
   void before_writes() { devices_.before_writes(); }
 
  private:
@@ -32,7 +32,7 @@ class TensorSnapshot {
   void copy_tree(const std::string& place, StateTree& tree);
 
   std::map<std::string, Buffer> buffers_;
-  std::vector<MemoryCopy> plain_;  // of this snapshot, from memory of the host
+  std::vector<MemoryCopy> plain_;  // of this snapshot, from host memory
   DeviceCopies devices_;
   uint64_t count_ = 0;
 };

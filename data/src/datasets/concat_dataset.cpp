@@ -64,7 +64,7 @@ void ConcatDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
 std::optional<Batch> ConcatDataset::view(int64_t start, int64_t length) const {
   if (start < 0 || length < 0 || start > size() - length)
     throw DataError(
-        cat("[data.ConcatDataset] the range must lie in [0, ", size(), "); got ", length, " from ", start, "."));
+        cat("[data.ConcatDataset] the range must be in [0, ", size(), "); got ", length, " from ", start, "."));
   if (length == 0) return std::nullopt;
   const size_t part = part_of(start);
   if (part_of(start + length - 1) != part) return std::nullopt;

@@ -29,7 +29,7 @@ std::string hex(std::span<const uint8_t> bytes) {
   return out;
 }
 
-/// Plain and gzip files alike: zlib passes through what does not begin as gzip does.
+/// Plain and gzip files alike: zlib passes through data without a gzip header.
 class Stream {
  public:
   explicit Stream(const std::filesystem::path& path) : path_(path), file_(gzopen(path.c_str(), "rbe")) {
@@ -43,7 +43,7 @@ class Stream {
 
   bool is_gzip() { return gzdirect(file_) == 0; }
 
-  /// Bytes read, fewer than asked for only at the end.
+  /// Bytes read; fewer than requested only at the end.
   size_t read(uint8_t* to, size_t count) {
     size_t done = 0;
     while (done < count) {
@@ -55,8 +55,8 @@ class Stream {
       if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
         if (code == Z_BUF_ERROR)
           fail(path_,
-               cat("the gzip data must be whole; it ends too early, ", done + static_cast<size_t>(std::max(got, 0)),
-                   " bytes into what was to be read"),
+               cat("the gzip data must be complete; it ends too early, ", done + static_cast<size_t>(std::max(got, 0)),
+                   " bytes into the expected data"),
                kFetchAgain);
         fail(path_,
              cat("the file must be readable; ", code == Z_ERRNO ? std::strerror(errno) : escape_controls(reason)),
@@ -112,7 +112,7 @@ namespace {
 
 constexpr size_t header_bytes(size_t dims) { return 4 + 4 * dims; }
 
-/// The file behind its header, and the sizes that this has.
+/// The file positioned after its header, and the sizes from the header.
 struct OpenIdx {
   OpenIdx(const std::filesystem::path& path, size_t dims, uint64_t memory_limit)
       : file_size(size_of(path, dims)), stream(path) {
@@ -121,15 +121,15 @@ struct OpenIdx {
     sizes = parse_idx_header(std::span<const uint8_t>(header).first(got), dims, std::min(memory_limit, kIdxMemoryLimit),
                              path);
   }
-  /// What can be said without reading the file, first.
+  /// First, what can be checked without reading the file.
   static uint64_t size_of(const std::filesystem::path& path, size_t dims) {
     if (dims < 1 || dims > kIdxMaxDims)
       fail(path, cat("1 to ", kIdxMaxDims, " dimensions can be read; asked for ", dims), "");
     std::error_code error;
     const auto status = std::filesystem::status(path, error);
-    if (!std::filesystem::exists(status)) fail(path, "the file must exist; there is none", "Check the data folder.");
+    if (!std::filesystem::exists(status)) fail(path, "the file must exist; it does not", "Check the data folder.");
     if (!std::filesystem::is_regular_file(status))
-      fail(path, "an idx file must be a regular file; this is none", "Check the data folder.");
+      fail(path, "an idx file must be a regular file; this is not one", "Check the data folder.");
     const uint64_t size = std::filesystem::file_size(path, error);
     if (error) fail(path, cat("the file's size must be readable; ", error.message()), "Check its permissions.");
     if (size == 0) fail(path, "the file must not be empty; got 0 bytes", kFetchAgain);
@@ -153,7 +153,7 @@ IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memor
   array.size = 1;
   for (const int64_t size : array.dims) array.size *= static_cast<size_t>(size);
 
-  // Before memory is taken: what the file cannot hold (deflate's best ratio is 1032) is not asked for.
+  // Before allocating: reject sizes that the file cannot contain (deflate's best ratio is 1032).
   const bool gzip = file.stream.is_gzip();
   constexpr uint64_t kDeflateRatio = 1032;
   if (!gzip && file.file_size != header_bytes(dims) + array.size)

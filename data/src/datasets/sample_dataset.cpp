@@ -25,7 +25,7 @@ constexpr at::ScalarType dtype_of() {
     return at::kBool;
 }
 
-/// The value as a tensor of its own.
+/// The value as a separate tensor.
 Tensor to_tensor(const Sample::Value& value) {
   return std::visit(
       [](const auto& v) -> Tensor {
@@ -95,10 +95,11 @@ class RowWriter {
 
   [[noreturn]] void unlike(const std::string& name, const Sample::Value& value, const Tensor& target) const {
     const Tensor got = to_tensor(value);
-    throw DataError(cat("[data.SampleDataset] samples of entry '", name, "' must have one dtype and shape; sample ",
-                        index_, " has ", got.defined() ? kind(got) : "an undefined tensor", ", the first one had ",
+    throw DataError(cat("[data.SampleDataset] samples of entry '", name,
+                        "' must have the same dtype and shape; sample ", index_, " has ",
+                        got.defined() ? kind(got) : "an undefined tensor", ", the first one had ",
                         at::toString(target.scalar_type()), " ", shape_text(target.sizes().slice(1)),
-                        ". Give the loader a collate function (stack_all_but, pad) where shapes differ."));
+                        ". Give the loader a collate function (stack_all_but, pad) if shapes differ."));
   }
 
   [[noreturn]] void mismatch(const Sample& sample) const {
@@ -118,7 +119,7 @@ class RowWriter {
 
 namespace {
 
-/// Sample 0. What goes wrong is told as for any other sample.
+/// Sample 0. Errors are reported as for any other sample.
 Sample first_of(const SampleDataset& dataset) {
   const int64_t first = 0;
   std::exception_ptr error;

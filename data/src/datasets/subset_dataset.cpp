@@ -33,7 +33,7 @@ void SubsetDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
 std::optional<Batch> SubsetDataset::view(int64_t start, int64_t length) const {
   if (start < 0 || length < 0 || start > size() - length)
     throw DataError(
-        cat("[data.SubsetDataset] the range must lie in [0, ", size(), "); got ", length, " from ", start, "."));
+        cat("[data.SubsetDataset] the range must be in [0, ", size(), "); got ", length, " from ", start, "."));
   if (length == 0) return std::nullopt;
   const auto first = static_cast<size_t>(start);
   for (size_t i = 1; i < static_cast<size_t>(length); ++i)

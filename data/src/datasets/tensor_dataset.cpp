@@ -8,7 +8,7 @@
 namespace fulgur {
 namespace {
 
-// Fixed sizes become single moves; labels are 8 bytes a row.
+// Fixed sizes compile to single moves; labels are 8 bytes per row.
 void copy_rows(const char* from, char* to, size_t row_bytes, c10::ArrayRef<int64_t> indices) {
   const auto copy = [&](auto bytes) {
     for (const int64_t index : indices) {
@@ -32,8 +32,8 @@ TensorDataset::TensorDataset(Batch samples) : samples_(std::move(samples)) {
     auto& [name, value] = samples_.entry(i);
     auto* tensor = std::get_if<Tensor>(&value);
     if (tensor == nullptr || !tensor->defined() || tensor->dim() < 1 || !tensor->is_cpu())
-      throw DataError(
-          cat("[data.TensorDataset] entries must be CPU tensors with samples in dimension 0; '", name, "' is none."));
+      throw DataError(cat("[data.TensorDataset] entries must be CPU tensors with samples in dimension 0; '", name,
+                          "' is not one."));
     if (i == 0) size_ = tensor->size(0);
     if (tensor->size(0) != size_)
       throw DataError(cat("[data.TensorDataset] all entries must have the same number of samples; '",
@@ -60,7 +60,7 @@ void TensorDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
         target.sizes().slice(1) != source.sizes().slice(1) ||
         target.size(0) < first_row + static_cast<int64_t>(indices.size()))
       throw Error(cat("[data.TensorDataset] the batch to fill must have the prototype's dtypes and shapes; entry '",
-                      samples_.entry(i).first, "' has not."));
+                      samples_.entry(i).first, "' does not."));
     const size_t row_bytes = static_cast<size_t>(source.numel() / std::max<int64_t>(size_, 1)) * source.element_size();
     copy_rows(static_cast<const char*>(source.const_data_ptr()),
               static_cast<char*>(target.mutable_data_ptr()) + static_cast<size_t>(first_row) * row_bytes, row_bytes,
@@ -71,7 +71,7 @@ void TensorDataset::read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batc
 std::optional<Batch> TensorDataset::view(int64_t start, int64_t length) const {
   if (start < 0 || length < 0 || start > size_ - length)
     throw DataError(
-        cat("[data.TensorDataset] the range must lie in [0, ", size_, "); got ", length, " from ", start, "."));
+        cat("[data.TensorDataset] the range must be in [0, ", size_, "); got ", length, " from ", start, "."));
   return samples_.narrow(start, length);
 }
 

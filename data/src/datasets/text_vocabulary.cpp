@@ -11,7 +11,7 @@
 namespace fulgur {
 namespace {
 
-// Of well-formed UTF-8.
+// Input must be well-formed UTF-8.
 char32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
@@ -80,7 +80,7 @@ Tensor TextVocabulary::encode(std::string_view text) const {
       const size_t begin = at;
       const auto found = numbers_.find(next_character(text, at));
       if (found == numbers_.end())
-        throw DataError(cat("[data.TextVocabulary.encode] each character must be of the vocabulary, which has ", size(),
+        throw DataError(cat("[data.TextVocabulary.encode] each character must be in the vocabulary, which has ", size(),
                             "; '", escape_controls(text.substr(begin, at - begin)), "' at byte ", begin, " is not."));
       *to++ = static_cast<std::remove_reference_t<decltype(*to)>>(found->second);
     }

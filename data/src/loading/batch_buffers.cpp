@@ -28,8 +28,8 @@ BatchBuffers::BatchBuffers(Batch prototype, int64_t rows, size_t limit, bool pin
     : prototype_(std::move(prototype)), rows_(rows), limit_(limit), pinned_(pinned) {
   for (const auto& [name, value] : prototype_) {
     const auto* tensor = std::get_if<Tensor>(&value);
-    // A copy to the device may still read a pinned batch when its last tensor is gone. LibTorch's allocator of pinned
-    // memory waits for such copies, a ring would not.
+    // A copy to the device may still be reading a pinned batch when its last tensor is destroyed. LibTorch's pinned
+    // memory allocator waits for such copies, a ring would not.
     const bool ours = tensor != nullptr && is_plain(*tensor) && !pinned_ && tensor->size(0) == 1;
     row_bytes_.push_back(ours ? static_cast<size_t>(tensor->numel()) * tensor->element_size() : 0);
   }
@@ -43,7 +43,8 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
       free = row_bytes_[i] == 0 ||
              (storages[i].use_count() == 1 && storages[i].nbytes() >= row_bytes_[i] * static_cast<size_t>(rows_));
     if (!free) continue;
-    // The count is read without order. Counting up and down again is ordered behind whoever let go of the memory.
+    // The count is read with relaxed ordering. Incrementing and decrementing it is ordered after the release by the
+    // previous owner.
     for (const c10::Storage& storage : storages) [[maybe_unused]] const c10::Storage counted = storage;
     return storages;
   }
@@ -56,7 +57,7 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
   Storages fresh;
   for (const size_t bytes : row_bytes_)
     fresh.push_back(bytes == 0 ? c10::Storage() : allocate(bytes * static_cast<size_t>(rows_)));
-  // What was there belongs to those who hold it.
+  // The previous memory belongs to those who still hold it.
   ring_[next_] = std::move(fresh);
   return ring_[next_];
 }

@@ -8,14 +8,14 @@
 
 namespace fulgur {
 
-/// Memory of batches that is used again once nobody holds a tensor of it: fresh pages cost more than the copy into
-/// them. Each batch gets tensors of its own over that memory, so what a user does to one (`requires_grad_`, `resize_`)
+/// Batch memory that is reused once no tensor of it is held: faulting in fresh pages costs more than the copy into
+/// them. Each batch gets its own tensors over that memory, so what a user does to one (`requires_grad_`, `resize_`)
 /// ends with it. Used by one thread; the batches may go to others.
 class BatchBuffers {
  public:
-  /// `prototype` has one row; `rows` is the most that `take` is asked for; `limit` batches are remembered at most.
+  /// `prototype` has one row; `rows` is the most that `take` is asked for; at most `limit` batches are remembered.
   BatchBuffers(Batch prototype, int64_t rows, size_t limit, bool pinned);
-  /// A batch with `rows` rows and any content.
+  /// A batch with `rows` rows and undefined content.
   Batch take(int64_t rows);
   const Batch& prototype() const { return prototype_; }
   int64_t rows() const { return rows_; }
@@ -29,7 +29,7 @@ class BatchBuffers {
   int64_t rows_;
   size_t limit_;
   bool pinned_;
-  std::vector<size_t> row_bytes_;  ///< by entry; 0 where the memory is not ours to keep
+  std::vector<size_t> row_bytes_;  ///< by entry; 0 if we cannot keep the memory
   std::vector<Storages> ring_;
   size_t next_ = 0;
 };

@@ -16,7 +16,7 @@ void BatchTask::read(int64_t first, int64_t count) {
     error = std::current_exception();
   }
   if (count == 1 || names_one_of(error, wanted)) throw_naming(error, wanted, recipe->name);
-  // Which of them it was is found by reading them one by one.
+  // Read them one by one to find out which sample failed.
   for (int64_t row = first; row < first + count; ++row) {
     std::exception_ptr of_row;
     try {

@@ -14,15 +14,15 @@ namespace fulgur {
 struct BatchSpec {
   std::shared_ptr<const Dataset> dataset;
   std::function<Batch(Batch)> collate;  ///< or empty
-  bool pin_collated = false;            ///< pinned memory for what `collate` made
-  std::string name;                     ///< of the set, in messages
+  bool pin_collated = false;            ///< pinned memory for the result of `collate`
+  std::string name;                     ///< of the set, for messages
 };
 
-/// One batch on its way: made by the loader's thread, read in pieces by any thread, finished by the last of them.
+/// One batch in progress: created by the loader's thread, read in pieces by any thread, finished by the last of them.
 struct BatchTask {
   std::shared_ptr<const BatchSpec> recipe;
   std::shared_ptr<const std::vector<int64_t>> order;  ///< of the epoch
-  int64_t begin = 0;                                  ///< place of the first sample in the order
+  int64_t begin = 0;                                  ///< position of the first sample in the order
   int64_t rows = 0;
   SampleContext context;
   Batch batch;         ///< memory to read into
@@ -31,9 +31,9 @@ struct BatchTask {
   c10::ArrayRef<int64_t> indices(int64_t first, int64_t count) const {
     return {order->data() + begin + first, static_cast<size_t>(count)};
   }
-  /// Reads rows [first, first + count). Throws what the dataset throws, with the sample named.
+  /// Reads rows [first, first + count). Rethrows the dataset's exceptions, with the sample named.
   void read(int64_t first, int64_t count);
-  /// After all rows were read.
+  /// Call after all rows were read.
   void finish();
 };
 

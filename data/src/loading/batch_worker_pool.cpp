@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// A piece is worth a lock and perhaps a wake-up, a few microseconds.
+// Large enough to be worth a lock and perhaps a wake-up, a few microseconds.
 constexpr double kPieceSeconds = 50e-6;
 
 struct Slot {
@@ -47,13 +47,13 @@ struct Piece {
 
 }  // namespace
 
-// The threads own it together with the BatchWorkerPool: one that is stuck in a dataset may outlive it.
+// Shared by the threads and BatchWorkerPool: a thread stuck in a dataset may outlive it.
 struct BatchWorkerPool::Shared {
   std::mutex mutex;
   std::condition_variable work, done;
   std::deque<std::shared_ptr<Slot>> slots;
   std::vector<Piece> pieces;  ///< by thread
-  double row_s = 0;           ///< what a row took lately
+  double row_s = 0;           ///< recent time per row
   int64_t busy = 0, alive = 0;
   const std::optional<at::Device> device =
       current_device();  ///< the run's, for datasets that make tensors on "the" device
@@ -67,7 +67,7 @@ struct BatchWorkerPool::Shared {
 
   int64_t piece_rows(const Slot& slot) const {
     const int64_t left = slot.task->rows - slot.claimed;
-    if (row_s <= 0) return 1;  // the first one tells what a row costs
+    if (row_s <= 0) return 1;  // the first one measures the cost of a row
     const double rows = kPieceSeconds / row_s;
     return rows >= static_cast<double>(left) ? left : std::max<int64_t>(static_cast<int64_t>(rows), 1);
   }
@@ -104,15 +104,15 @@ struct BatchWorkerPool::Shared {
       --slot->running;
       --busy;
       pieces[who] = {};
-      // drop() waits until nobody is at work, and has taken all slots away; the consumer is woken by whole batches
-      // only.
+      // drop() waits until no thread is working, and has removed all slots; the consumer is woken only by whole
+      // batches.
       if (slot->ready || (busy == 0 && slots.empty())) done.notify_all();
     }
     --alive;
     done.notify_all();
   }
 
-  // Rows before the bad one are with other threads already, so the first bad row of the batch is known in the end.
+  // Other threads already have rows before the bad one, so the first bad row of the batch is known only at the end.
   static void note_error(Slot& slot, const std::exception_ptr& error, int64_t row) {
     if (!slot.error || row < slot.error_row) {
       slot.error = error;
@@ -138,7 +138,7 @@ struct BatchWorkerPool::Shared {
     slot.ready = true;
   }
 
-  /// What threads do for the oldest batch: its samples that are not there yet.
+  /// What threads are doing for the oldest batch: its missing samples.
   std::string waited_for() const {
     std::vector<std::string> parts;
     for (const Piece& piece : pieces) {
@@ -166,7 +166,7 @@ BatchWorkerPool::BatchWorkerPool(ReadAheadOptions options) : options_(options), 
     }
     shared_->work.notify_all();
     for (auto& thread : threads_) thread.join();
-    throw Error(cat("[data.DataLoader] the system must give ", options_.workers, " threads; it gave ",
+    throw Error(cat("[data.DataLoader] the system must provide ", options_.workers, " threads; it provided ",
                     static_cast<int64_t>(threads_.size()), " (", error.what(), "). Lower num_workers."));
   }
 }

@@ -16,27 +16,27 @@ struct ReadAheadOptions {
   ReadTimeouts patience = {};
 };
 
-/// Threads that read batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they
-/// take pieces of it, small ones where samples are costly, whole batches where a piece would be done before another
-/// thread woke.
+/// Threads that prefetch batches. Tasks are pushed and taken in order by one thread. The threads share each batch: they
+/// take pieces of it, small ones if samples are costly, whole batches if a piece would be done before another thread
+/// woke up.
 class BatchWorkerPool {
  public:
   explicit BatchWorkerPool(ReadAheadOptions options);
-  /// Ends the threads, after what they read at this moment. Threads that were waited for in vain end by themselves.
+  /// Ends the threads after their current read. Threads that timed out end by themselves.
   ~BatchWorkerPool();
   BatchWorkerPool(const BatchWorkerPool&) = delete;
   BatchWorkerPool& operator=(const BatchWorkerPool&) = delete;
 
   void push(std::shared_ptr<BatchTask> task);
-  /// Tasks that were pushed and not taken.
+  /// Tasks pushed and not yet taken.
   size_t waiting() const { return waiting_; }
-  /// Waits for the oldest task and gives its batch. Throws what its reading threw (the error of its first bad row), or
-  /// a DataError after the timeout; then the task is still there.
+  /// Waits for the oldest task and returns its batch. Rethrows its read error (that of its first bad row), or throws a
+  /// DataError after the timeout; the task is then still there.
   Batch take();
-  /// Forgets all tasks, and waits for what is being read.
+  /// Discards all tasks, and waits for current reads.
   void drop();
   int64_t workers() const { return options_.workers; }
-  /// Seconds that the threads spent on the last batch that was taken, all together.
+  /// Seconds that all threads together spent on the last batch taken.
   double last_read_s() const { return last_read_s_; }
 
  private:

@@ -29,7 +29,7 @@ void check_names(const std::vector<std::string>& wanted, const Batch& batch) {
 Tensor stacked(const std::string& name, const std::vector<Tensor>& samples) {
   for (const Tensor& sample : samples)
     if (sample.sizes() != samples[0].sizes())
-      throw DataError(cat("[data.collate] samples of entry '", name, "' must have one shape to be stacked; got ",
+      throw DataError(cat("[data.collate] samples of entry '", name, "' must have the same shape to be stacked; got ",
                           shape_text(samples[0].sizes()), " and ", shape_text(sample.sizes()),
                           ". Name it in stack_all_but or pad."));
   return at::stack(samples);
@@ -43,8 +43,8 @@ void add_padded(Batch& out, const std::string& name, const std::vector<Tensor>& 
   for (size_t s = 0; s < samples.size(); ++s) {
     if (samples[s].dim() != samples[0].dim())
       throw DataError(cat("[data.collate] samples of entry '", name,
-                          "' must have as many dimensions to be padded; got ", shape_text(samples[0].sizes()), " and ",
-                          shape_text(samples[s].sizes()), "."));
+                          "' must have the same number of dimensions to be padded; got ",
+                          shape_text(samples[0].sizes()), " and ", shape_text(samples[s].sizes()), "."));
     for (size_t d = 0; d < sizes.size(); ++d) sizes[d] = std::max(sizes[d], samples[s].size(static_cast<int64_t>(d)));
     lengths.mutable_data_ptr<int64_t>()[s] = samples[s].size(0);
   }

@@ -9,7 +9,7 @@
 namespace fulgur {
 namespace {
 
-// A loader that begins again within an epoch does so with an epoch number that no other epoch has.
+// A loader that restarts within an epoch uses an epoch number that no other epoch has.
 int64_t epoch_of_cycle(int64_t epoch, int64_t cycle) { return epoch + (cycle << 40); }
 
 }  // namespace
@@ -17,7 +17,7 @@ int64_t epoch_of_cycle(int64_t epoch, int64_t cycle) { return epoch + (cycle << 
 CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : mode_(mode) {
   if (loaders.empty()) throw ConfigError("[data.CombinedLoader] at least one loader is needed; got none.");
   for (auto& [name, loader] : loaders) {
-    if (!loader) throw ConfigError(cat("[data.CombinedLoader] the loader '", name, "' is none."));
+    if (!loader) throw ConfigError(cat("[data.CombinedLoader] the loader '", name, "' is null."));
     for (const Part& part : parts_)
       if (part.name == name)
         throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
@@ -88,8 +88,9 @@ void CombinedLoader::go_to(const StateTree* state) {
   if (state) {
     const auto& states = state->at("loaders").as_list();
     if (states.size() != parts_.size())
-      throw DataError(cat("[data.CombinedLoader] the checkpoint must have as many loaders; it has ", states.size(),
-                          ", this run ", parts_.size(), ". Resume with the loaders that it was made with."));
+      throw DataError(cat("[data.CombinedLoader] the checkpoint must have the same number of loaders; it has ",
+                          states.size(), ", this run ", parts_.size(),
+                          ". Resume with the loaders that it was made with."));
     batches_ = state->at("batches").as_int();
     current_ = static_cast<size_t>(state->at("current").as_int());
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -108,7 +109,7 @@ bool CombinedLoader::next(Batch& out) {
   const auto known = size();
   over_ = known && batches_ >= *known;
   if (over_) return false;
-  // Some parts may have given a batch by the time that another one fails or ends the epoch.
+  // Some parts may have returned a batch before another one fails or ends the epoch.
   stale_ = true;
   over_ = !(mode_ == CombinedMode::sequential ? next_sequential(out) : next_together(out));
   if (over_) return false;
@@ -154,7 +155,7 @@ void CombinedLoader::unread() {
   position_ = std::move(*before_last_);
   before_last_.reset();
   over_ = false;
-  stale_ = true;  // not brought there now: that waits for the parts, and the run may be about to end
+  stale_ = true;  // not moved there now: that waits for the parts, and the run may be about to end
 }
 
 StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {

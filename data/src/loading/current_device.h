@@ -6,8 +6,8 @@
 
 namespace fulgur {
 
-/// The device that `at::kCUDA` without an index means on this thread, for threads that work for it. Empty where that is
-/// the first, as on every new thread, or where LibTorch has no accelerator.
+/// The device that `at::kCUDA` without an index means on this thread, for threads that work for it. Nullopt if it is
+/// the first one, as on every new thread, or if LibTorch has no accelerator.
 std::optional<at::Device> current_device();
 
 }  // namespace fulgur

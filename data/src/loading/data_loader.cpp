@@ -52,7 +52,7 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> dataset;
   DataLoaderOptions options;
   std::shared_ptr<const Sampler> sampler;
-  std::optional<UnevenShares> evenly;  // of ranks that train step by step together
+  std::optional<UnevenShares> evenly;  // of ranks that train in lockstep
   SamplerContext context;
 
   EpochPlan plan;
@@ -60,7 +60,7 @@ struct DataLoader::Impl {
   EpochPosition scheduled;  ///< given to the workers
   std::optional<EpochPosition> before_last, loaded;
   bool started = false;
-  bool stale = false;  ///< what was read ahead lies behind `position` no more
+  bool stale = false;  ///< what was prefetched no longer follows `position`
 
   std::shared_ptr<const BatchSpec> recipe;
   std::optional<BatchBuffers> buffers;
@@ -132,13 +132,13 @@ void DataLoader::Impl::check_options() {
         cat("[data.DataLoader] timeout_s must not be negative; got ", o.timeout_s, " for the ", o.name, " set."));
   if (o.shuffle && o.sampler)
     throw ConfigError(cat("[data.DataLoader] shuffle and sampler exclude each other; both are set for the ", o.name,
-                          " set. Leave out shuffle: the sampler gives the order."));
+                          " set. Remove shuffle: the sampler determines the order."));
   if (o.batch_sampler && (o.sampler || o.shuffle || o.drop_last || o.batch_size != 1))
     throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ",
-                          o.name, " set has one of them too. The batch sampler decides all four."));
+                          o.name, " set sets one of them too. The batch sampler determines all four."));
 }
 
-// A sampler that takes no notice of the rank would give every sample to all.
+// A sampler that ignores the rank would give every sample to all ranks.
 void DataLoader::Impl::check_shares() const {
   if (context.world_size == 1 || options.batch_sampler) return;
   const int64_t all = sampler->size(0, 1);
@@ -149,14 +149,14 @@ void DataLoader::Impl::check_shares() const {
   int64_t sum = 0;
   for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
   if (std::abs(sum - all) >= context.world_size)
-    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must share its ", all,
-                        " samples out among ", context.world_size, " processes; all shares together have ", sum,
+    throw DataError(cat("[data.DataLoader] the sampler of the ", options.name, " set must divide its ", all,
+                        " samples among ", context.world_size, " processes; all shares together have ", sum,
                         ". Let size() and order() depend on rank and world size, or set "
-                        "trainer.use_distributed_sampler: false where each process has data of its own."));
+                        "trainer.use_distributed_sampler: false if each process has its own data."));
 }
 
 void DataLoader::Impl::check_not_empty() const {
-  // Evaluation step by step needs no partner: a rank without a sample has nothing to do.
+  // Evaluation does not run in lockstep: a rank without samples has nothing to do.
   const int64_t of_one = options.batch_sampler ? options.batch_sampler->size(0, 1) : sampler->size(0, 1);
   if (context.world_size > 1 && !evenly && of_one > 0) return;
   const int64_t here = options.batch_sampler ? options.batch_sampler->size(context.rank, context.world_size)
@@ -169,7 +169,7 @@ void DataLoader::Impl::check_not_empty() const {
   if (options.drop_last && here < options.batch_size)
     throw DataError(cat("[data.DataLoader] ", options.name, " set has 0 batches", share, "; its ", here,
                         " samples do not fill a batch of ", options.batch_size,
-                        " and drop_last leaves out what is not full. Lower batch_size or set drop_last to false."));
+                        " and drop_last drops an incomplete batch. Lower batch_size or set drop_last to false."));
 }
 
 int64_t DataLoader::Impl::usable_samples() const {
@@ -183,7 +183,7 @@ bool DataLoader::Impl::drops_rest() const {
   return shared && shared->rest() == UnevenShares::drop;
 }
 
-// Of this rank, to the end of the epoch.
+// Of this rank, until the end of the epoch.
 int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
   int64_t share = sampler->size(context.rank, context.world_size);
   if (from.dealt_from > 0) {
@@ -194,7 +194,7 @@ int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
   return options.drop_last ? left / options.batch_size : (left + options.batch_size - 1) / options.batch_size;
 }
 
-// Of an epoch that begins or resumes at `start`: what drop_last leaves out is counted from there.
+// For an epoch that starts or resumes at `start`: what drop_last drops is counted from there.
 EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
   const auto check = [&](size_t got, int64_t expected, const char* what) {
     if (static_cast<int64_t>(got) != expected)
@@ -204,13 +204,13 @@ EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
   if (options.batch_sampler) {
     const auto batches = options.batch_sampler->batches(context);
     check(batches.size(), options.batch_sampler->size(context.rank, context.world_size),
-          "batches() of the batch sampler must give as many");
+          "batches() of the batch sampler must return as many");
     return EpochPlan(batches);
   }
   const auto order_of = [&](const Sampler& from) {
     std::vector<int64_t> order = from.order(context);
     check(order.size(), from.size(context.rank, context.world_size),
-          "order() of the sampler must give as many indices");
+          "order() of the sampler must return as many indices");
     return order;
   };
   std::vector<int64_t> order =
@@ -224,7 +224,7 @@ EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
 }
 
 bool DataLoader::Impl::pins() const {
-  // LibTorch's CUDA part is loaded only where a run asks for CUDA or finds it, and then it computes there.
+  // LibTorch's CUDA part is loaded only if a run requests CUDA or finds it, and then it computes there.
   const bool cuda = at::globalContext().hasCUDA();
   const bool wanted = options.pin_memory.value.value_or(cuda);
   if (wanted && !cuda) {
@@ -237,7 +237,7 @@ bool DataLoader::Impl::pins() const {
 
 void DataLoader::Impl::make_recipe() {
   const bool pinned = pins();
-  // What the loader's user made of a batch is pinned when it is made: pinned memory before that would be left.
+  // With a transform, only its result is pinned: pinning before it would be wasted.
   pin_transformed = pinned && options.transform;
   const bool pinned_buffers = pinned && !options.collate && !options.transform;
   const int64_t rows = plan.largest_batch();
@@ -249,7 +249,7 @@ void DataLoader::Impl::make_recipe() {
     const SingleThreadGuard one_thread;
     prototype = dataset->prototype();
     if (options.collate) {
-      // The shapes of samples are not known, so each keeps a tensor of its own until they are collated.
+      // Sample shapes are unknown, so each sample keeps its own tensor until they are collated.
       for (auto& [name, value] : prototype)
         if (std::holds_alternative<Tensor>(value)) value = std::vector<Tensor>(1);
     }
@@ -258,7 +258,7 @@ void DataLoader::Impl::make_recipe() {
                                                        .collate = options.collate,
                                                        .pin_collated = pinned && !options.transform,
                                                        .name = options.name});
-  // What is read ahead, what the consumer has, and what it had a moment ago.
+  // What is prefetched, what the consumer has, and what it had a moment ago.
   const int64_t most_workers = tuner ? cores() : workers;
   buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3),
                   pinned_buffers);
@@ -284,7 +284,7 @@ std::shared_ptr<BatchTask> DataLoader::Impl::make_task(const EpochPosition& at, 
   task->rows = rows;
   task->context = {.seed = context.seed, .epoch = context.epoch};
   const auto indices = task->indices(0, rows);
-  // A view has to be copied anyway where pinned memory is wanted.
+  // With pinned memory a view must be copied anyway.
   if (!options.collate && !buffers->pinned() && is_range(indices)) {
     if (auto view = dataset->view(indices[0], rows)) {
       task->batch = std::move(*view);
@@ -329,7 +329,7 @@ Batch DataLoader::Impl::read_next(int64_t rows) {
     advise(std::chrono::duration<double>(Clock::now() - start).count());
     return batch;
   } catch (...) {
-    // A batch that failed was taken; one that is late is still waited for.
+    // A failed batch was taken; a late one is still being waited for.
     stale = stale || ahead->waiting() < before;
     throw;
   }
@@ -340,7 +340,7 @@ void DataLoader::Impl::advise(double waited) {
   if (const auto times = advice.add(waited, ahead->last_read_s()))
     log::warn("data.workers_slower",
               cat("the ", options.name, " set was waited for ", format_fixed(times->waited_s * 1e6, 0),
-                  " µs a batch with num_workers ", workers, "; reading one takes ",
+                  " µs per batch with num_workers ", workers, "; reading one takes ",
                   format_fixed(times->read_s * 1e6, 0), " µs without. Set num_workers to 0"));
 }
 
@@ -373,7 +373,7 @@ int64_t DataLoader::num_workers() const { return impl_->workers; }
 
 bool DataLoader::shares_in_turns() const {
   const SamplerContext& here = impl_->context;
-  // A loader that was not given a rank has all samples, or a share that only its maker knows.
+  // A loader without a rank has all samples, or a share that only its creator knows.
   if (impl_->options.batch_sampler || here.world_size == 1) return false;
   const std::vector<int64_t> own = impl_->sampler->order(here);
   const std::vector<int64_t> all = impl_->sampler->order({.seed = here.seed, .epoch = here.epoch});
@@ -416,9 +416,9 @@ void DataLoader::start_epoch(int64_t epoch) {
   m.context.epoch = epoch;
   m.plan = m.make_plan(start);
   if (!m.plan.fits(start))
-    throw DataError(cat("[data.DataLoader] the checkpoint lies ", start.samples, " samples into epoch ", epoch,
+    throw DataError(cat("[data.DataLoader] the checkpoint is ", start.samples, " samples into epoch ", epoch,
                         " of the ", m.options.name, " set, which has ", m.plan.samples(),
-                        m.options.batch_sampler ? " in other batches" : "",
+                        m.options.batch_sampler ? " in different batches" : "",
                         ". Resume with the data and number of processes that it was made with."));
   m.loaded.reset();
   m.before_last.reset();
@@ -448,7 +448,7 @@ bool DataLoader::next(Batch& out) {
     m.stale = true;
     throw;
   }
-  // Counted only now: a batch whose reading failed was not consumed.
+  // Counted only now: a batch that failed to read was not consumed.
   m.before_last = m.position;
   m.position.samples += rows;
   ++m.position.batches;
@@ -487,9 +487,9 @@ StateTree DataLoader::state() const {
 StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const {
   if (impl_->options.batch_sampler)
     throw CheckpointError(
-        cat("[data.DataLoader] the checkpoint lies inside of an epoch that ", from,
-            " processes read in the batches of a batch sampler; only as many can continue it. Resume with ", from,
-            " processes, or from a checkpoint of an epoch's end."));
+        cat("[data.DataLoader] the checkpoint was saved within an epoch that ", from,
+            " processes read in the batches of a batch sampler; only the same number can continue it. Resume with ",
+            from, " processes, or from a checkpoint of an epoch's end."));
   const EpochPosition before = position_in(state);
   const int64_t all = impl_->sampler->size(0, 1);
   EpochPosition position{.epoch = before.epoch, .dealt_from = std::min(before.dealt_from + before.samples * from, all)};
@@ -504,7 +504,7 @@ StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const 
 
 void DataLoader::load_state(const StateTree& state) {
   EpochPosition position = position_in(state);
-  // The samples count: with another batch size as many batches are left as they need.
+  // Samples are decisive: with another batch size, as many batches are left as they need.
   if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())
     position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
   impl_->loaded = position;

@@ -12,7 +12,7 @@
 namespace fulgur {
 namespace {
 
-/// Copies on a stream of their own, through c10's interface for any device: no header of CUDA is needed.
+/// Copies on a side stream, through c10's interface for any device: no CUDA headers needed.
 class SideStream {
  public:
   explicit SideStream(at::Device device)
@@ -29,7 +29,7 @@ class SideStream {
     return std::move(*copy);
   }
 
-  /// What the current stream does from now on may use the batch; the host waits for nothing.
+  /// Later work on the current stream may use the batch; the host does not wait.
   void flush_to_run(const Batch& batch) {
     const c10::Stream current = impl_.getStream(device_);
     copied_.block(current);
@@ -44,12 +44,12 @@ class SideStream {
 
   void write_into(std::shared_ptr<InputSets> sets) {
     sets_ = std::move(sets);
-    // What the last batches are used for ends before they are overwritten.
+    // Uses of the last batches end before they are overwritten.
     if (sets_) sets_->begin({}, device_);
   }
 
  private:
-  // The memory belongs to the side stream: without this it could be given out again while the current one reads it.
+  // The memory belongs to the side stream: without this it could be reallocated while the current stream reads it.
   void used_by(const c10::Stream& stream, const Tensor& tensor) const {
     if (tensor.defined() && tensor.device().type() == device_.type())
       impl_.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);

@@ -14,7 +14,7 @@ namespace {
 // Of a kind, whose entries are all tensors.
 const Tensor& tensor_of(const Batch::Entry& entry) { return std::get<Tensor>(entry.second); }
 
-// What is given out: tensors of their own, so that the storage counts who holds them.
+// What is returned: separate tensors, so that the storage's count shows whether they are held.
 Batch share(const Batch& set) {
   Batch batch;
   for (const auto& entry : set) batch.add(entry.first, tensor_of(entry).variable_data());
@@ -62,7 +62,7 @@ std::optional<Batch> InputSets::write(const Batch& host, at::Device device) {
     auto target = set.begin();
     for (const auto& entry : host) {
       const Tensor& to = tensor_of(*target++);
-      // The memory may be another stream's, of a loader before this one.
+      // The memory may belong to another stream, of a previous loader.
       impl.recordDataPtrOnStream(to.storage().data_ptr(), stream);
       to.copy_(tensor_of(entry), /*non_blocking=*/true);
     }

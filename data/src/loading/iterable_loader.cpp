@@ -54,7 +54,7 @@ struct IterableLoader::Impl {
     reader.reset();
   }
 
-  /// The stream goes on behind `position`.
+  /// The stream continues after `position`.
   void go_to_position() {
     stale = true;  // until it is there
     stop_reading();
@@ -143,8 +143,8 @@ void IterableLoader::unread() {
 
 StateTree IterableLoader::reshard_state(const StateTree& state, int64_t from) const {
   if (state.at("batches").as_int() == 0) return state;
-  throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside of an epoch of iterable data that ", from,
-                            " processes read; only as many can continue it. Resume with ", from,
+  throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of iterable data that ",
+                            from, " processes read; only the same number can continue it. Resume with ", from,
                             " processes, or from a checkpoint of an epoch's end."));
 }
 
@@ -167,9 +167,9 @@ void IterableLoader::load_state(const StateTree& state) {
     throw CheckpointError(cat("[data.IterableLoader] a position must not be negative; got epoch ", p.epoch, ", batch ",
                               p.batches, ", sample ", p.samples, "."));
   if (p.batches > 0 && state.contains("batch_size") && state.at("batch_size").as_int() != impl_->options.batch_size)
-    throw CheckpointError(cat("[data.IterableLoader] the checkpoint lies inside an epoch of batches of ",
+    throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of batches of ",
                               state.at("batch_size").as_int(), ", the run has ", impl_->options.batch_size,
-                              "; iterable data goes on with the same batch size only."));
+                              "; iterable data resumes only with the same batch size."));
   impl_->loaded = std::move(p);
 }
 

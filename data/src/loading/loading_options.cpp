@@ -5,13 +5,12 @@ namespace fulgur {
 
 void LoadingOptions::fields(Fields& f) {
   f(num_workers, "num_workers",
-    "Threads that read batches ahead; 0: the thread of the run reads; auto: tried in the first epoch. Same batches for "
-    "any number.")
+    "Threads that prefetch batches; 0: the run's thread reads; auto: tuned in the first epoch. The batches are the "
+    "same for any number.")
       .range(0, detail::kMostWorkers);
-  f(prefetch_factor, "prefetch_factor", "Batches that are read ahead by worker.").range(1, detail::kMostBatchesAhead);
-  f(pin_memory, "pin_memory",
-    "Batches in pinned memory, for asynchronous copies to a GPU; auto: where CUDA is in use.");
-  f(timeout_s, "timeout_s", "Seconds that a batch of the workers is waited for before it is an error; 0: any time.")
+  f(prefetch_factor, "prefetch_factor", "Batches prefetched per worker.").range(1, detail::kMostBatchesAhead);
+  f(pin_memory, "pin_memory", "Batches in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is in use.");
+  f(timeout_s, "timeout_s", "Seconds to wait for a batch from the workers before it is an error; 0: no limit.")
       .at_least(0);
 }
 

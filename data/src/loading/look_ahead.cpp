@@ -42,7 +42,7 @@ bool LookAhead::next(Batch& out) {
 }
 
 void LookAhead::read_ahead() {
-  // What goes wrong here belongs to the next batch, whose `next` reads it again.
+  // An error here belongs to the next batch, which the next `next` reads again.
   try {
     if (!looked_) read();
   } catch (...) {

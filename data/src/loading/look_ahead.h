@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// Reads one batch of a loader ahead and does something to it at once. The state is that of the batches given out.
+/// Reads one batch of a loader ahead and processes it at once. The state is that of the returned batches.
 class LookAhead {
  public:
   /// `prepare` gets each batch as soon as it is read.
@@ -17,7 +17,7 @@ class LookAhead {
   LookAhead& operator=(const LookAhead&) = delete;
   void start_epoch(int64_t epoch);
   bool next(Batch& out);
-  /// To be called when the batch of the last `next` has been taken over: the following one is read.
+  /// Call when the batch of the last `next` has been taken over: reads the following one.
   void read_ahead();
   void unread();
   StateTree state() const { return position_; }
@@ -31,9 +31,9 @@ class LookAhead {
   int64_t epoch_ = 0;
   Batch ahead_;
   bool has_ahead_ = false, looked_ = false, stale_ = false, gave_ = false;
-  StateTree position_;      ///< the loader's behind the batch that was given out last
+  StateTree position_;      ///< the loader's state after the batch that was returned last
   StateTree before_last_;   ///< before that one
-  StateTree behind_ahead_;  ///< behind the one that was read ahead
+  StateTree behind_ahead_;  ///< after the prefetched batch
 };
 
 }  // namespace fulgur

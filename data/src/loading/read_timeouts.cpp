@@ -40,7 +40,7 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
 
 void tell_slow_read(std::string_view set, double took_s, std::string_view what) {
   log::warn("data.slow_batch", cat("a batch of the ", set, " set took ", format_fixed(took_s, 1), " s to read: ", what,
-                                   ". The run waits meanwhile; with num_workers batches are read ahead"));
+                                   ". The run waits meanwhile; num_workers prefetches batches"));
 }
 
 }  // namespace fulgur

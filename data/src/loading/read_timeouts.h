@@ -8,7 +8,7 @@
 
 namespace fulgur {
 
-/// How long a batch is waited for.
+/// How long to wait for a batch.
 struct ReadTimeouts {
   double timeout_s = 0;      ///< then an error; 0: never
   double slow_after_s = 30;  ///< then a warning; 0: never
@@ -23,12 +23,12 @@ struct BatchWait {
   std::function<std::string()> what;  ///< what is being read now, and since when
 };
 
-/// Waits on `changed` until the batch is ready. Warns once where that takes longer than `slow_after_s`; throws a
-/// DataError after `timeout_s`.
+/// Waits on `changed` until the batch is ready. Warns once if that takes longer than `slow_after_s`; throws a DataError
+/// after `timeout_s`.
 void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const ReadTimeouts& patience,
                     const BatchWait& wait);
 
-/// Warns of a batch that took long on the thread of the run.
+/// Warns about a batch that took long on the run's thread.
 void tell_slow_read(std::string_view set, double took_s, std::string_view what);
 
 }  // namespace fulgur

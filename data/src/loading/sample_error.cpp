@@ -22,7 +22,7 @@ std::string class_name(const std::type_info& type) {
   return text ? text.get() : type.name();
 }
 
-// A class that a user derived is thrown as it is: its message cannot be changed without losing its type.
+// Rethrow a user-derived class unchanged: its message cannot be changed without losing its type.
 template <class E>
 void rethrow_as(const Error& error, const std::string& where) {
   if (typeid(error) == typeid(E)) throw E(cat(error.what(), " (", where, ")"));
@@ -82,7 +82,7 @@ void throw_in(const std::exception_ptr& error, std::string_view loader, const st
   } catch (const std::exception& e) {
     std::throw_with_nested(DataError(text(cat(class_name(typeid(e)), ": ", e.what()))));
   } catch (...) {
-    std::throw_with_nested(DataError(text("an exception was thrown that is no std::exception")));
+    std::throw_with_nested(DataError(text("an exception was thrown that is not a std::exception")));
   }
 }
 

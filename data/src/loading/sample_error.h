@@ -9,20 +9,20 @@
 
 namespace fulgur {
 
-/// `sample 3` or `samples 3, 4, 5`, eight at most and how many there are.
+/// `sample 3` or `samples 3, 4, 5`, at most eight and the total number.
 std::string list_samples(c10::ArrayRef<int64_t> indices);
 
-/// True where `message` names the number as a whole: `index 13`, `(sample 13)`, but not 130.
+/// True if `message` names the number as a whole: `index 13`, `(sample 13)`, but not 130.
 bool names_number(std::string_view message, int64_t number);
 
-/// True where the message of the exception names one of the indices.
+/// True if the message of the exception names one of the indices.
 bool names_one_of(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices);
 
-/// Throws `error` again, with `where` it happened (`batch 3 of the train set`). Fulgur's own errors keep their type;
-/// others become a DataError of `[data.loader]`, which has the original nested (`std::rethrow_if_nested`).
+/// Rethrows `error` with `where` it happened (`batch 3 of the train set`). Fulgur's own errors keep their type; others
+/// become a DataError of `[data.loader]`, with the original nested (`std::rethrow_if_nested`).
 [[noreturn]] void throw_in(const std::exception_ptr& error, std::string_view loader, const std::string& where);
 
-/// Likewise with the samples as place, unless the message names one of them already. `set_name` may be empty.
+/// The same with the samples as location, unless the message names one of them already. `set_name` may be empty.
 [[noreturn]] void throw_naming(const std::exception_ptr& error, c10::ArrayRef<int64_t> indices,
                                const std::string& set_name);
 

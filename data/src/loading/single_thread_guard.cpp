@@ -6,8 +6,8 @@
 namespace fulgur {
 namespace {
 
-// at::set_num_threads is for all threads; OpenMP's own setting is for the calling one. LibTorch brings its OpenMP
-// along, so the function is looked up in what is loaded.
+// at::set_num_threads is for all threads; OpenMP's own setting is for the calling one. LibTorch brings its own OpenMP,
+// so the function is looked up among the loaded libraries.
 using SetThreads = void (*)(int);
 SetThreads set_threads() {
   static const auto function = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));

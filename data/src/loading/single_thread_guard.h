@@ -2,8 +2,8 @@
 
 namespace fulgur {
 
-/// LibTorch's operations on this thread use one thread as long as this lives: results of sums do not depend on the
-/// number of workers then, and workers do not each start a team of threads.
+/// During its lifetime, LibTorch operations on this thread use one thread: results of sums then do not depend on the
+/// number of workers, and workers do not each start a thread pool.
 class SingleThreadGuard {
  public:
   SingleThreadGuard();

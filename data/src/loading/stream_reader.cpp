@@ -35,7 +35,7 @@ StreamItem read_stream(const StreamRecipe& recipe, int64_t batch) {
   return item;
 }
 
-// The thread owns it together with the reader: stuck in the dataset, it may outlive it.
+// Shared by the thread and the reader: stuck in the dataset, the thread may outlive the reader.
 struct StreamReader::Shared {
   StreamRecipe recipe;
   int64_t batch = 0;  ///< that is read
@@ -46,7 +46,7 @@ struct StreamReader::Shared {
   Clock::time_point since;
   bool stop = false, alive = true;
   const std::optional<at::Device> device =
-      current_device();  ///< the run's, for datasets that make tensors on "the" device
+      current_device();  ///< the run's, for datasets that create tensors without a device index
 
   void run() {
     const SingleThreadGuard one_thread;
@@ -83,7 +83,7 @@ StreamReader::StreamReader(StreamRecipe recipe, int64_t first, size_t most, Read
   try {
     thread_ = std::thread([shared = shared_] { shared->run(); });
   } catch (const std::system_error& error) {
-    throw Error(cat("[data.IterableLoader] the system must give a thread; it gave none (", error.what(),
+    throw Error(cat("[data.IterableLoader] the system must provide a thread; it provided none (", error.what(),
                     "). Set num_workers to 0."));
   }
   pthread_setname_np(thread_.native_handle(), "fulgur-data");

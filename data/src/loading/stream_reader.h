@@ -11,16 +11,16 @@
 
 namespace fulgur {
 
-/// A stream and how batches are made of it.
+/// A stream and how batches are made from it.
 struct StreamRecipe {
   std::shared_ptr<IterableDataset> dataset;
   int64_t batch_size = 1;
   bool drop_last = false;
   SampleContext context = {};
-  std::string name = {};  ///< of the set in messages
+  std::string name = {};  ///< of the set, for messages
 };
 
-/// What one reading gave: a batch with the dataset's state behind it, the end (no batch), or an error.
+/// The result of one read: a batch with the dataset's state after it, the end (no batch), or an error.
 struct StreamItem {
   std::optional<Batch> batch;
   StateTree behind;
@@ -30,20 +30,20 @@ struct StreamItem {
 /// Reads batch number `batch` of the epoch. Errors name it.
 StreamItem read_stream(const StreamRecipe& recipe, int64_t batch);
 
-/// A thread that reads a stream ahead until the end, an error or its own end.
+/// A thread that reads a stream ahead until the end, an error or its destruction.
 class StreamReader {
  public:
-  /// Goes on with batch number `first`, `most` batches ahead.
+  /// Continues with batch number `first`, at most `most` batches ahead.
   StreamReader(StreamRecipe recipe, int64_t first, size_t most, ReadTimeouts patience);
-  /// Ends the thread, after what it reads at this moment. One that was waited for in vain ends by itself.
+  /// Ends the thread after its current read. One that timed out ends by itself.
   ~StreamReader();
   StreamReader(const StreamReader&) = delete;
   StreamReader& operator=(const StreamReader&) = delete;
 
-  /// Waits for the next item. Throws a DataError after the timeout; then the item is still to come.
+  /// Waits for the next item. Throws a DataError after the timeout; the item is then still to come.
   StreamItem take();
-  /// Ends the thread: from then on the stream may be used by the caller. Throws a DataError where it is still in the
-  /// dataset after the timeout.
+  /// Ends the thread: after that the caller may use the stream. Throws a DataError if it is still in the dataset after
+  /// the timeout.
   void stop();
 
  private:

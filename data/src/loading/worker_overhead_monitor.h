@@ -5,8 +5,8 @@
 
 namespace fulgur {
 
-/// Finds out whether workers pay: where a batch is waited for longer than its reading takes, the run would better read
-/// it itself. Both times are at hand, so nothing is tried.
+/// Detects whether workers pay off: if waiting for a batch takes longer than reading it, the run should read it itself.
+/// Both times are known anyway, so nothing needs to be tried.
 class WorkerOverheadMonitor {
  public:
   struct Times {

@@ -8,8 +8,8 @@
 
 namespace fulgur {
 
-/// Finds a number of workers: 0, 1, 2, … are tried for some batches each, until one more is no faster. What counts is
-/// the time from batch to batch with all that the run does between them, since workers take cores from it.
+/// Finds a number of workers: 0, 1, 2, … are tried for some batches each, until one more is no faster. The criterion is
+/// the time from batch to batch, including the run's work in between, since workers take cores from it.
 class WorkerTuner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -18,11 +18,11 @@ class WorkerTuner {
   /// The number to use now.
   int64_t workers() const { return done_ ? best_ : trying_; }
   bool done() const { return done_; }
-  /// A batch was given out at `now`. True where `workers()` has changed.
+  /// A batch was returned at `now`. True if `workers()` has changed.
   bool batch_given(Clock::time_point now);
-  /// The epoch is over: what was measured must do. True where `workers()` has changed.
+  /// The epoch is over: decides by what was measured. True if `workers()` has changed.
   bool finish();
-  /// Forgets the time of the last batch (another epoch begins, a validation came between).
+  /// Discards the time of the last batch (another epoch starts, a validation came in between).
   void pause() { last_.reset(); }
   /// `0: 512 µs, 1: 301 µs`: the median time of a batch by number of workers.
   std::string text() const;
@@ -35,7 +35,7 @@ class WorkerTuner {
   int64_t seen_ = 0;
   bool done_ = false;
   std::optional<Clock::time_point> last_;
-  std::vector<double> times_;     ///< of the number that is tried
+  std::vector<double> times_;     ///< for the number being tried
   std::vector<double> measured_;  ///< medians by number of workers
 };
 

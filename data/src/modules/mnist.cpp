@@ -31,7 +31,7 @@ struct Statistics {
   double std = 1;
 };
 
-/// Mean and population standard deviation of pixels / 255; the sums are exact, whatever the number of threads.
+/// Mean and population standard deviation of pixels / 255; the sums are exact for any number of threads.
 Statistics pixel_statistics(const Tensor& images) {
   const auto* pixels = images.const_data_ptr<uint8_t>();
   uint64_t sum = 0, squares = 0;
@@ -57,7 +57,7 @@ struct IdxImageDataModule::Impl {
 
   std::string text(std::string_view message) const { return cat("[data.", source.module, "] ", message); }
 
-  /// The file, plain or compressed; nothing where there is neither.
+  /// The file, plain or compressed; nullopt if neither exists.
   std::optional<std::filesystem::path> find(size_t file) const {
     for (const char* suffix : {"", ".gz"}) {
       std::filesystem::path path = options.data_dir / (std::string(kFiles[file]) + suffix);
@@ -78,17 +78,17 @@ struct IdxImageDataModule::Impl {
                                join(missing, "; "), ". ", source.origin)));
   }
 
-  /// Images and labels of the two files from `first` on.
+  /// Images and labels from the two files starting at `first`.
   Batch read_pair(size_t first) {
     check_present(first, 2);
     const std::filesystem::path image_path = find(first).value(), label_path = find(first + 1).value();
     const auto check_counts = [&](int64_t image_count, int64_t label_count) {
       if (image_count != label_count)
-        throw DataError(text(cat("images and labels must be as many; got ", image_count, " in ", image_path, " and ",
-                                 label_count, " in ", label_path, ". Are the files mixed up?")));
+        throw DataError(text(cat("there must be as many images as labels; got ", image_count, " in ", image_path,
+                                 " and ", label_count, " in ", label_path, ". Are the files mixed up?")));
     };
-    // Before either is read whole, since a small file may unpack to gigabytes. Of one that is merely damaged more can
-    // be said.
+    // Before either is read completely, since a small file may unpack to gigabytes. A merely damaged file gets a more
+    // specific error.
     const int64_t image_count = read_idx_sizes(image_path, 3)[0], label_count = read_idx_sizes(label_path, 1)[0];
     if (image_count / 2 > label_count) check_counts(image_count, label_count);
     auto images = std::make_shared<IdxArray>(read_idx(image_path, 3));
@@ -97,8 +97,8 @@ struct IdxImageDataModule::Impl {
     const std::array<int64_t, 2> size = {images->dims[1], images->dims[2]};
     if (image_size && *image_size != size)
       throw DataError(
-          text(cat("all images must have one size; ", image_path, " has ", size[0], "x", size[1], ", the other file ",
-                   image_size->at(0), "x", image_size->at(1), ". Are the files mixed up?")));
+          text(cat("all images must have the same size; ", image_path, " has ", size[0], "x", size[1],
+                   ", the other file ", image_size->at(0), "x", image_size->at(1), ". Are the files mixed up?")));
     Tensor classes = at::empty({labels.dims[0]}, at::kLong);
     auto* to = classes.mutable_data_ptr<int64_t>();
     for (size_t i = 0; i < labels.size; ++i) {
@@ -150,7 +150,7 @@ struct IdxImageDataModule::Impl {
   Batch convert(Batch batch) {
     know_statistics();
     const Statistics s = options.normalize ? *statistics : Statistics{};
-    // (x / 255 - mean) / std with one conversion and two operations in place.
+    // (x / 255 - mean) / std with one conversion and two in-place operations.
     Tensor image = batch[0].to(at::kFloat).mul_(1 / (255 * s.std));
     if (s.mean != 0) image.sub_(s.mean / s.std);
     batch.set(0, std::move(image));
@@ -161,14 +161,14 @@ struct IdxImageDataModule::Impl {
 void IdxImageOptions::fields_but_data_dir(Fields& f) {
   f(batch_size, "batch_size", "Samples in a training batch.").range(1, detail::kMostSamples);
   f(eval_batch_size, "eval_batch_size",
-    "Samples in a batch of validation, test and predict; auto: 1000, or batch_size where that is more.")
+    "Samples in a batch of validation, test and predict; auto: 1000, or batch_size if that is more.")
       .range(1, detail::kMostSamples);
   f(val_size, "val_size", "Training samples set aside for validation; 0: no validation.")
       .range(0, detail::kMostSamples);
   f(split_seed, "split_seed", "Chooses which samples are set aside; independent of the run's seed.").at_least(0);
   f(normalize, "normalize", "Subtract the mean of the training part and divide by its standard deviation.");
-  f(shuffle, "shuffle", "New order of the training samples each epoch.");
-  f(drop_last, "drop_last", "Leave out the last training batch where it is not full.");
+  f(shuffle, "shuffle", "Shuffle the training samples each epoch.");
+  f(drop_last, "drop_last", "Drop the last training batch if it is incomplete.");
   loading.fields(f);
 }
 
@@ -193,7 +193,7 @@ void IdxImageDataModule::setup(TrainerFn fn) {
     impl_->read_training_part();
   else
     impl_->read_test_part();
-  // For test and predict a checkpoint mostly brings them; else they are found with the first batch.
+  // For test and predict they usually come from a checkpoint; else they are computed with the first batch.
   if (fn == TrainerFn::fit) impl_->know_statistics();
 }
 

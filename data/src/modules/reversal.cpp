@@ -26,7 +26,8 @@ Tensor random_tokens(const SampleContext& context, int64_t samples, int64_t leng
 
 void ReversalDataModule::Options::fields(Fields& f) {
   f(vocabulary, "vocabulary",
-    "Number of different tokens, with that of the beginning (0), which no sequence has; link the model's to it.")
+    "Number of different tokens, including the start token (0), which occurs in no sequence; link the model's option "
+    "to it.")
       .range(2, detail::kMostSamples);
   f(length, "length", "Tokens of a sequence.").range(1, detail::kMostSamples);
   f(train_samples, "train_samples", "Training sequences.").range(1, detail::kMostSamples);
@@ -75,6 +76,6 @@ StateTree ReversalDataModule::exported_values() const {
 }
 
 [[maybe_unused]] static const bool registered_reversal = Registry<DataModule>::add<ReversalDataModule>(
-    "ReversalDataModule", "Made sequences of random tokens; the target is the source reversed.");
+    "ReversalDataModule", "Synthetic sequences of random tokens; the target is the source reversed.");
 
 }  // namespace fulgur

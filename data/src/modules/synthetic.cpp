@@ -19,7 +19,9 @@ void SyntheticDataModule::Options::fields(Fields& f) {
   f(num_test, "num_test", "Test samples, also used for predict; 0: none.").range(0, detail::kMostSamples);
   f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostSamples);
   f(shape, "shape", "Shape of a sample.").range(1, detail::kMostSamples).min_items(1);
-  f(noise, "noise", "Standard deviation of a sample around its class's prototype, whose values have 1.").at_least(0);
+  f(noise, "noise",
+    "Standard deviation of a sample around its class's prototype, whose values have standard deviation 1.")
+      .at_least(0);
   f(seed, "seed", "Chooses the data; independent of the run's seed.").at_least(0);
   f(batch_size, "batch_size", "Samples in a batch.").range(1, detail::kMostSamples);
   loading.fields(f);
@@ -88,6 +90,6 @@ StateTree SyntheticDataModule::exported_values() const {
 }
 
 [[maybe_unused]] static const bool registered_synthetic = Registry<DataModule>::add<SyntheticDataModule>(
-    "SyntheticDataModule", "A made classification task: class prototypes plus noise.");
+    "SyntheticDataModule", "A synthetic classification task: class prototypes plus noise.");
 
 }  // namespace fulgur

@@ -65,7 +65,7 @@ struct TextDataModule::Impl {
         throw DataError(
             cat("[data.TextDataModule] each part must have a window, block_size + 1 = ", options.block_size + 1,
                 " tokens; the part for ", kParts[i], " has ", cuts[i + 1] - cuts[i], " of the file's ", count,
-                ". Take a longer text, a smaller block_size, or another val_fraction or test_fraction."));
+                ". Use a longer text, a smaller block_size, or another val_fraction or test_fraction."));
   }
 };
 
@@ -73,17 +73,17 @@ void TextDataModule::Options::fields(Fields& f) {
   f(path, "path", "A plain text file.").required();
   f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.").one_of({"char", "byte"});
   f(block_size, "block_size", "Tokens in a window; link the model's to it.").range(1, detail::kMostSamples);
-  f(windows, "windows", "Training windows: random, begin anywhere; strided, side by side or as stride says.")
+  f(windows, "windows", "Training windows; random: starting anywhere; strided: side by side, or every stride tokens.")
       .one_of({"random", "strided"});
-  f(stride, "stride", "Tokens between the beginnings of strided training windows; auto: block_size.")
+  f(stride, "stride", "Tokens between the starts of strided training windows; auto: block_size.")
       .range(1, detail::kMostSamples);
   f(samples_per_epoch, "samples_per_epoch",
-    "Random windows in an epoch; auto: as many as lie in the training part side by side.")
+    "Random windows in an epoch; auto: as many as fit side by side in the training part.")
       .range(1, detail::kMostSamples);
-  f(val_fraction, "val_fraction", "Part of the text, behind the training part, for validation; 0: none.")
+  f(val_fraction, "val_fraction", "Fraction of the text, after the training part, for validation; 0: none.")
       .at_least(0)
       .less_than(1);
-  f(test_fraction, "test_fraction", "Part of the text at its end for test and predict; 0: none.")
+  f(test_fraction, "test_fraction", "Fraction of the text, at its end, for test and predict; 0: none.")
       .at_least(0)
       .less_than(1);
   f(batch_size, "batch_size", "Windows in a training batch.").range(1, detail::kMostSamples);
@@ -102,11 +102,12 @@ TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<
         cat("[data.TextDataModule] val_fraction and test_fraction must leave something to train on; they are ",
             options.val_fraction, " and ", options.test_fraction, "."));
   if (random && options.stride.value)
-    throw ConfigError("[data.TextDataModule] stride is of strided windows; windows is random. Set windows to strided.");
+    throw ConfigError(
+        "[data.TextDataModule] stride is for strided windows; windows is random. Set windows to strided.");
   if (!random && options.samples_per_epoch.value)
     throw ConfigError(
-        "[data.TextDataModule] samples_per_epoch is of random windows; windows is strided, which come once each. Set "
-        "windows to random.");
+        "[data.TextDataModule] samples_per_epoch is for random windows; windows is strided, where each window occurs "
+        "once. Set windows to random.");
 }
 
 TextDataModule::~TextDataModule() = default;
@@ -156,10 +157,10 @@ void TextDataModule::load_state(const StateTree& state) {
       numbers = loaded.encode(impl_->vocabulary.characters());
     } catch (const DataError& error) {
       throw CheckpointError(
-          cat("[data.TextDataModule] the text must have no character that the checkpoint's vocabulary has not. ",
+          cat("[data.TextDataModule] the text must not have characters missing from the checkpoint's vocabulary. ",
               error.what()));
     }
-    // In place: loaders that were made already read the same tokens.
+    // In place: existing loaders read the same tokens.
     const Tensor again = numbers.index_select(0, impl_->tokens.to(at::kInt));
     if (again.scalar_type() == impl_->tokens.scalar_type())
       impl_->tokens.copy_(again);
@@ -172,6 +173,6 @@ void TextDataModule::load_state(const StateTree& state) {
 const TextVocabulary& TextDataModule::vocabulary() const { return impl_->vocabulary; }
 
 [[maybe_unused]] static const bool registered_text_data_module = Registry<DataModule>::add<TextDataModule>(
-    "TextDataModule", "A plain text file as windows of characters or bytes, for language models.");
+    "TextDataModule", "A plain text file split into windows of characters or bytes, for language models.");
 
 }  // namespace fulgur

@@ -9,21 +9,21 @@
 
 namespace fulgur {
 
-/// How far an epoch is.
+/// A position within an epoch.
 struct EpochPosition {
   int64_t epoch = 0;
   int64_t batches = 0;
   int64_t samples = 0;     ///< of this rank's share
-  int64_t dealt_from = 0;  ///< samples of the epoch, of all ranks, that came before the rest was shared out again
+  int64_t dealt_from = 0;  ///< samples of the epoch, over all ranks, that came before the rest was redistributed
 };
 
 /// The samples of one epoch in order, and where each batch of them ends.
 class EpochPlan {
  public:
   EpochPlan() : order_(std::make_shared<std::vector<int64_t>>()) {}
-  /// Batches of `batch_size`, the last one with the rest, or without it where `whole_only`.
+  /// Batches of `batch_size`; the last one has the remainder, or is dropped with `whole_only`.
   EpochPlan(std::vector<int64_t> order, int64_t batch_size, bool whole_only);
-  /// Batches as they are given. Throws an Error for one without samples.
+  /// Given batches. Throws an Error for an empty one.
   explicit EpochPlan(const std::vector<std::vector<int64_t>>& batches);
 
   const std::shared_ptr<const std::vector<int64_t>>& order() const { return order_; }
@@ -31,7 +31,8 @@ class EpochPlan {
   int64_t largest_batch() const { return largest_; }
   /// Rows of the batch at `position`; 0 at the end.
   int64_t rows_at(const EpochPosition& position) const;
-  /// True where a batch may begin at `position`: anywhere for batches of one size, which may so change between runs.
+  /// True if a batch may start at `position`: anywhere for batches of fixed size, so that their size can change between
+  /// runs.
   bool fits(const EpochPosition& position) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace fulgur {
 
-/// What is left of an epoch of `source` once the first `seen` samples of its order were read, by however many ranks. It
-/// is shared out by the DistributedSampler around it.
+/// The rest of an epoch of `source` after the first `seen` samples of its order were read, by any number of ranks.
+/// Divided by the DistributedSampler around it.
 class RestSampler final : public Sampler {
  public:
   RestSampler(std::shared_ptr<const Sampler> source, int64_t seen);

@@ -29,7 +29,7 @@ int64_t share_size(int64_t dataset_size, int64_t rank, int64_t world_size) {
   return dataset_size <= rank ? 0 : (dataset_size - rank - 1) / world_size + 1;
 }
 
-/// Every world_size-th index from the rank on.
+/// Every world_size-th index, starting at the rank.
 std::vector<int64_t> share_of(std::vector<int64_t> all, const SamplerContext& context) {
   const int64_t count = share_size(static_cast<int64_t>(all.size()), context.rank, context.world_size);
   if (context.world_size == 1) return all;
@@ -114,7 +114,7 @@ std::vector<int64_t> WeightedSampler::draw(const SamplerContext& context) const 
   if (replacement_) {
     for (int64_t i = 0; i < num_samples_; ++i) {
       const double at = random.uniform() * sums_.back();
-      // The first sum above it: its weight is above 0. Rounding may reach the last sum, never a weight of 0 behind it.
+      // The first sum above it: its weight is above 0. Rounding may reach the last sum, never a weight of 0 after it.
       auto found = std::upper_bound(sums_.begin(), sums_.end(), at);
       if (found == sums_.end()) found = std::lower_bound(sums_.begin(), sums_.end(), sums_.back());
       drawn.push_back(found - sums_.begin());

@@ -51,7 +51,7 @@ class Computation {
     return (o.kind != Kind::reduce && o.kind != Kind::gather) || o.root == communicator_.rank();
   }
 
-  /// Where a rank's input for `peer` begins, and how long it is: 0 where only the statement goes.
+  /// Where a rank's input for `peer` begins, and how long it is: 0 if only the statement goes.
   std::pair<const void*, size_t> out(const Operation& o, const void* from, int peer) const {
     const bool root = o.root == communicator_.rank();
     switch (o.kind) {

@@ -39,7 +39,7 @@ class Communicator {
   ncclResult_t error() const { return error_; }
 
   /// Work of a communicator runs in the order in which it was submitted, whatever its streams: submit, then begin
-  /// (waits for its turn; false where the communicator was aborted) and end. Work that a graph runs has no ticket, and
+  /// (waits for its turn; false if the communicator was aborted) and end. Work that a graph runs has no ticket, and
   /// only keeps out of other work's way.
   static constexpr uint64_t kNoTicket = 0;
   uint64_t submit();

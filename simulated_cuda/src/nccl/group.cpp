@@ -24,7 +24,7 @@ Group& group() {
   return mine;
 }
 
-/// `stream` goes on when `other` has come to where it is now.
+/// `stream` continues when `other` has come to where it is now.
 bool wait_for(cudaStream_t stream, cudaStream_t other) {
   cudaEvent_t event = nullptr;
   return cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess &&

@@ -32,7 +32,7 @@ class Segment {
   static Origin create();
   /// Closes the descriptor where it is this process's own; once. The memory lives while a process has it mapped.
   static void close(const Origin& origin);
-  /// Maps it. nullptr, with the reason in `error`, where it cannot be had or does not fit the caller.
+  /// Maps it. nullptr, with the reason in `error`, if it cannot be had or does not fit the caller.
   static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -42,7 +42,7 @@ class Segment {
   /// The machine's number of the GPU that a rank uses; known when it has attached.
   int gpu(int rank) const;
   SplitNote& note(int rank);
-  /// Collectives and sends have channels of their own: inside of a group their order is free.
+  /// Collectives and sends have channels of their own: inside a group their order is free.
   Channel& channel(int from, int to, bool collective);
 
  private:

@@ -19,7 +19,7 @@ class Transfers {
 
   void send(const Operation& operation, int peer, const void* bytes, size_t size);
   void receive(const Operation& operation, int peer, void* bytes, size_t size);
-  /// Until all have arrived. False where the communicator was aborted, or the ranks called different things.
+  /// Until all have arrived. False if the communicator was aborted, or the ranks called different things.
   bool run();
 
  private:

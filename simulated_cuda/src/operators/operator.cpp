@@ -32,7 +32,7 @@ struct Kernels {
   int before;
 };
 
-// The arguments of the kernel whose host code runs in this thread; nullptr outside of one.
+// The arguments of the kernel whose host code runs in this thread; nullptr outside one.
 thread_local const std::vector<c10::IValue>* kernel_arguments = nullptr;
 
 struct InKernel {

@@ -35,7 +35,7 @@ class Operator : public c10::OperatorKernel {
   Description description_;
 };
 
-/// An operation that would compute nothing: says so, but inside of another that has a twin.
+/// An operation that would compute nothing: says so, but inside another that has a twin.
 class RefusedOperator : public c10::OperatorKernel {
  public:
   explicit RefusedOperator(c10::SafeKernelFunction cuda_kernel) : cuda_kernel_(std::move(cuda_kernel)) {}
@@ -58,7 +58,7 @@ class LayoutOperator : public c10::OperatorKernel {
   SparseTwin twin_;  ///< none but for a few
 };
 
-/// The host's read of a number: an error where a kernel's host code reads what no kernel has computed.
+/// The host's read of a number: an error if a kernel's host code reads what no kernel has computed.
 ///
 /// Operations that a kernel's host code calls launch and allocate as they do, but have no twin: that of the outer one
 /// gives the numbers of all.

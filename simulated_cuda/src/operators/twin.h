@@ -55,7 +55,7 @@ struct HandWritten {
 /// Twins of operations that have no CPU kernel, and of those that draw numbers, by name with overload.
 using HandWrittenTwins = std::map<std::string, HandWritten>;
 
-/// A sparse operation made of dense ones: replaces the arguments on the stack by its results; false where it is not for
+/// A sparse operation made of dense ones: replaces the arguments on the stack by its results; false if it is not for
 /// these arguments.
 using SparseTwin = std::function<bool(torch::jit::Stack&)>;
 /// By name with overload, without `aten::`.

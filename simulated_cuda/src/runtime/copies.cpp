@@ -17,7 +17,7 @@ struct End {
   bool pageable() const { return type == cudaMemoryTypeUnregistered; }
 };
 
-// False where the range leaves the allocation that it begins in.
+// False if the range leaves the allocation that it begins in.
 bool look_up(const void* address, size_t bytes, End& end) {
   const void* start = nullptr;
   const Allocation* found = find_allocation(address, &start);

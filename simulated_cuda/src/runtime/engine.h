@@ -126,7 +126,7 @@ void say(int level, const char* format, ...) __attribute__((format(printf, 2, 3)
 cudaError_t fail(cudaError_t error, const char* function, const char* why = "");
 
 double now_ms();
-/// The stream of a handle: the device's legacy stream for 0; nullptr where it was destroyed or never made.
+/// The stream of a handle: the device's legacy stream for 0; nullptr if it was destroyed or never made.
 Stream* find_stream(cudaStream_t handle);
 Stream& legacy_stream(int device);
 

@@ -13,7 +13,7 @@ struct Allocation {
   bool registered = false;  ///< the program's own memory, by cudaHostRegister
 };
 
-/// The allocation that an address lies in, its start in `*start`; nullptr where it is none of the runtime's.
+/// The allocation that an address is in, its start in `*start`; nullptr if it is none of the runtime's.
 const Allocation* find_allocation(const void* address, const void** start = nullptr);
 /// Memory of a device, filled with the poison byte.
 void* new_device_memory(size_t bytes, int device);

@@ -22,7 +22,7 @@ bool is_set(const Environment& environment, const std::string& name) {
   return found != environment.end() && !found->second.empty();
 }
 
-/// What launcher and torchrun write alike.
+/// Variables set by both launcher and torchrun.
 ProcessPlace read_torch_variables(const EnvironmentValues& values, std::string name) {
   ProcessPlace place;
   place.environment = std::move(name);
@@ -34,7 +34,7 @@ ProcessPlace read_torch_variables(const EnvironmentValues& values, std::string n
   if (const auto nodes = values.integer("GROUP_WORLD_SIZE", 1)) {
     place.num_nodes = *nodes;
   } else if (place.world_size % place.local_world_size != 0) {
-    values.fail(cat("WORLD_SIZE must be a multiple of LOCAL_WORLD_SIZE where GROUP_WORLD_SIZE is not set; they are ",
+    values.fail(cat("WORLD_SIZE must be a multiple of LOCAL_WORLD_SIZE if GROUP_WORLD_SIZE is not set; they are ",
                     place.world_size, " and ", place.local_world_size));
   } else {
     place.num_nodes = place.world_size / place.local_world_size;
@@ -61,7 +61,7 @@ ProcessPlace torchrun_place(const Environment& environment) {
                                  "…', or name another cluster_environment.");
   values.need_text("TORCHELASTIC_RUN_ID");
   ProcessPlace place = read_torch_variables(values, "torchrun");
-  // As PyTorch reads it: Python's True, or rank 0 keeps the store.
+  // As PyTorch reads it: Python's True; otherwise rank 0 hosts the store.
   place.store_is_hosted = values.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   place.restarts = values.integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
   // Agents may have different numbers of workers.
@@ -70,10 +70,10 @@ ProcessPlace torchrun_place(const Environment& environment) {
 }
 
 ProcessPlace variables_place(const Environment& environment) {
-  const EnvironmentValues values(environment, "variables",
-                                 "Set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each process (and LOCAL_RANK, "
-                                 "LOCAL_WORLD_SIZE where nodes have several); "
-                                 "to train without other processes, unset them or set cluster_environment: none.");
+  const EnvironmentValues values(
+      environment, "variables",
+      "Set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each process (and LOCAL_RANK, LOCAL_WORLD_SIZE if nodes "
+      "have several); to train without other processes, unset them or set cluster_environment: none.");
   ProcessPlace place;
   place.environment = "variables";
   place.rank = values.need_integer("RANK", 0);
@@ -137,13 +137,13 @@ std::optional<ProcessPlace> detect_cluster_environment(const Environment& enviro
   const std::vector<std::string>& names = cluster_environment_names();
   if (std::find(names.begin(), names.end(), wanted) == names.end())
     throw ConfigError(cat("[strategies.cluster_environment] there is no cluster environment '", wanted, "'",
-                          did_you_mean(wanted, names), ". Take one of ", join(names), "."));
+                          did_you_mean(wanted, names), ". Use one of ", join(names), "."));
   const bool any = wanted == "auto";
   if (wanted == "none") return std::nullopt;
   if ((any || wanted == "launcher") && is_set(environment, "FULGUR_LAUNCHER")) return launcher_place(environment);
   if (wanted == "launcher") return std::nullopt;
   if (wanted == "torchrun" || (any && is_set(environment, "TORCHELASTIC_RUN_ID"))) return torchrun_place(environment);
-  // The daemons of an mpirun are tasks of srun, and what they start inherits those tasks' variables.
+  // The daemons of an mpirun are tasks of srun, and the processes they start inherit those tasks' variables.
   if (wanted == "slurm" || (any && detail::started_by_srun(environment) && !detail::interactive_slurm(environment) &&
                             !is_set(environment, "OMPI_COMM_WORLD_SIZE") && !is_set(environment, "MPI_LOCALNRANKS")))
     return detail::slurm_place(environment);
@@ -174,7 +174,7 @@ void require_place(const ProcessPlace& place, int64_t devices, int64_t num_nodes
   throw DistributedError(
       cat("[strategies.cluster_environment] ", place.environment, " started ", place.local_world_size,
           " processes on this node and ", place.num_nodes, place.num_nodes == 1 ? " node" : " nodes",
-          " in all; the config asks for devices ", devices, " and num_nodes ", num_nodes, " (rank ", place.rank, " of ",
+          " in all; the config requests devices ", devices, " and num_nodes ", num_nodes, " (rank ", place.rank, " of ",
           place.world_size, "). Start one process per device, or change devices and num_nodes",
           place.world_size == 1 ? "; with cluster_environment: launcher, trainer starts the processes itself." : "."));
 }

@@ -54,7 +54,7 @@ void check_place(const EnvironmentValues& values, const ProcessPlace& place, con
   below(names.rank, place.rank, names.world_size, place.world_size);
   below(names.local_rank, place.local_rank, names.local_world_size, place.local_world_size);
   below(names.node_rank, place.node_rank, names.num_nodes, place.num_nodes);
-  // Every other node has a process at least.
+  // Every other node has at least one process.
   if (place.local_world_size > place.world_size - (place.num_nodes - 1))
     values.fail(cat(names.local_world_size, " is ", place.local_world_size, " and ", names.num_nodes, " is ",
                     place.num_nodes, "; ", names.world_size, " ", place.world_size, " is too small for that"));

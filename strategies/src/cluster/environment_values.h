@@ -8,22 +8,22 @@
 
 namespace fulgur::detail {
 
-/// Reads the variables of one cluster environment; its errors name variable, value and what to do.
+/// Reads the variables of one cluster environment; its errors name the variable, the value and a remedy.
 class EnvironmentValues {
  public:
-  /// `advice` ends each message: how processes are started that have these variables right.
+  /// `advice` ends each message: how to start processes that have these variables right.
   EnvironmentValues(const Environment& environment, std::string source, std::string advice)
       : environment_(environment), source_(std::move(source)), advice_(std::move(advice)) {}
 
-  /// None where the variable is absent or empty.
+  /// Nullopt if the variable is unset or empty.
   std::optional<std::string> text(const std::string& name) const;
   bool has(const std::string& name) const { return text(name).has_value(); }
   std::string need_text(const std::string& name) const;
   std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
   int64_t need_integer(const std::string& name, int64_t low, int64_t high = INT32_MAX) const;
-  /// The first of `names` that is there.
+  /// The first of `names` that is set.
   std::optional<std::string> first_of(std::initializer_list<const char*> names) const;
-  /// `MASTER_PORT` and its kin: 1 to 65535.
+  /// `MASTER_PORT` etc.: 1 to 65535.
   std::optional<int64_t> port(const std::string& name) const { return integer(name, 1, 65535); }
   int64_t need_port(const std::string& name) const { return need_integer(name, 1, 65535); }
   [[noreturn]] void fail(std::string_view what) const;
@@ -35,21 +35,21 @@ class EnvironmentValues {
   std::string advice_;
 };
 
-/// How ranks lie on nodes.
+/// How ranks are distributed over nodes.
 enum class Layout {
-  even_blocks,  ///< as many processes on each node, ranks of a node in a row
-  any,          ///< nothing is known but what each process says of itself
+  even_blocks,  ///< equal numbers of processes on each node, ranks of a node in a row
+  any,          ///< only what each process says about itself is known
 };
 
-/// The names by which messages call the numbers of a place.
+/// The names of a place's numbers in messages.
 struct PlaceNames {
   std::string rank, world_size, local_rank, local_world_size, node_rank, num_nodes;
 };
 
-/// Fails where the numbers of `place` cannot all be true.
+/// Fails if the numbers of `place` contradict each other.
 void check_place(const EnvironmentValues& values, const ProcessPlace& place, const PlaceNames& names, Layout layout);
 
-/// True for the addresses by which a machine calls itself.
+/// True for loopback addresses.
 bool is_loopback(const std::string& address);
 
 bool started_by_srun(const Environment& environment);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxHosts = 1 << 20;
 
-/// Expands one list; kept together for the error.
+/// Expands one list; keeps the whole text for error messages.
 class Hostlist {
  public:
   explicit Hostlist(std::string_view text) : text_(text) {}
@@ -85,7 +85,7 @@ class Hostlist {
   int64_t number(const std::string& text) const {
     const bool good = !text.empty() && text.size() <= 9 &&
                       std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!good) fail(cat("'", text, "' where a number belongs"));
+    if (!good) fail(cat("'", text, "' instead of a number"));
     return std::stoll(text);
   }
 

@@ -16,8 +16,9 @@ int64_t port_of(const std::string& text) {
   return 20000 + static_cast<int64_t>(hash % 10000);
 }
 
-/// MPI does not number nodes: this is right where each has as many processes, and ranks lie node by node (mpirun's
-/// default) or in turn (--map-by node). The ranks number nodes once more when they have met (node_numbers.h).
+/// MPI does not number nodes: this is right if all have the same number of processes, and ranks are assigned node by
+/// node (mpirun's default) or in turn (--map-by node). The ranks renumber the nodes once they are connected
+/// (node_numbers.h).
 void guess_nodes(ProcessPlace& place) {
   place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
   if ((place.rank - place.local_rank) % place.local_world_size == 0)
@@ -31,7 +32,7 @@ void guess_nodes(ProcessPlace& place) {
 bool started_by_mpirun(const Environment& environment) {
   const EnvironmentValues values = mpi_values(environment);
   if (values.first_of({"OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"})) return true;
-  // srun gives PMI_SIZE=1 to an interactive shell as well.
+  // srun sets PMI_SIZE=1 for an interactive shell too.
   return values.text("PMI_SIZE").value_or("1") != "1";
 }
 

@@ -52,7 +52,7 @@ std::vector<int64_t> tasks_per_node(const EnvironmentValues& values, const std::
 
 bool started_by_srun(const Environment& environment) {
   const EnvironmentValues values = slurm_values(environment);
-  // A batch script has a SLURM_PROCID too, but is no step.
+  // A batch script has a SLURM_PROCID too, but is not a step.
   return values.has("SLURM_PROCID") && values.first_of({"SLURM_STEP_ID", "SLURM_STEPID"}) &&
          values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
 }
@@ -61,7 +61,7 @@ bool interactive_slurm(const Environment& environment) {
   const EnvironmentValues values = slurm_values(environment);
   const auto name = values.text("SLURM_JOB_NAME");
   if (name != "bash" && name != "interactive") return false;
-  // Tasks that srun starts in such a shell inherit the name: several tasks without a terminal are no shell.
+  // Tasks that srun starts in such a shell inherit the name: several tasks without a terminal are not a shell.
   const auto tasks = values.text(values.first_of({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}).value_or(""));
   return !tasks || tasks == "1" || values.has("SLURM_PTY_PORT");
 }
@@ -124,7 +124,7 @@ ProcessPlace slurm_place(const Environment& environment) {
   if (const auto port = values.port("MASTER_PORT")) {
     place.main_port = *port;
   } else if (place.world_size > 1) {
-    // Each task must come to the same port without asking: Lightning's rule.
+    // Each task must arrive at the same port without communication: Lightning's rule.
     const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
     if (!digits(job)) values.fail(cat("SLURM_JOB_ID must be a number, from which the port is made; it is '", job, "'"));
     place.main_port = 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));

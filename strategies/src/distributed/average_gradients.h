@@ -5,9 +5,9 @@
 
 namespace fulgur::detail {
 
-/// Makes the gradients of the module's parameters in `optimizer` their means over ranks: one exchange for each dtype
-/// and device. All ranks must call it, with the same parameters. A parameter that has a gradient on some ranks only
-/// counts as zero on the others; one without any stays without.
+/// Averages the gradients of the module's parameters in `optimizer` over ranks: one exchange per dtype and device. All
+/// ranks must call it, with the same parameters. A parameter with a gradient on only some ranks counts as zero on the
+/// others; one without any gradient stays without.
 void average_gradients(const Optimizer& optimizer, Collectives& collectives);
 
 }  // namespace fulgur::detail

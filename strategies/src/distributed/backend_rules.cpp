@@ -12,8 +12,7 @@ std::string choose_backend(const std::string& wanted, const std::string& device_
   if (wanted == "mpi")
     throw ConfigError(
         "[strategies.ddp] process_group_backend: mpi is not in LibTorch's wheel, which was built without MPI. Use gloo "
-        "or nccl; mpirun may start the "
-        "processes all the same.");
+        "or nccl; mpirun can still start the processes.");
   if (wanted == "nccl" && cpu)
     throw ConfigError(
         "[strategies.ddp] process_group_backend: nccl exchanges tensors on GPUs only, and the run is on the CPU. Use "

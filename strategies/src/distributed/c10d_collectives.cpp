@@ -27,7 +27,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 
 Tensor own_copy(const Tensor& value) { return value.detach().clone(at::MemoryFormat::Contiguous); }
 
-/// Gathers in forward, adds up in backward: the gradient of a rank's tensor is the sum of what all ranks want of it.
+/// Gathers in forward, reduces in backward: the gradient of a rank's tensor is the sum of the gradients from all ranks.
 struct GatherWithGradients : torch::autograd::Function<GatherWithGradients> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& value, int64_t collectives) {
     context->saved_data["collectives"] = collectives;
@@ -73,7 +73,7 @@ std::string to_text(const Tensor& bytes, int64_t length) {
 
 constexpr int64_t kMostDims = 8;
 
-/// The dtype, the number of dimensions and the sizes, filled up with zeros.
+/// The dtype, the number of dimensions and the sizes, padded with zeros.
 std::vector<int64_t> shape_of(const Tensor& value) {
   std::vector<int64_t> shape(kMostDims + 2, 0);
   shape[0] = static_cast<int64_t>(value.scalar_type());
@@ -126,7 +126,7 @@ Tensor C10dCollectives::gather_rows(const Tensor& value) {
 }
 
 Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
-  // Gloo has no reduction of which each rank gets its part.
+  // Gloo has no reduce-scatter.
   if (!is_over_nccl(gradients)) return all_reduce(gradients, ReduceOp::sum)[rank()];
   const at::NoGradGuard no_grad;
   Tensor input = gradients.detach().contiguous();
@@ -140,7 +140,7 @@ Tensor C10dCollectives::reduce_rows(const Tensor& gradients) {
 }
 
 std::vector<Tensor> C10dCollectives::gather_shapes(const Tensor& value) {
-  // Ranks whose shapes differ would fail with a text that nobody understands.
+  // Ranks with different shapes would otherwise fail with an incomprehensible message.
   if (value.dim() > kMostDims)
     throw Error(
         cat("[strategies.all_gather] at most ", kMostDims, " dimensions can be gathered; got ", value.dim(), "."));
@@ -177,8 +177,8 @@ std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_g
     for (size_t i = 3; i < shape.size(); ++i) fits = fits && other[i] == shape[i];
     if (!fits)
       throw DistributedError(
-          cat("[strategies.all_gather] the tensors of all ranks must have the same dtype and shape but for their rows; "
-              "rank ",
+          cat("[strategies.all_gather] the tensors of all ranks must have the same dtype and shape except for the "
+              "number of rows; rank ",
               static_cast<int64_t>(r), " has ", shape_text(sizes_in(shapes[r])), ", rank ", rank(), " has ",
               shape_text(value.sizes()), "."));
     same = same && other[2] == shape[2];
@@ -189,7 +189,7 @@ std::vector<Tensor> C10dCollectives::all_gather(const Tensor& value, bool with_g
         .unbind();
   };
   if (same) return gather(value);
-  // Ranks with fewer rows are filled up, and cut again.
+  // Pad the ranks with fewer rows, and trim again afterwards.
   std::vector<int64_t> sizes = value.sizes().vec();
   sizes[0] = most_rows - sizes[0];
   std::vector<Tensor> all = gather(at::cat({value, at::zeros(sizes, value.options())}));
@@ -217,7 +217,7 @@ void C10dCollectives::barrier(std::string_view reason) {
   try {
     start_max({0})->take();
   } catch (const DistributedError& error) {
-    throw DistributedError(cat(error.what(), "\n(all ranks were to come together: ", reason, ")"));
+    throw DistributedError(cat(error.what(), "\n(waiting for all ranks: ", reason, ")"));
   }
 }
 

@@ -1,5 +1,5 @@
-// The only file that sees Gloo's headers: Debian's are older than the library inside LibTorch, so only what both have
-// is used.
+// The only file that includes Gloo's headers: Debian's are older than the library inside LibTorch, so only what both
+// have is used.
 #include "distributed/gloo_backend.h"
 
 #include <arpa/inet.h>
@@ -46,9 +46,9 @@ GlooAddress choose_gloo_address(const std::string& main_address) {
     return {.interface = interface, .host = "", .text = cat(interface, " (GLOO_SOCKET_IFNAME)")};
   std::string host = address_towards(main_address);
   if (host.empty())
-    throw DistributedError(cat("[strategies.gloo] there is no way from this machine to '", main_address,
+    throw DistributedError(cat("[strategies.gloo] there is no route from this machine to '", main_address,
                                "'. Name an interface with GLOO_SOCKET_IFNAME."));
-  std::string text = cat(host, " (the way to ", main_address, ")");
+  std::string text = cat(host, " (the route to ", main_address, ")");
   return {.interface = "", .host = std::move(host), .text = std::move(text)};
 }
 

@@ -8,14 +8,14 @@
 
 namespace fulgur::detail {
 
-/// Which of this machine's addresses the others reach.
+/// The address of this machine that the others can reach.
 struct GlooAddress {
   std::string interface;  ///< not empty: GLOO_SOCKET_IFNAME
   std::string host;       ///< else this address
   std::string text;       ///< and why
 };
 
-/// GLOO_SOCKET_IFNAME, or the address that this machine has on its way to `main_address`.
+/// GLOO_SOCKET_IFNAME, or this machine's address on the route to `main_address`.
 GlooAddress choose_gloo_address(const std::string& main_address);
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,

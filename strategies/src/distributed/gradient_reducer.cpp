@@ -14,7 +14,7 @@
 namespace fulgur::detail {
 namespace {
 
-/// Sends gradients as bfloat16 and averages them so: half the bytes, eight bits of precision.
+/// Sends and averages gradients as bfloat16: half the bytes, eight bits of precision.
 class Bf16CompressHook final : public c10d::CppCommHookInterface<c10::intrusive_ptr<c10d::ProcessGroup>> {
  public:
   using CppCommHookInterface::CppCommHookInterface;
@@ -34,7 +34,7 @@ class Bf16CompressHook final : public c10d::CppCommHookInterface<c10::intrusive_
   }
 };
 
-// LibTorch fills buckets from the last layer on, the first of them small, so that the exchange begins early.
+// LibTorch fills buckets from the last layer on, the first of them small, so that communication starts early.
 std::vector<std::vector<size_t>> assign_by_size(const std::vector<Tensor>& parameters, int64_t cap_bytes) {
   const std::vector<size_t> limits{static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, cap_bytes)),
                                    static_cast<size_t>(cap_bytes)};
@@ -48,7 +48,7 @@ std::vector<std::vector<size_t>> assign_by_size(const std::vector<Tensor>& param
 struct GradientReducer::Impl {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::shared_ptr<c10d::Reducer> reducer;
-  // The Reducer holds it weakly, and crashes without it where the set of unused parameters changes.
+  // The Reducer holds it weakly, and crashes without it if the set of unused parameters changes.
   std::shared_ptr<c10d::Logger> logger;
 };
 
@@ -88,7 +88,7 @@ GradientReducer::~GradientReducer() {
   try {
     impl_->reducer->remove_autograd_hooks();
   } catch (const std::exception&) {
-    // The parameters keep hooks of a reducer that does nothing any more.
+    // The parameters keep hooks of a reducer that is no longer active.
   }
 }
 
@@ -96,21 +96,21 @@ void GradientReducer::before_forward() { impl_->reducer->prepare_for_forward(); 
 
 void GradientReducer::before_backward(const Tensor& loss) {
   if (static_graph_ && !std::exchange(began_, true)) {
-    // What the graph uses is known at the end of the first backward; only then, and inside of it, its gradients are
-    // exchanged.
+    // What the graph uses is known only at the end of the first backward; its gradients are exchanged then, within that
+    // backward.
     loss.register_hook([reducer = impl_->reducer](const Tensor&) {
       torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
     });
   }
-  // Only to find unused parameters the graph is walked.
+  // The graph is traversed only to find unused parameters.
   impl_->reducer->prepare_for_backward(find_unused_ ? std::vector<Tensor>{loss} : std::vector<Tensor>{});
 }
 
 void GradientReducer::after_backward() {
-  // After the first exchange LibTorch orders its buckets as gradients came. Done now and not before the next forward,
-  // so that a checkpoint in between has the buckets of the next step: with three ranks and more, sums depend on them.
-  // It also throws if not every parameter took part in the exchange, also if an earlier batch of the window gave it a
-  // gradient.
+  // After the first exchange LibTorch rebuilds its buckets in the order in which gradients arrived. Do this now and not
+  // before the next forward, so that a checkpoint in between has the buckets of the next step: with three or more
+  // ranks, sums depend on them. It also throws if a parameter did not take part in the exchange, even if an earlier
+  // batch of the window gave it a gradient.
   try {
     impl_->reducer->rebuild_buckets();
   } catch (const c10::Error& error) {
@@ -119,7 +119,7 @@ void GradientReducer::after_backward() {
     throw DistributedError(
         cat("[strategies.ddp] every parameter must get a gradient in each backward that ends a window; on rank ", rank_,
             " these got none: ", join(without_gradient(text)),
-            ". Leave them out of the module, set requires_grad to false, or set "
+            ". Remove them from the module, set requires_grad to false, or set "
             "trainer.strategy.init_args.find_unused_parameters: true."));
   }
 }
@@ -128,7 +128,7 @@ void GradientReducer::after_backward() {
 std::vector<std::string> GradientReducer::without_gradient(const std::string& message) const {
   const size_t list = message.find("did not receive grad for rank");
   const size_t begin = list == message.npos ? message.npos : message.find(':', list);
-  if (begin == message.npos) return {"(not known)"};
+  if (begin == message.npos) return {"(unknown)"};
   std::istringstream words(message.substr(begin + 1, message.find('\n', begin) - begin - 1));
   std::vector<std::string> names;
   for (std::string word; words >> word;) {

@@ -16,15 +16,15 @@ using Buckets = std::vector<std::vector<int64_t>>;
 /// computes.
 class GradientReducer {
  public:
-  /// With `buckets` (indices of parameters), as an earlier Reducer had them; empty: by size.
+  /// With `buckets` (indices of parameters) of an earlier Reducer; empty: by size.
   GradientReducer(ProcessGroup& group, std::vector<NamedParameter> parameters, const DDPStrategy::Options& options,
                   const Buckets& buckets);
   ~GradientReducer();
 
   void before_forward();
-  /// Before a backward whose gradients are to be averaged.
+  /// Call before a backward whose gradients are to be averaged.
   void before_backward(const Tensor& loss);
-  /// After it. Throws a DistributedError that names the parameters that got no gradient in this backward.
+  /// Call after it. Throws a DistributedError that names the parameters that got no gradient in this backward.
   void after_backward();
   Buckets buckets() const;
   const std::vector<NamedParameter>& parameters() const { return parameters_; }

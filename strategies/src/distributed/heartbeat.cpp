@@ -50,7 +50,7 @@ void Heartbeat::say_failed() noexcept {
   try {
     beat();
   } catch (const std::exception&) {
-    // The store is gone, and with it who would read this.
+    // The store is gone, and with it anyone who would read this.
   }
 }
 
@@ -63,7 +63,7 @@ void Heartbeat::run() {
     try {
       beat();
     } catch (const std::exception&) {
-      // The store is gone, and with it the run: the thread of the run will find out.
+      // The store is gone, and with it the run: the run's thread will notice.
       return;
     }
     lock.lock();

@@ -10,7 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Tells the run's store once a second what this rank does, so that another, which waits for it in vain, can say so.
+/// Reports to the run's store once a second what this rank is doing, so that a rank that times out waiting for it can
+/// say so.
 class Heartbeat {
  public:
   Heartbeat(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, int64_t world_size);
@@ -18,14 +19,15 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  /// `what` is a literal.
+  /// `what` must be a string literal.
   void set_activity(const char* what) noexcept { what_.store(what, std::memory_order_relaxed); }
   void set_steps_done(int64_t steps) noexcept { steps_.store(steps, std::memory_order_relaxed); }
-  /// The exchange under way, a literal; nullptr for none. Returns the one before.
+  /// The exchange in progress, a string literal; nullptr for none. Returns the previous one.
   const char* set_exchange(const char* what) noexcept { return exchange_.exchange(what, std::memory_order_relaxed); }
-  /// This rank has failed where it is now. Tells the store at once: the process may end before the next beat.
+  /// This rank has failed at its current activity. Reports to the store at once: the process may end before the next
+  /// beat.
   void say_failed() noexcept;
-  /// A line for each rank: what it was last seen doing, and when.
+  /// One line per rank: what it was last seen doing, and when.
   std::string report() const;
 
  private:
@@ -34,7 +36,7 @@ class Heartbeat {
   void beat();
   void run();
 
-  // Connections of their own, made while the store is alive: to one that is gone a new one would be tried for minutes.
+  // Separate connections, made while the store is alive: reconnecting to a dead one would be tried for minutes.
   c10::intrusive_ptr<c10d::Store> store_, report_store_;
   const int64_t rank_, world_size_;
   std::atomic<const char*> what_{"start"};
@@ -47,7 +49,7 @@ class Heartbeat {
   std::thread thread_;
 };
 
-/// The exchange that is under way while it lives, for the report.
+/// Marks the exchange in progress during its lifetime, for the report.
 class ExchangeMark {
  public:
   ExchangeMark(Heartbeat& heartbeat, const char* what) : heartbeat_(heartbeat), before_(heartbeat.set_exchange(what)) {}

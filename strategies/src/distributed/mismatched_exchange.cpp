@@ -38,12 +38,12 @@ std::string message_of_gloo() {
 [[noreturn]] void end(const std::string& message) {
   const std::lock_guard lock(g_mutex);
   if (g_heartbeat) g_heartbeat->say_failed();
-  // Ranks that wait by now tell the store once a second what they wait in.
+  // Ranks that are waiting by now report once a second what they wait in.
   if (g_heartbeat) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
   const std::string text = cat(
       "[strategies.exchange] rank ", g_rank, " of ", g_world_size, ": the ranks exchange different things: ", message,
-      "\nwhat the ranks did:", g_heartbeat ? g_heartbeat->report() : std::string(" not known, the run has ended"),
-      "\nOne does something else than the others, ", kMismatchCauses);
+      "\nwhat the ranks did:", g_heartbeat ? g_heartbeat->report() : std::string(" unknown, the run has ended"),
+      "\nOne does something different from the others, ", kMismatchCauses);
   for (size_t begin = 0; begin <= text.size();) {
     const size_t newline = std::min(text.find('\n', begin), text.size());
     log::error(text.substr(begin, newline - begin));
@@ -66,7 +66,7 @@ void report_mismatches(Heartbeat& heartbeat, const ProcessPlace& place) {
   g_heartbeat = &heartbeat;
   g_rank = place.rank;
   g_world_size = place.world_size;
-  // Stays: threads of Gloo outlive their group.
+  // Never removed: Gloo's threads outlive their group.
   static const bool installed = (g_before = std::set_terminate(handle), true);
   static_cast<void>(installed);
 }

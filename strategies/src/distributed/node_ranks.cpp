@@ -43,7 +43,7 @@ ProcessPlace number_nodes(ProcessPlace place, const std::vector<std::string>& wo
       if (said.local_world_size != static_cast<int64_t>(node.size()) || local >= node.size() || taken[local])
         throw DistributedError(cat(
             "[strategies.node_numbers] the ranks of a node must count from 0 to one below their number; ",
-            static_cast<int64_t>(node.size()), " ranks run on '", host, "', and rank ", rank, " is told that it is ",
+            static_cast<int64_t>(node.size()), " ranks run on '", host, "', and rank ", rank, " was given local rank ",
             said.local_rank, " of ", said.local_world_size,
             " there. Do two machines have the same name (hostname), or did two commands start the processes of one?"));
       taken[local] = true;

@@ -9,12 +9,12 @@
 
 namespace fulgur::detail {
 
-/// What a rank says of its node, as text for the others: the machine's name, its own number there, and how many it is
-/// told are there.
+/// What a rank reports about its node, as text: the machine's name, its local rank, and how many ranks it was told are
+/// there.
 std::string node_identity(const std::string& host, const ProcessPlace& place);
 
-/// `place` with node numbers that are true, from the words of all ranks in their order: nodes count by their first
-/// rank, and may have different numbers of ranks, in any order. Throws a DistributedError where ranks that share a name
+/// `place` with correct node numbers, from the reports of all ranks in rank order: nodes are numbered by their first
+/// rank, and may have different numbers of ranks, in any order. Throws a DistributedError if ranks that share a name
 /// cannot share a node.
 ProcessPlace number_nodes(ProcessPlace place, const std::vector<std::string>& words);
 

@@ -36,7 +36,7 @@ std::string host_name() {
 }
 
 bool comes_from_an_exchange(std::string_view text) {
-  // Gloo's threads report what they meet without saying that they are Gloo's.
+  // Gloo's threads report errors without saying that they are Gloo's.
   for (const char* mark :
        {"gloo", "Gloo", "NCCL", "c10d", "TCPStore", "Timed out waiting", "Connection closed by peer",
         "onnection reset by peer", "pair closure", "Connect timeout", "Read timeout", "Write timeout"})
@@ -45,22 +45,24 @@ bool comes_from_an_exchange(std::string_view text) {
 }
 
 std::string late_hint(bool short_timeout, const ProcessGroupOptions& options) {
-  return cat("\nA rank that did not come hangs, or does something else than the others, ", detail::kMismatchCauses,
-             "\nRanks waited for ", format_double(short_timeout ? options.timeout_s : options.start_timeout_s),
+  return cat("\nA rank that did not arrive hangs, or does something different from the others, ",
+             detail::kMismatchCauses, "\nRanks waited for ",
+             format_double(short_timeout ? options.timeout_s : options.start_timeout_s),
              " s (trainer.strategy.init_args.", short_timeout ? "timeout_s" : "start_timeout_s",
              "). If one may pause for longer, raise it.");
 }
 
-// What LibTorch's NCCL backend does when an exchange fails; who has set one of these has the last word.
+// What LibTorch's NCCL backend does when an exchange fails; variables already set in the environment win.
 void set_nccl_defaults() {
-  // Its watchdog aborts the communicators, so that kernels which wait for a lost rank return, and leaves it to us to
-  // say what happened (`ProcessGroup::check`). By default it ends the process by SIGABRT.
+  // Its watchdog aborts the communicators, so that kernels that wait for a lost rank return, and leaves the error
+  // report to us (`ProcessGroup::check`). By default it ends the process with SIGABRT.
   if (!std::getenv("NCCL_ASYNC_ERROR_HANDLING")) setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", /*overwrite=*/0);
-  // A second thread would end the process while the run still writes why it failed.
+  // A second thread would end the process while the run is still reporting why it failed.
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
-  // After a kernel's assertion the watchdog would end the process as well, by the exception that the run reports.
+  // After a kernel assertion the watchdog would also end the process, with the exception that the run reports.
   setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/0);
-  // Else the watchdog sleeps for a minute before it aborts, so that all ranks can write records of their exchanges.
+  // Otherwise the watchdog sleeps for a minute before it aborts, so that all ranks can write records of their
+  // exchanges.
   setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", /*overwrite=*/0);
 }
 
@@ -71,18 +73,18 @@ void register_nccl_backend(MakeNcclBackend make) { g_make_nccl = make; }
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, const ProcessGroupOptions& options) {
-  // LibTorch's recorder of exchanges may crash where it is read while a group is made (measured with threads as ranks).
-  // NCCL's own watchdog writes from it what hung.
+  // LibTorch's flight recorder may crash if it is read while a group is created (measured with threads as ranks).
+  // NCCL's own watchdog uses it to report what hung.
   if (options.backend != "nccl") setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   if (options.backend == "nccl") {
-    // The device is there, and so is libfulgur_cuda.so.
+    // A device exists, so libfulgur_cuda.so is loaded.
     if (!g_make_nccl)
       throw ConfigError(
           "[strategies.ddp] libfulgur_cuda.so was built without NCCL: its headers (nvidia-nccl-cu13) were not found. "
           "Use trainer.strategy.init_args.process_group_backend: gloo, or build Fulgur with them.");
     set_nccl_defaults();
   }
-  // LibTorch warns of every lost connection with a stack of addresses; our errors say what was lost.
+  // LibTorch warns of every lost connection with a stack trace; our errors say what was lost.
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = c10::GLOG_ERROR;
   auto impl = std::make_unique<Impl>();
   impl->options = options;
@@ -93,7 +95,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   const auto timeout = milliseconds(options.start_timeout_s);
   try {
     impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, rank, world_size);
-    // Both backends and the heartbeat write keys, none of which may meet another's.
+    // Both backends and the heartbeat write keys, which must not collide.
     const auto prefixed = [&](const char* prefix) {
       return c10::make_intrusive<c10d::PrefixStore>(prefix, impl->store);
     };
@@ -122,7 +124,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::connect(const ProcessPlace& place, c
   detail::report_mismatches(*impl->heartbeat, place);
   const std::shared_ptr<ProcessGroup> group(new ProcessGroup(std::move(impl)));
   group->impl_->collectives.emplace(*group, group->impl_->group);
-  // MPI numbers no nodes, and from one of them it cannot be seen how many ranks the others have.
+  // MPI does not number nodes, and one node cannot see how many ranks the others have.
   if (place.environment == "mpi")
     group->impl_->place =
         detail::number_nodes(place, group->collectives().gather_text(detail::node_identity(host_name(), place)));
@@ -134,7 +136,7 @@ ProcessGroup::~ProcessGroup() {
   abort();
   detail::forget_mismatches(*impl_->heartbeat);
   impl_->heartbeat.reset();
-  // Gloo's destructor waits for exchanges under way, and their peers may be gone. What it holds ends with the process;
+  // Gloo's destructor waits for exchanges in progress, and their peers may be gone. Its resources end with the process;
   // NCCL's threads must not live that long, since they would use CUDA while it is torn down.
   impl_->collectives.reset();
   (void)impl_->gloo.release();
@@ -146,7 +148,7 @@ ProcessGroup::~ProcessGroup() {
 void ProcessGroup::shut_down() noexcept {
   if (!impl_->nccl || impl_->ended) return;
   try {
-    // NCCL's ranks end together: one that was left alone would wait for the others.
+    // NCCL's ranks end together: one left alone would wait for the others.
     impl_->collectives->start_max({0})->take();
     check();
     impl_->nccl->shutdown();
@@ -187,8 +189,8 @@ void ProcessGroup::check() const {
              format_double(static_cast<double>(timeout().count()) / 1000), " s"));
   const c10d::ErrorType error = impl_->nccl->getError();
   if (error == c10d::ErrorType::SUCCESS) return;
-  // Where the device itself has failed, that is the reason: this throws its error. The communicators are aborted by
-  // now, so nothing waits for a rank any more.
+  // If the device itself has failed, that is the reason: this throws its error. The communicators are aborted by now,
+  // so nothing waits for a rank any more.
   if (error != c10d::ErrorType::TIMEOUT)
     c10::impl::VirtualGuardImpl(impl_->options.device.type()).synchronizeDevice(impl_->options.device.index());
   const bool late = error == c10d::ErrorType::TIMEOUT;
@@ -214,7 +216,7 @@ std::string ProcessGroup::text() const {
   const char* interface = std::getenv("NCCL_SOCKET_IFNAME");
   return cat(
       "gradients: nccl, ",
-      interface ? cat("over ", interface, " (NCCL_SOCKET_IFNAME)") : "which chooses its way (NCCL_SOCKET_IFNAME)",
+      interface ? cat("over ", interface, " (NCCL_SOCKET_IFNAME)") : "which chooses its route (NCCL_SOCKET_IFNAME)",
       " · the rest: ", gloo);
 }
 
@@ -226,7 +228,7 @@ void ProcessGroup::rethrow(const char* operation) const {
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     if (!comes_from_an_exchange(text)) throw;
-    // An exchange over communicators that were aborted says that they were, not why.
+    // An exchange over aborted communicators reports that they were aborted, not why.
     const bool aborted_late =
         impl_->launch_was_late || (impl_->nccl && !impl_->ended && impl_->nccl->getError() == c10d::ErrorType::TIMEOUT);
     const bool late = aborted_late || text.find("imed out") != text.npos || text.find("imeout") != text.npos;
@@ -238,7 +240,7 @@ void ProcessGroup::lose(const char* operation, bool late, std::string_view why) 
   const ProcessPlace& place = impl_->place;
   throw DistributedError(cat(
       "[strategies.", operation, "] rank ", place.rank, " of ", place.world_size,
-      late ? " waited in vain for another rank: " : " lost another rank: ", why,
+      late ? " timed out waiting for another rank: " : " lost another rank: ", why,
       "\nwhat the ranks did:", impl_->heartbeat->report(),
       late ? late_hint(impl_->short_timeout, impl_->options) : std::string("\nIts own message says why it ended.")));
 }

@@ -16,7 +16,7 @@ namespace fulgur {
 
 namespace detail {
 
-/// Collectives over c10d: tensors on the host through Gloo, those on a GPU through the run's backend.
+/// Collectives over c10d: host tensors through Gloo, GPU tensors through the run's backend.
 class C10dCollectives final : public Collectives {
  public:
   C10dCollectives(ProcessGroup& owner, c10::intrusive_ptr<c10d::ProcessGroup> group)
@@ -37,13 +37,13 @@ class C10dCollectives final : public Collectives {
   void set_activity(const char* what) override;
   void set_steps_done(int64_t steps) override;
 
-  /// Rows of all ranks, whose shapes are known to agree; no gradients.
+  /// Rows of all ranks, whose shapes are known to match; no gradients.
   Tensor gather_rows(const Tensor& value);
   /// The gradient of this rank's row, which is the sum over the ranks.
   Tensor reduce_rows(const Tensor& gradients);
 
  private:
-  /// Each rank's dtype and sizes, over Gloo.
+  /// The dtypes and sizes of all ranks, over Gloo.
   std::vector<Tensor> gather_shapes(const Tensor& value);
   void require_same_shape(const Tensor& value);
   bool is_over_nccl(const Tensor& value) const;

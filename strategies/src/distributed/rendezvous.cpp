@@ -31,8 +31,8 @@ std::string who(const ProcessPlace& place) {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// The store's first exchange has no timeout, and another program may hold the port that says nothing. The thread that
-// waits for it then ends with the process.
+// The store's first exchange has no timeout, and the port may be held by a program that does not respond. The waiting
+// thread then ends with the process.
 StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& options) {
   const auto opened = std::make_shared<std::promise<StorePtr>>();
   std::future<StorePtr> store = opened->get_future();
@@ -56,11 +56,11 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   options.port = static_cast<std::uint16_t>(place.main_port);
   try {
-    std::string address = "127.0.0.1";  // rank 0's own way to it
-    // The store looks up the name of each address that connects. An IPv4 address that comes to a socket of IPv6 is not
-    // found in /etc/hosts, and a name server that does not answer stops the store for seconds.
+    std::string address = "127.0.0.1";  // how rank 0 reaches it
+    // The store looks up the name of each address that connects. An IPv4 address on an IPv6 socket is not found in
+    // /etc/hosts, and a name server that does not answer stops the store for seconds.
     if (options.isServer) options.masterListenFd = listen_on(place.main_port, !is_ipv4_loopback(place.main_address)).fd;
-    // A client of the store that is refused tries again only a second later.
+    // A refused client of the store retries only after a second.
     else
       address = wait_for_listener(place.main_address, place.main_port, timeout_s);
     return connect_store(address, options);
@@ -69,12 +69,12 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
   } catch (const std::exception& error) {
     throw DistributedError(
         cat("[strategies.rendezvous] the store of the run cannot be reached in ", format_double(timeout_s), " s (",
-            who(place), "). Does rank 0 run, and may this machine connect to that port? ", first_line(error.what())));
+            who(place), "). Is rank 0 running, and can this machine connect to that port? ", first_line(error.what())));
   }
 }
 
-/// The stores that this process has met others in. A run's store stays for the runs after it (`fit`, then `test`): rank
-/// 0 could not listen on the port again, and the others would have to find out that it does.
+/// The stores in which this process has met others. A run's store is kept for later runs (`fit`, then `test`): rank 0
+/// could not listen on the port again, and the others would have to notice when it does.
 struct KnownStore {
   c10::intrusive_ptr<c10d::Store> store;
   int64_t meetings = 0;
@@ -110,10 +110,10 @@ void forget_store(const ProcessPlace& place) {
 
 constexpr const char* kRound = "fulgur/round";
 
-/// The ranks of a run come together in the store, or find that it keeps what is left of an earlier round.
+/// Ranks of a run meet in the store, or find in it the remains of an earlier round.
 class Meeting {
  public:
-  /// `number` counts the runs of this process: all ranks make the same.
+  /// `number` counts the runs of this process: all ranks have the same number.
   Meeting(const ProcessPlace& place, double timeout_s, Clock::time_point until, c10::intrusive_ptr<c10d::Store> raw,
           int64_t number)
       : place_(place),
@@ -125,8 +125,7 @@ class Meeting {
 
   c10::intrusive_ptr<c10d::Store> run() {
     if (!named_) return come_to(cat("fulgur/", place_.environment == "launcher" ? place_.restarts : 0, "/", number_));
-    // An agent's store outlives rounds, and agents count restarts each for themselves: rank 0 names the round that
-    // begins.
+    // An agent's store outlives rounds, and each agent counts restarts separately: rank 0 names the new round.
     if (place_.rank == 0) {
       const std::string round =
           cat("fulgur/", ::getpid(), "/", std::chrono::system_clock::now().time_since_epoch().count());
@@ -145,7 +144,7 @@ class Meeting {
  private:
   std::string current_round() const { return raw_->check({kRound}) ? raw_->get_to_str(kRound) : std::string(); }
 
-  /// Nothing where that round is not, or no longer, the one that this rank is to be in.
+  /// Nullptr if that round is not, or no longer, the one that this rank must join.
   c10::intrusive_ptr<c10d::Store> come_to(const std::string& round) {
     const bool may_be_over = named_ && place_.rank != 0;
     if (round.empty()) return {};
@@ -154,18 +153,18 @@ class Meeting {
     if (told != world) {
       if (may_be_over) return {};
       throw DistributedError(
-          cat("[strategies.rendezvous] every rank must be told the same number of processes; another rank says ", told,
+          cat("[strategies.rendezvous] every rank must be given the same number of processes; another rank says ", told,
               ", this one says ", world, " (", who(place_), ")."));
     }
     if (store->add(cat("here/", place_.rank), 1) != 1) {
       if (may_be_over) return {};
-      throw DistributedError(cat("[strategies.rendezvous] every rank must have a number of its own; ", place_.rank,
+      throw DistributedError(cat("[strategies.rendezvous] every rank must have its own number; ", place_.rank,
                                  " came twice (", who(place_), "). Is RANK set for each process?"));
     }
-    // The last to come says that all are here. A rank asks for that one key: asking for each rank would make the
-    // requests of a start grow with the square of their number.
+    // The last to arrive signals that all are here. A rank waits for that one key: waiting for each rank would make the
+    // requests of a start-up quadratic in their number.
     if (store->add("count", 1) == place_.world_size) store->set("all", "1");
-    // Only a rank 0 that lives says go: of an earlier round, all may have been here and died.
+    // Only a living rank 0 gives the signal: of an earlier round, all may have been here and died.
     const char* const signal = named_ && place_.rank != 0 ? "go" : "all";
     while (true) {
       if (store->check({signal})) {
@@ -173,8 +172,8 @@ class Meeting {
         return store;
       }
       if (place_.environment == "launcher" && raw_->check({launcher_failure_key(place_.restarts)}))
-        throw DistributedError(cat(
-            "[strategies.rendezvous] another process of the run failed before all came together (", who(place_), ")."));
+        throw DistributedError(cat("[strategies.rendezvous] another process of the run failed before all had joined (",
+                                   who(place_), ")."));
       if (may_be_over && current_round() != round) return {};
       pause([&] { return missing_in(*store); });
     }
@@ -184,7 +183,7 @@ class Meeting {
     std::vector<int64_t> missing;
     for (int64_t rank = 0; rank < place_.world_size; ++rank)
       if (!store.check({cat("here/", rank)})) missing.push_back(rank);
-    // All came, but rank 0 has not said so: it is gone again.
+    // All arrived, but rank 0 has not signalled: it is gone.
     if (missing.empty()) missing.push_back(0);
     return missing;
   }
@@ -197,7 +196,7 @@ class Meeting {
       throw DistributedError(cat("[strategies.rendezvous] ", place_.world_size - static_cast<int64_t>(missing.size()),
                                  " of ", place_.world_size, " ranks joined, missing: ", join(names), " (", who(place_),
                                  ", waited ", format_double(timeout_s_),
-                                 " s). Do all processes run, and reach that address?"));
+                                 " s). Are all processes running, and can they reach that address?"));
     }
     std::this_thread::sleep_for(pause_);
     pause_ = std::min(pause_ * 2, std::chrono::milliseconds(200));
@@ -231,7 +230,7 @@ c10::intrusive_ptr<c10d::Store> meet(const ProcessPlace& place, double timeout_s
     throw;
   } catch (const std::exception& error) {
     forget_store(place);
-    throw DistributedError(cat("[strategies.rendezvous] the store of the run was lost while ranks came together (",
+    throw DistributedError(cat("[strategies.rendezvous] the store of the run was lost while ranks were joining (",
                                who(place), "): ", first_line(error.what())));
   }
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMostDifferences = 10;
 
-// The bits of a tensor, added up as integers: one flipped bit changes it.
+// The bits of a tensor, summed as integers: one flipped bit changes it.
 Tensor checksum(const Tensor& value) {
   const at::ScalarType bits = value.element_size() == 8   ? at::kLong
                               : value.element_size() == 4 ? at::kInt
@@ -25,11 +25,11 @@ Tensor checksum(const Tensor& value) {
   return value.contiguous().view(bits).sum(at::kLong);
 }
 
-/// One number that a rank has, and what it is.
+/// One number of a rank, and its meaning.
 struct Fact {
   std::string name;
   int64_t number;    ///< the same on all ranks
-  std::string text;  ///< for people; empty: the number says nothing to them
+  std::string text;  ///< for display; empty: the number means nothing to users
 };
 
 std::vector<Fact> facts_of(const RankState& state, Collectives& collectives) {
@@ -52,7 +52,7 @@ std::vector<Fact> facts_of(const RankState& state, Collectives& collectives) {
   for (const auto& [name, value] : parameters) sums.push_back(checksum(value.detach()));
   if (sums.empty()) return facts;
   const Tensor all = at::stack(sums).cpu();
-  collectives.check();  // where an exchange has failed, weights are undefined
+  collectives.check();  // after a failed exchange, weights are undefined
   for (size_t i = 0; i < parameters.size(); ++i)
     facts.push_back({cat("the weights '", parameters[i].name, "'"), all.const_data_ptr<int64_t>()[i], ""});
   return facts;
@@ -102,14 +102,14 @@ void check_same_ranks(Collectives& collectives, const RankState& state) {
   if (same_on_all_ranks(collectives, {hash_of(facts)})) return;
   std::vector<std::string> differences = differences_of(collectives.gather_text(pack(facts)));
   if (differences.size() > kMostDifferences) differences.resize(kMostDifferences), differences.emplace_back("…");
-  throw DistributedError(cat(
-      "[strategies.ddp] all ranks must have the same weights, learning rates and numbers of steps; after step ",
-      state.global_step, " these are other than rank 0's: ", join(differences),
-      ". Causes: a step on gradients that were not exchanged (no_sync() without sync_gradients(optimizer)); a step, "
-      "a learning rate or weights that change on some ranks only, by a condition on the rank or on a value that "
-      "differs between ranks (reduce it with all_reduce before it decides); a machine that computes or stores "
-      "wrongly. Resume from an earlier checkpoint. Machines of different kinds may differ in the last bits by "
-      "nature: trainer.strategy.init_args.check_replicas_every: -1 leaves this check out."));
+  throw DistributedError(
+      cat("[strategies.ddp] all ranks must have the same weights, learning rates and numbers of steps; after step ",
+          state.global_step, " these differ from rank 0's: ", join(differences),
+          ". Causes: a step on gradients that were not exchanged (no_sync() without sync_gradients(optimizer)); a "
+          "step, a learning rate or weights that change on some ranks only, depending on the rank or on a value that "
+          "differs between ranks (all_reduce it first); a machine that computes or stores wrongly. Resume from an "
+          "earlier checkpoint. Different kinds of machines may legitimately differ in the last bits: "
+          "trainer.strategy.init_args.check_replicas_every: -1 disables this check."));
 }
 
 }  // namespace fulgur::detail

@@ -17,9 +17,8 @@ struct RankState {
   int64_t global_step = 0;
 };
 
-/// Compares weights bit by bit, learning rates and counts of steps over all ranks, each of which must call it; they
-/// exchange a few integers. Throws a DistributedError on all of them that names what differs, the ranks and what may be
-/// the cause.
+/// Compares weights bit by bit, learning rates and step counts over all ranks, each of which must call it; exchanges a
+/// few integers. Throws a DistributedError on all of them that names the differences, the ranks and possible causes.
 void check_same_ranks(Collectives& collectives, const RankState& state);
 
 }  // namespace fulgur::detail

@@ -9,7 +9,7 @@
 namespace fulgur::detail {
 namespace {
 
-// The gradient and how often it was written; nullptr if there is none.
+// The gradient and its version; nullptr if there is none.
 std::pair<const void*, int64_t> state_of(const Tensor& parameter) {
   const Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return {nullptr, 0};
@@ -53,9 +53,9 @@ void UnsyncedGradients::check_step(const Optimizer& optimizer) const {
     if (!own.contains(seen.parameter.value.unsafeGetTensorImpl())) continue;
     throw DistributedError(cat(
         "[strategies.ddp] ", optimizer.name(), " must step on gradients of all ranks; that of '", seen.parameter.name,
-        "' was computed under no_sync() and is this rank's alone, so the ranks' weights would differ from here on. "
-        "Make the last backward before the step without no_sync(), or call sync_gradients(optimizer) before it, on "
-        "all ranks. Gradients that the module averages by itself are assigned: parameter.mutable_grad() = averages."));
+        "' was computed under no_sync() and is local to this rank, so the ranks' weights would differ from here on. "
+        "Run the last backward before the step without no_sync(), or call sync_gradients(optimizer) before it, on all "
+        "ranks. If the module averages gradients itself, assign them: parameter.mutable_grad() = averages."));
   }
 }
 

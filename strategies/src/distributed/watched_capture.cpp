@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{50};
 
-/// Launches under way, and the thread that looks at them.
+/// Launches in progress, and the thread that watches them.
 class Watch {
  public:
   Watch(c10::Device device, std::function<std::chrono::milliseconds()> timeout, std::function<void()> on_late)
@@ -57,9 +57,9 @@ class Watch {
     try {
       while (!under_way_.empty() && under_way_.front().second.query()) under_way_.pop_front();
     } catch (const std::exception&) {
-      under_way_.clear();  // a device that has failed: whoever waits for it hears so
+      under_way_.clear();  // a failed device: whoever waits for it gets the error
     }
-    // A launch waits for those before it, whose time is not its own.
+    // A launch waits for those before it, whose time does not count for it.
     if (under_way_.empty()) {
       first_ = {};
       return false;

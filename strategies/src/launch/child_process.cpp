@@ -18,7 +18,7 @@
 namespace fulgur::detail {
 namespace {
 
-/// A descriptor that closes itself.
+/// RAII file descriptor.
 struct Descriptor {
   int fd = -1;
   ~Descriptor() { close(); }
@@ -31,7 +31,7 @@ struct Descriptor {
 [[noreturn]] void fail(const std::filesystem::path& program, int error) {
   throw DistributedError(cat("[strategies.launcher] the processes of a run are '", program,
                              "'; it cannot be started: ", std::strerror(error),
-                             ". Look at its rights and at the limits of processes and open files (ulimit -a)."));
+                             ". Check its permissions and the limits of processes and open files (ulimit -a)."));
 }
 
 void make_pipe(Descriptor& read, Descriptor& write, const std::filesystem::path& program) {
@@ -60,7 +60,7 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
   ::fstat(words_write.fd, &status);
   environment["FULGUR_FAILURE_PIPE"] = cat(words_write.fd, ":", static_cast<uint64_t>(status.st_ino));
 
-  // All that allocates comes before fork: other threads may hold the allocator's lock.
+  // Allocate everything before fork: other threads may hold the allocator's lock.
   std::vector<std::string> argument_texts = arguments, variable_texts;
   for (const auto& [name, value] : environment) variable_texts.push_back(cat(name, "=", value));
   const std::vector<char*> argv = pointers(argument_texts), envp = pointers(variable_texts);
@@ -73,7 +73,7 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);  // died before the line above
+    if (::getppid() != parent) ::_exit(127);  // the parent died before the previous line
     if (const int empty = ::open("/dev/null", O_RDONLY); empty > 0) ::dup2(empty, 0), ::close(empty);
     ::fcntl(words_write.fd, F_SETFD, 0);
     signals.restore();
@@ -113,7 +113,7 @@ ChildProcess::~ChildProcess() {
 
 std::optional<ProcessEnd> ChildProcess::reap() {
   if (!running()) return std::nullopt;
-  // Looked at before it is reaped: as long as it is a zombie, its number is nobody else's.
+  // Check before reaping: while it is a zombie, its pid is not reused.
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
     return std::nullopt;

@@ -18,23 +18,23 @@ struct ProcessEnd {
   int value = 0;  ///< the signal, or the exit code
 };
 
-/// A process that dies with this one, in a process group of its own. The destructor kills and reaps it.
+/// A process that dies with this one, in its own process group. The destructor kills and reaps it.
 class ChildProcess {
  public:
-  /// Throws a DistributedError where `program` cannot be started. `signals` are given back to the child.
+  /// Throws a DistributedError if `program` cannot be started. The child gets its original handling of `signals`.
   ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments, Environment environment,
                const SignalPipe& signals);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  /// Its end, once; none while it runs. What a failed process had started is killed with it.
+  /// Its end, once; nullopt while it is running. What a failed process had started is killed with it.
   std::optional<ProcessEnd> reap();
   bool running() const { return pid_ > 0; }
   void send(int signal) const;
-  /// Ends it and all in its process group.
+  /// Kills its whole process group.
   void kill() const;
-  /// What it said by `tell_launcher`.
+  /// What it passed to `tell_launcher`.
   std::string words();
 
  private:

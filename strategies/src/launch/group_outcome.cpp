@@ -12,13 +12,13 @@ namespace {
 
 constexpr int kDistributed = static_cast<int>(ExitCode::distributed);
 
-/// The exit code of an end in order.
+/// The exit code of an orderly end.
 int orderly_code(const RankEnd& end) {
   if (!end.end.by_signal) return end.end.value;
   return static_cast<int>(end.end.value == SIGINT ? ExitCode::interrupted : ExitCode::terminated);
 }
 
-/// What all of it says stands above on the console; here one line names it.
+/// The full message is already on the console; here one line identifies it.
 std::string first_line(const std::string& words) { return words.substr(0, words.find('\n')); }
 
 bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.told; }
@@ -43,7 +43,7 @@ std::string describe(const RankEnd& end) {
   std::string out = end.end.by_signal
                         ? cat("was ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
                         : cat("exited with code ", end.end.value);
-  if (end.told && !is_orderly(end)) out += " when it was told to";
+  if (end.told && !is_orderly(end)) out += " when asked to";
   if (!end.words.empty()) out += cat(": ", first_line(end.words));
   return out;
 }
@@ -55,7 +55,7 @@ std::string without_period(std::string sentence) {
 
 GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size) {
   GroupOutcome verdict;
-  // A death counts before a failure, and that before those who only noticed that a peer had gone.
+  // A death takes precedence over a failure, and that over ranks that only noticed a lost peer.
   const auto find = [&](auto&& wanted) {
     return std::find_if(ends.begin(), ends.end(),
                         [&](const RankEnd& end) { return failed_by_itself(end) && wanted(end); });
@@ -64,7 +64,7 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   if (culprit == ends.end()) culprit = find([](const RankEnd& end) { return end.end.value != kDistributed; });
   if (culprit == ends.end()) culprit = find([](const RankEnd&) { return true; });
   if (culprit == ends.end()) {
-    // Rank 0 writes the checkpoints: its code tells whether there is one.
+    // Rank 0 writes the checkpoints: its code says whether there is one.
     for (const RankEnd& end : ends) {
       if (!is_orderly(end)) continue;
       if (end.rank == 0 && orderly_code(end) != 0) {
@@ -94,7 +94,7 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   if (!others.empty()) verdict.details.emplace_back(cat("The others: ", join(others, "; "), "."));
   if (culprit->end.by_signal && culprit->end.value == SIGKILL)
     verdict.details.emplace_back(
-        "Signal 9 comes from the kernel where memory runs out (see dmesg), or from somebody's kill.");
+        "Signal 9 comes from the kernel when memory runs out (see dmesg), or from a kill command.");
   return verdict;
 }
 

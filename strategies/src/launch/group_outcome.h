@@ -13,31 +13,31 @@ namespace fulgur::detail {
 struct RankEnd {
   int64_t rank = 0;
   ProcessEnd end;
-  std::string words;    ///< its own, where it had some
+  std::string words;    ///< its own message, if any
   bool told = false;    ///< the launcher had sent SIGTERM before
-  bool killed = false;  ///< by the launcher, since it did not answer
-  int stop_signal = 0;  ///< that the launcher had passed on before
+  bool killed = false;  ///< by the launcher, since it did not respond
+  int stop_signal = 0;  ///< that the launcher had forwarded before
 };
 
-/// What a group's ends mean.
+/// Interpretation of how a group ended.
 struct GroupOutcome {
   int exit_code = 0;
   bool failed = false;
   bool restartable = false;
-  std::string headline;              ///< the rank that failed; empty where none did
+  std::string headline;              ///< the rank that failed; empty if none did
   std::vector<std::string> details;  ///< further lines for the report
 };
 
-/// True for an end in order: codes 0, 75, 130, 143, or by a signal that was passed on.
+/// True for an orderly end: codes 0, 75, 130, 143, or a forwarded signal.
 bool is_orderly(const RankEnd& end);
 
-/// `ends` in the order in which they were seen.
+/// `ends` in the order in which they were observed.
 GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size);
 
-/// A sentence to go on with.
+/// A sentence without its final period.
 std::string without_period(std::string sentence);
 
-/// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its words.
+/// `was ended by signal 9 (Killed)` or `exited with code 3: ` and the first line of its message.
 std::string describe(const RankEnd& end);
 
 }  // namespace fulgur::detail

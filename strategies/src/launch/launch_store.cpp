@@ -19,7 +19,7 @@ namespace fulgur::detail {
 
 namespace {
 
-/// A peer that goes away is told in our words; c10d's warning of it is a stack of addresses.
+/// We report a lost peer ourselves; c10d's warning is a stack trace.
 class NoWarnings {
  public:
   NoWarnings() : before_(FLAGS_caffe2_log_level) {
@@ -38,14 +38,14 @@ struct LaunchStore::Impl {
   c10::intrusive_ptr<c10d::TCPStore> store;
   std::string where;
 
-  /// LibTorch's error is a stack of addresses; ours says whose store it was.
+  /// LibTorch's error is a stack trace; ours says whose store it was.
   template <class Use>
   auto use(Use&& what) -> decltype(what(*store)) {
     try {
       return what(*store);
     } catch (const std::exception&) {
-      throw DistributedError(cat("[strategies.launcher] the launcher of node 0 keeps the store of the run, ", where,
-                                 "; it does not answer any more. See why it ended."));
+      throw DistributedError(cat("[strategies.launcher] the launcher of node 0 hosts the store of the run, ", where,
+                                 "; it no longer answers. See why it ended."));
     }
   }
 };
@@ -60,7 +60,7 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
     const ListeningSocket socket = listen_on(options.main_port, options.num_nodes > 1);
     store_options.masterListenFd = socket.fd;
     store_options.port = static_cast<uint16_t>(socket.port);
-    address = "127.0.0.1";  // this launcher's own way to it
+    address = "127.0.0.1";  // how this launcher reaches it
   } else {
     address = wait_for_listener(address, options.main_port, options.start_timeout_s);
     store_options.port = static_cast<uint16_t>(options.main_port);
@@ -76,7 +76,7 @@ LaunchStore::LaunchStore(const LaunchOptions& options) : impl_(std::make_unique<
     throw DistributedError(cat("[strategies.launcher] the store of the run must answer on port ",
                                static_cast<int64_t>(store_options.port), " of '", address, "'; node ",
                                options.node_rank, " of ", options.num_nodes, " got: ", text.substr(0, text.find('\n')),
-                               ". See that another program does not hold that port."));
+                               ". Check that no other program uses that port."));
   }
 }
 

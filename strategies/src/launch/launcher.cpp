@@ -31,7 +31,7 @@ int64_t processors() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// One start of the group of this node, until all its processes have ended.
+/// One start of this node's group, until all its processes have ended.
 class Attempt {
  public:
   Attempt(const LaunchOptions& options, const std::vector<std::string>& arguments, std::shared_ptr<LaunchStore> store,
@@ -40,7 +40,7 @@ class Attempt {
     if (options_.num_nodes > 1) link_ = std::make_unique<NodeLink>(store_, options_, restarts_);
   }
 
-  /// True where the group is to be started again.
+  /// True if the group must be restarted.
   bool run(LaunchReport& report) {
     start();
     while (std::any_of(processes_.begin(), processes_.end(),
@@ -53,7 +53,7 @@ class Attempt {
     return conclude(report);
   }
 
-  /// After `run`: what failed, and more lines about it.
+  /// After `run`: what failed, and details.
   const std::string& headline() const { return headline_; }
   const std::vector<std::string>& details() const { return details_; }
 
@@ -80,7 +80,7 @@ class Attempt {
     set("MASTER_PORT", options_.num_nodes > 1 ? options_.main_port : store_->port());
     set("FULGUR_LAUNCHER", 1);
     set("FULGUR_RESTARTS", restarts_);
-    // N processes with all processors each would stand in each other's way.
+    // N processes that each use all processors would slow each other down.
     if (out["OMP_NUM_THREADS"].empty()) set("OMP_NUM_THREADS", std::max<int64_t>(1, processors() / options_.processes));
     return out;
   }
@@ -127,7 +127,7 @@ class Attempt {
     end_others(verdict.headline);
   }
 
-  /// What happens on other nodes ends the processes of this one too.
+  /// Failures on other nodes end this node's processes too.
   void listen() {
     if (const std::optional<std::string> trouble = link_->trouble())
       end_others(cat("another node failed: ", *trouble));
@@ -162,12 +162,12 @@ class Attempt {
     report.exit_code = verdict.exit_code;
     headline_ = verdict.headline;
     details_ = verdict.details;
-    // Who was asked to stop stays stopped.
+    // After a stop signal there is no restart.
     bool again = verdict.restartable && stop_signal_ == 0 && restarts_ < options_.max_restarts;
     if (link_) again = agree(report, verdict, again);
     return again;
   }
-  /// All nodes start again, or none.
+  /// Either all nodes restart, or none.
   bool agree(LaunchReport& report, const GroupOutcome& verdict, bool again) {
     using NodeStatus = NodeLink::NodeStatus;
     const bool trouble = verdict.failed || link_->trouble() || (link_->lost() && phase_ != Phase::running);
@@ -176,7 +176,8 @@ class Attempt {
                          : trouble                                     ? NodeStatus::give_up
                          : stop_signal_ != 0 || verdict.exit_code != 0 ? NodeStatus::stopped
                                                                        : NodeStatus::ok);
-    // Others may need all their time to end processes that do not answer. Where all is well here, they are not far.
+    // Others may need all their time to end unresponsive processes. If all is well here, the others are nearly done
+    // too.
     const auto deadline =
         Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(300.0, 3 * options_.grace_s));
     bool asked_to_leave = false;
@@ -205,7 +206,7 @@ class Attempt {
   int64_t restarts_;
   std::unique_ptr<NodeLink> link_;
   std::vector<ChildProcess> processes_;
-  std::vector<RankEnd> ends_;  // in the order in which they were seen
+  std::vector<RankEnd> ends_;  // in the order in which they were observed
   Phase phase_ = Phase::running;
   Clock::time_point deadline_{};
   int stop_signal_ = 0;
@@ -218,9 +219,9 @@ std::string full_report(const Attempt& attempt, const LaunchOptions& options, in
   std::vector<std::string> lines{cat("[strategies.launcher] ", attempt.headline())};
   lines.insert(lines.end(), attempt.details().begin(), attempt.details().end());
   if (restarts > 0)
-    lines.emplace_back(cat("The group was started again ", restarts, restarts == 1 ? " time" : " times",
-                           " (max_restarts ", options.max_restarts, ")."));
-  lines.emplace_back("What each process said stands above.");
+    lines.emplace_back(cat("The group was restarted ", restarts, restarts == 1 ? " time" : " times", " (max_restarts ",
+                           options.max_restarts, ")."));
+  lines.emplace_back("The output of each process is above.");
   return join(lines, "\n");
 }
 
@@ -231,17 +232,17 @@ void check_options(const LaunchOptions& options, const std::vector<std::string>&
     fail(cat("a group has one process or more; processes is ", options.processes, ". Set devices."));
   if (options.num_nodes < 1 || options.node_rank < 0 || options.node_rank >= options.num_nodes)
     fail(cat("nodes count from 0; node ", options.node_rank, " of ", options.num_nodes,
-             " cannot be. Set num_nodes and NODE_RANK."));
+             " does not exist. Set num_nodes and NODE_RANK."));
   if (options.main_port < 0 || options.main_port > 65535)
     fail(cat("a port is from 0 to 65535; it is ", options.main_port, ". Set MASTER_PORT."));
   if (options.num_nodes > 1 && options.main_port == 0)
-    fail("several nodes meet at a port that all know; none was given. Set MASTER_PORT.");
+    fail("several nodes meet at a common port; none was given. Set MASTER_PORT.");
   if (options.max_restarts < 0) fail(cat("max_restarts is 0 or more; it is ", options.max_restarts, "."));
   if (!(options.grace_s >= 0) || !(options.start_timeout_s >= 0))
     fail("times are 0 s or more; grace_s or start_timeout_s is not.");
 }
 
-/// Nodes that differ in what they start would never come together.
+/// Nodes with different launch options would never connect.
 void join_nodes(LaunchStore& store, const LaunchOptions& options) {
   const auto fail = [](const std::string& what) {
     throw DistributedError(
@@ -249,7 +250,7 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
   };
   const std::string here =
       cat(options.num_nodes, " nodes with ", options.processes, " processes each, max_restarts ", options.max_restarts);
-  // Node 0 speaks first, so that it is the others who do not fit.
+  // Node 0 goes first, so that the others are reported as different.
   if (options.node_rank == 0) store.put_first("launcher/shape", here);
   if (const std::string there = store.wait_for("launcher/shape"); there != here) {
     const std::string wrong =
@@ -258,7 +259,7 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
     fail(wrong);
   }
   if (store.add(cat("launcher/node/", options.node_rank), 1) > 1) {
-    const std::string wrong = cat("each node has a number of its own; ", options.node_rank, " is there twice");
+    const std::string wrong = cat("each node has its own number; ", options.node_rank, " is used twice");
     store.put_first(launcher_failure_key(0), wrong);
     fail(wrong);
   }
@@ -269,7 +270,7 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
 LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments) {
   check_options(options, arguments);
   LaunchReport report;
-  // Signals have their usual effect while node 0 is waited for: there are no processes yet.
+  // Signals have their default effect while waiting for node 0: there are no processes yet.
   auto store = std::make_shared<LaunchStore>(options);
   if (options.num_nodes > 1) join_nodes(*store, options);
   SignalPipe signals;
@@ -284,7 +285,8 @@ LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>
       log::info(cat("launcher: ", without_period(attempt.headline()), "; starting again, ", report.restarts, " of ",
                     options.max_restarts));
     }
-    // A fresh store: nothing of the last attempt is in it. Several nodes keep theirs, with keys of each attempt.
+    // A fresh store, without remains of the last attempt. Several nodes keep theirs, with separate keys for each
+    // attempt.
     if (options.num_nodes == 1) {
       store.reset();
       store = std::make_shared<LaunchStore>(options);

@@ -25,20 +25,22 @@ using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void no_port(int64_t port, bool everywhere, int error) {
   const char* advice =
-      error == EADDRINUSE ? "Another program has it: take another (MASTER_PORT), or on one node none, for a free one."
-      : error == EACCES   ? "Ports below 1024 need a right that this user has not: take a higher one (MASTER_PORT)."
-                          : "Take another (MASTER_PORT).";
+      error == EADDRINUSE
+          ? "Another program uses it: choose another (MASTER_PORT), or on a single node none, for a free one."
+      : error == EACCES
+          ? "Ports below 1024 need privileges that this user does not have: choose a higher one (MASTER_PORT)."
+          : "Choose another (MASTER_PORT).";
   throw DistributedError(cat("[strategies.store] port ", port, everywhere ? " of this machine" : " of 127.0.0.1",
                              " cannot be opened for the store of the run: ", std::strerror(error), ". ", advice));
 }
 
-/// Tries one address; 0 or what went wrong.
+/// Tries one address; returns 0 or the error.
 int try_connect(const addrinfo& address, Clock::time_point deadline) {
   const int fd = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol);
   if (fd < 0) return errno;
   int error = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
-    // A host that is down answers nothing: look again every few seconds.
+    // A host that is down does not respond: retry every few seconds.
     const auto left =
         std::min<int64_t>(5000, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count());
     struct pollfd waiting {
@@ -82,12 +84,12 @@ bool is_ipv4_loopback(const std::string& address) {
 }
 
 ListeningSocket listen_on(int64_t port, bool everywhere) {
-  // One family for clients of both where the machine has IPv6; the loopback name of the run is IPv4's.
+  // One family for clients of both if the machine has IPv6; the run's loopback name is IPv4's.
   int family = everywhere ? AF_INET6 : AF_INET;
   int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0 && everywhere) fd = ::socket(family = AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) no_port(port, everywhere, errno);
-  // A port of a launch that has just ended may be taken at once.
+  // The port of a launch that has just ended may be reused at once.
   const int on = 1, off = 0;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_storage place{};
@@ -124,7 +126,7 @@ std::string wait_for_listener(const std::string& address, int64_t port, double t
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, std::chrono::milliseconds(200))) {
     int unknown = 0;
     const auto found = resolve(address, port, unknown);
-    // A name that does not exist will not come into being; a name server may come back.
+    // A name that does not exist will not appear; a name server may come back.
     if (unknown != 0 && unknown != EAI_AGAIN)
       throw DistributedError(cat("[strategies.store] the address of node 0 must be known to this machine; '", address,
                                  "' cannot be resolved: ", ::gai_strerror(unknown),
@@ -140,7 +142,8 @@ std::string wait_for_listener(const std::string& address, int64_t port, double t
   }
   throw DistributedError(cat(
       "[strategies.store] nothing listens on port ", port, " of '", address, "' after ", format_fixed(timeout_s, 0),
-      " s: ", reason, ". Start node 0 with the same MASTER_ADDR and MASTER_PORT, and let no firewall stand between."));
+      " s: ", reason,
+      ". Start node 0 with the same MASTER_ADDR and MASTER_PORT, and check that no firewall blocks the connection."));
 }
 
 }  // namespace fulgur::detail

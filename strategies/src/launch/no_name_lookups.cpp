@@ -8,7 +8,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Of this thread: glibc keeps the resolver's settings for each.
+// For this thread only: glibc keeps the resolver's settings per thread.
 int set_attempts(int attempts) {
   if ((_res.options & RES_INIT) == 0) ::res_init();
   return std::exchange(_res.retry, attempts);

@@ -2,8 +2,9 @@
 
 namespace fulgur::detail {
 
-/// While it lives, this thread asks no name server; /etc/hosts is read. LibTorch looks up the host name of each address
-/// that its store connects to, for messages alone, and a name server that does not answer costs seconds each time.
+/// During its lifetime, this thread asks no name server; /etc/hosts is read. LibTorch looks up the host name of each
+/// address that its store connects to, only for messages, and a name server that does not answer costs seconds each
+/// time.
 class NoNameLookups {
  public:
   NoNameLookups();

@@ -20,7 +20,7 @@ std::string verdict_key_of(int64_t attempt, int64_t node) { return cat("launcher
 
 }  // namespace
 
-/// Shared with the thread, which may outlive the link where the network is gone.
+/// Shared with the thread, which may outlive the link if the network is gone.
 struct NodeLink::State {
   std::shared_ptr<LaunchStore> store;
   int64_t num_nodes = 0, node_rank = 0, attempt = 0;
@@ -38,7 +38,7 @@ struct NodeLink::State {
   std::string heard_key() const { return heard_key_of(attempt); }
   std::string verdict_key(int64_t node) const { return verdict_key_of(attempt, node); }
 
-  /// One round; without the lock, since it may wait.
+  /// One round; without the lock, since it may block.
   void talk(const std::string& trouble_to_tell, const std::optional<NodeStatus>& verdict_to_tell) {
     const std::string key = launcher_failure_key(attempt);
     if (!trouble_to_tell.empty()) store->put_first(key, trouble_to_tell);
@@ -58,7 +58,7 @@ struct NodeLink::State {
     }
     if (all && node_rank == 0 && store->add(heard_key(), 0) < num_nodes) all.reset();
     const std::lock_guard lock(mutex);
-    // Under the lock, with which the link says that the pipe may go.
+    // Under the lock, with which the link announces that the pipe may be destroyed.
     if (!stop && ((heard && !trouble) || all)) SignalPipe::wake();
     trouble = heard;
     verdict = all;
@@ -82,7 +82,7 @@ struct NodeLink::State {
         if (!stop) SignalPipe::wake();
         return;
       }
-      if (verdict) return;  // nothing more is to be heard, and node 0 may leave
+      if (verdict) return;  // nothing more to receive, and node 0 may leave
       changed.wait_for(lock, std::chrono::milliseconds(300),
                        [&] { return stop || trouble_here != trouble_to_tell || verdict_here != verdict_to_tell; });
     }
@@ -111,7 +111,7 @@ void NodeLink::refuse(LaunchStore& store, const LaunchOptions& options, int64_t 
     store.put_first(verdict_key_of(attempt, options.node_rank), std::to_string(static_cast<int>(NodeStatus::give_up)));
     store.add(heard_key_of(attempt), 1);
   } catch (const DistributedError&) {
-    // Nobody is left to be told.
+    // No one is left to notify.
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// What the launchers of several nodes tell each other about one attempt. A thread of its own talks to the store, since
-/// a network that is gone may make it wait.
+/// Communication between the launchers of several nodes about one attempt. A separate thread talks to the store, since
+/// it may block if the network is gone.
 class NodeLink {
  public:
   NodeLink(std::shared_ptr<LaunchStore> store, const LaunchOptions& options, int64_t attempt);
@@ -18,21 +18,21 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  /// In the place of a link: this node does not take part, for `reason`.
+  /// Instead of a link: this node does not take part, for `reason`.
   static void refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason);
 
-  /// Something has failed here; the first that says so is heard on all nodes.
+  /// Reports a failure here; the first reported failure reaches all nodes.
   void report_failure(const std::string& text);
-  /// The last word of this node.
+  /// The final state of this node.
   enum class NodeStatus { ok, restart, stopped, give_up };
   void report_status(NodeStatus status);
 
-  /// The first trouble on any node, this one included.
+  /// The first failure on any node, including this one.
   std::optional<std::string> trouble() const;
-  /// What all nodes together say, once each has spoken: the last of the list above. Where it is there on node 0, all
-  /// others have heard it, and the store may go.
+  /// The combined result of all nodes, once each has reported: the last of the list above. Once node 0 has it, all
+  /// others have received it, and the store may be closed.
   std::optional<NodeStatus> verdict() const;
-  /// The store does not answer any more.
+  /// The store no longer responds.
   bool lost() const;
 
  private:

@@ -22,7 +22,7 @@ void tell_launcher(std::string_view message) noexcept {
   if (!variable || std::sscanf(variable, "%d:%llu", &fd, &inode) != 2 || ::fstat(fd, &status) != 0 ||
       !S_ISFIFO(status.st_mode) || status.st_ino != inode)
     return;
-  // What fits is written at once; the launcher never makes us wait.
+  // Write what fits at once, so that we never block on the launcher.
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
   [[maybe_unused]] const ssize_t written = ::write(fd, message.data(), std::min<size_t>(message.size(), PIPE_BUF));
   ::close(fd);

@@ -20,7 +20,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 void put(unsigned char byte) {
   const int before = errno;
-  // A full pipe loses nothing: the reader looks at all processes whenever it wakes.
+  // A full pipe loses nothing: the reader checks all processes whenever it wakes.
   [[maybe_unused]] const ssize_t written = ::write(g_write.load(), &byte, 1);
   errno = before;
 }

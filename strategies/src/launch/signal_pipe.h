@@ -8,7 +8,7 @@
 
 namespace fulgur::detail {
 
-/// Signals of this process as bytes in a pipe, whichever thread gets them. One at a time in a process.
+/// Signals of this process as bytes in a pipe, whichever thread receives them. One at a time per process.
 class SignalPipe {
  public:
   SignalPipe();
@@ -16,11 +16,11 @@ class SignalPipe {
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
 
-  /// Those that came, SIGCHLD among them; waits for one no longer than `timeout` (negative: for ever).
+  /// The received signals, including SIGCHLD; waits at most `timeout` for one (negative: forever).
   std::vector<int> wait(std::chrono::milliseconds timeout);
   /// Ends a `wait` from another thread.
   static void wake();
-  /// In a forked child: handlers and mask as they were before. Async-signal-safe.
+  /// In a forked child: restores handlers and mask. Async-signal-safe.
   void restore() const;
 
  private:

@@ -20,14 +20,14 @@
 namespace fulgur {
 
 void GradScaler::Options::fields(Fields& f) {
-  f(init_scale, "init_scale", "The loss scale at the start.").greater_than(0);
+  f(init_scale, "init_scale", "Initial loss scale.").greater_than(0);
   f(growth_factor, "growth_factor",
-    "The scale grows by this factor after growth_interval steps in a row without an overflow.")
+    "Factor by which the scale grows after growth_interval steps in a row without an overflow.")
       .greater_than(1);
-  f(backoff_factor, "backoff_factor", "The scale falls by this factor where the gradients of a step overflow.")
+  f(backoff_factor, "backoff_factor", "Factor by which the scale falls when the gradients of a step overflow.")
       .greater_than(0)
       .less_than(1);
-  f(growth_interval, "growth_interval", "Steps without an overflow after which the scale grows.").at_least(1);
+  f(growth_interval, "growth_interval", "Steps in a row without an overflow after which the scale grows.").at_least(1);
 }
 
 GradScaler::GradScaler(Options options) : options_(options) { set_device(at::kCPU); }
@@ -54,7 +54,7 @@ void GradScaler::unscale(const Optimizer& optimizer, const std::vector<Tensor>& 
     found.inf.zero_();
   else
     found.inf = at::zeros({}, scale_.options());
-  // As Python does: the reciprocal of a float32 scale in float64, rounded once; by one kernel.
+  // Like Python: the reciprocal of a float32 scale in float64, rounded once; in one kernel.
   Tensor inverse = at::empty_like(scale_);
   at::div_out(inverse, at::scalar_tensor(1.0, at::kDouble), scale_);
   for (const auto& group : by_device_and_dtype(gradients)) {

@@ -38,7 +38,7 @@ void MasterWeights::take_gradients(Optimizer& optimizer) {
   if (!taken_.insert(&optimizer).second) return;
   at::NoGradGuard no_grad;
   const Lists& lists = lists_of(optimizer);
-  // Allocated in each step: memory that is kept would be missing for activations.
+  // Allocated in each step: if kept, this memory would not be available for activations.
   std::vector<Tensor> from, to;
   for (size_t i = 0; i < lists.copies.size(); ++i) {
     const Tensor& gradient = lists.of_module[i].grad();

@@ -23,9 +23,9 @@ std::unique_ptr<Precision::Guard> MixedPrecision::forward_guard() {
 
 [[maybe_unused]] static const bool registered_mixed_precision =
     Registry<Precision>::add<Float16Mixed>(
-        "16-mixed", "Weights in float32, computation in float16 where it gains; the loss is scaled.") &&
+        "16-mixed", "Weights in float32, computation in float16 where it helps; the loss is scaled.") &&
     Registry<Precision>::add<BFloat16Mixed>("bf16-mixed",
-                                            "Weights in float32, computation in bfloat16 where it gains.") &&
+                                            "Weights in float32, computation in bfloat16 where it helps.") &&
     Registry<Precision>::alias("16", "16-mixed") && Registry<Precision>::alias("bf16", "bf16-mixed");
 
 }  // namespace fulgur

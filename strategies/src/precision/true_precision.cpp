@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-// float32 is what layers are made in; a module that keeps a tensor in another format does so on purpose.
+// Layers are created in float32; a module that keeps a tensor in another format does so on purpose.
 void TruePrecision::convert_module(torch::nn::Module& module) {
   if (dtype_ != at::kFloat) convert_floating(module, dtype_);
 }

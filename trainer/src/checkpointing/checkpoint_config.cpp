@@ -21,7 +21,7 @@ bool is_at_or_below(std::string_view key, std::string_view parent) {
   return key.starts_with(parent) && (key.size() == parent.size() || key[parent.size()] == '.');
 }
 
-// Who says what an option is in a run that goes on.
+// Whether the config or the checkpoint decides an option in a resumed run.
 Side side_of(std::string_view key) {
   const auto below = [&](std::string_view parent) { return is_at_or_below(key, parent); };
   if (below("ckpt_path") || below("load") || below("silence") || below("link")) return Side::ignored;
@@ -48,7 +48,7 @@ struct Comparison {
   };
   std::vector<Item> items;
 
-  // Maps entry by entry, all else as a whole.
+  // Compares maps entry by entry, everything else as a whole.
   void compare(const std::string& key, const ConfigNode* saved, const ConfigNode* present) {
     if (saved != nullptr && present != nullptr && saved->same_as(*present)) return;
     const bool maps = (saved == nullptr || saved->is_map()) && (present == nullptr || present->is_map());
@@ -78,7 +78,7 @@ ConfigNode& node_at(ConfigNode& root, std::string_view key) {
   return *node;
 }
 
-// The checkpoint that the fit will load; nothing where it begins anew or has nothing to do.
+// The checkpoint that the fit will load; nullopt if it starts from the beginning or has nothing to do.
 std::optional<std::filesystem::path> choose(Config& config,
                                             const std::function<void(const std::filesystem::path&)>& lock) {
   TrainerComponents components;
@@ -103,13 +103,13 @@ std::optional<std::filesystem::path> choose(Config& config,
 
 std::string ConfigDifference::text() const {
   const std::string there = checkpoint.empty() ? "not set" : checkpoint, here = config.empty() ? "not set" : config;
-  return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run goes on with ",
+  return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run continues with ",
              config_won ? here : there);
 }
 
 std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) {
   if (!config.ckpt_path || !config.load.loads_loops()) return {};
-  // A run at work in the folder would change what is read here.
+  // A running run in the folder would change what is read here.
   std::optional<RunLock> lock;
   const auto path = choose(config, [&](const std::filesystem::path& run_dir) {
     if (locks) lock.emplace(run_dir);
@@ -119,7 +119,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   if (!state.is_map() || !state.contains("config_written")) return {};
   Problems problems;
   const ConfigNode saved = parse_yaml(state.at("config_written").as_string(), path->string(), problems);
-  // A run from code alone has no config to compare with.
+  // A run started from code has no config to compare with.
   if (!problems.empty() || !saved.is_map() || saved.entries().empty()) return {};
   ConfigNode present = config.write();
   Comparison comparison;
@@ -131,7 +131,7 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
   bool changed = false;
   for (const auto& [key, there, here] : comparison.items) {
     const Side side = side_of(key);
-    // What the data fills in later is compared by shape, when the weights are loaded.
+    // Options that the data fills in later are compared by shape, when the weights are loaded.
     const bool linked = std::any_of(config.link.begin(), config.link.end(),
                                     [&, &name = key](const auto& link) { return is_at_or_below(name, link.first); });
     if (side == Side::ignored || linked) continue;
@@ -147,10 +147,10 @@ std::vector<ConfigDifference> agree_with_checkpoint(Config& config, bool locks) 
     differences.push_back(std::move(difference));
   }
   if (!refused.empty())
-    throw CheckpointError(cat("[trainer.fit] the config describes another model than that of ", *path, ":\n  ",
+    throw CheckpointError(cat("[trainer.fit] the config describes a different model than that of ", *path, ":\n  ",
                               join(refused, "\n  "),
                               "\nUse the config of its run, --load.weights_only true for a new run from these weights, "
-                              "or --allow-config-change for options that change no shape."));
+                              "or --allow-config-change for options that do not change shapes."));
   if (changed) {
     Config next = config_from_node(agreed);
     next.folder = config.folder;

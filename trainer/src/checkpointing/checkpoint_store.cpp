@@ -45,7 +45,7 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
   return CheckpointError(cat("[trainer.checkpoint] ", folder, " is not written: '", weight, "' is not finite."));
 }
 
-// One way to write a path, so that paths can be compared.
+// A canonical form of a path, so that paths can be compared.
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
 }  // namespace
@@ -73,7 +73,7 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   const auto found = keepers_.find(known);
   std::error_code error;
   if (found != keepers_.end()) found->second.erase(std::string(owner));
-  // Of an earlier part of the run, or another run: known by what a checkpoint must have.
+  // From an earlier part of the run, or another run: recognised by what a checkpoint must contain.
   else if (fs::exists(known / "state.json", error))
     keepers_[known];
   released_ = true;
@@ -81,7 +81,7 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
 
 void CheckpointStore::process_requests() {
   if (run_.failed_alone && !requests_.empty()) {
-    log::error("a checkpoint was asked for, but a rank alone cannot write it; --resume goes on from the last one");
+    log::error("a checkpoint was requested, but one rank alone cannot write it; --resume continues from the last one");
     requests_.clear();
   }
   if (run_.failed_alone) return;
@@ -118,7 +118,7 @@ void CheckpointStore::wait_for_save() {
   prune();
 }
 
-// Rank 0's writer has looked at its own before it wrote.
+// Rank 0's writer checked its own before writing.
 void CheckpointStore::check_exchanges_before_save() {
   if (!begun_) return;
   begun_->synchronize();
@@ -126,7 +126,7 @@ void CheckpointStore::check_exchanges_before_save() {
   run_.collectives().check();
 }
 
-// On a GPU the host does not wait for what the device has computed; who writes the checkpoint looks at it.
+// On a GPU the host does not wait for the device's results; the writer of the checkpoint checks them.
 bool CheckpointStore::judged_later() const { return run_.options.async_checkpoint && run_.device().is_cuda(); }
 
 bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
@@ -159,7 +159,7 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
   return rules;
 }
 
-// Rows that were on their way are written now, and their metrics known.
+// Write pending rows now, so that their metrics are known.
 void CheckpointStore::complete_save(uint64_t save) {
   writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state(),
                            loggers = run_.logger_states()](CheckpointContent& content) {
@@ -169,15 +169,15 @@ void CheckpointStore::complete_save(uint64_t save) {
   });
 }
 
-// A copy that was made while somebody wrote is worth nothing.
+// A copy made while its source was being written is useless.
 AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWriter::Result result) {
   const std::string torn = std::exchange(torn_, {});
   if (torn.empty() || result.error) return result;
   remove_checkpoint(result.path);
   result.refused = true;
   result.error = CheckpointError(cat("[trainer.checkpoint] ", result.path, " is not kept: ", torn,
-                                     " was written before the optimizer's step, by forward or a callback, while it was "
-                                     "copied. Later checkpoints wait for its copy."));
+                                     " was modified before the optimizer's step, by forward or a callback, while it "
+                                     "was being copied. Later checkpoints wait until it is copied."));
   return result;
 }
 
@@ -194,7 +194,7 @@ StateTree CheckpointStore::keepers_state() const {
   return all;
 }
 
-// The checkpoints of the process that died: what it had released and not removed yet is removed.
+// Checkpoints of the process that died: remove those it had released but not removed yet.
 void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointContent& content) {
   const fs::path folder = checkpoint.parent_path();
   if (content.state.contains("checkpoints"))
@@ -211,10 +211,10 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointCont
     is_newest = is_newest && other.weights_only;
     weights_made_later.push_back(other.path);
   }
-  // Saves that were made behind this one, and are given up now, stay older than those to come.
+  // Saves made after this one are given up now, but must stay older than those to come.
   for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;
-  // The run cannot go on from weights alone, and makes these again.
+  // The run cannot continue from weights alone, and will create these again.
   for (const fs::path& path : weights_made_later) keepers_[path];
 }
 
@@ -263,7 +263,7 @@ void CheckpointStore::publish_resumed() {
 
 void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& request) {
   run_.collectives().set_activity("a checkpoint");
-  // What came of the one before belongs into this one's state, at the same step in every run.
+  // The result of the previous one belongs in this one's state, at the same step in every run.
   wait_for_save();
   fs::path folder = request.name.is_absolute() ? request.name : run_.checkpoint_dir() / request.name;
   folder += ".ckpt";
@@ -276,7 +276,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   if (!judged_later()) {
     run_.check_exchanges();
     run_.check_same_ranks();
-    // Rank 0's are written. Buffers of other ranks may differ, and are replaced by its own before the next forward.
+    // Rank 0's are written. Buffers of other ranks may differ; they are replaced by rank 0's before the next forward.
     const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
     if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
@@ -297,7 +297,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
         takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
     if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
     if (run_.options.async_checkpoint) {
-      // Rank 0 writes; the others wait for its word where the save ends.
+      // Rank 0 writes; the others wait for its result at the end of the save.
       if (run_.is_global_zero()) {
         if (!writer_) writer_.emplace();
         try {
@@ -354,7 +354,7 @@ void CheckpointStore::finish_save(const AsyncCheckpointWriter::Result& result) {
   if (result.error) {
     if (saved_step_ == info.global_step) saved_step_ = -1;
     if (result.refused) return report_refusal(info, *result.error);
-    run_.collectives().check();  // an exchange that failed is the reason, and ends the run
+    run_.collectives().check();  // a failed exchange is the cause, and ends the run
     return report_failure(info, *result.error);
   }
   info.path = result.path;
@@ -368,7 +368,7 @@ bool CheckpointStore::takes_best(const CheckpointRequest& request) const {
   if (!best_owner_->monitors) return true;
   log::warn("trainer.several_best",
             cat("two callbacks rank checkpoints by a metric: best.ckpt follows ", best_owner_->key, ", not ",
-                request.owner, ". Give checkpoints of the other by their path"));
+                request.owner, ". Name the other's checkpoints by path"));
   return false;
 }
 
@@ -400,14 +400,14 @@ void CheckpointStore::report_failure(const CheckpointInfo& info, const Checkpoin
   if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
 }
 
-// Nothing good is overwritten by it, and nobody goes on from it.
+// It must not overwrite a good one, and no run resumes from it.
 void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
   for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
   log::error(error.what());
 }
 
 void CheckpointStore::prune() {
-  // The newest is safe only when it is written: until then the one before it stays.
+  // The newest is safe only once it is written: until then the previous one stays.
   if (in_flight_) {
     released_ = true;
     return;

@@ -20,41 +20,41 @@ namespace fulgur::detail {
 
 class Run;
 
-/// The checkpoints of a run: what is asked for is written, behind training's back unless `async_checkpoint` is off,
-/// linked as `last` and `best`, told to callbacks and loggers, and removed again when nobody keeps it. On the run's
-/// thread.
+/// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),
+/// links `last` and `best`, notifies callbacks and loggers, and removes those that no longer have an owner. On the
+/// run's thread.
 class CheckpointStore {
  public:
   explicit CheckpointStore(Run& run) : run_(run), late_(run) {}
 
-  /// Remembers a pending; `act` fulfils it. Returns its ticket.
+  /// Queues a request, which `act` carries out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
-  /// True if a save begins before the rows of its steps are written, and is held until they are.
+  /// True if a save starts before the rows of its steps are written, and is held until they are.
   bool awaits_rows() const;
   bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
-  /// At the one place where requests are acted on: takes what the writer has done, begins what was asked for.
+  /// Called at the one place where requests are acted on: takes the writer's results, starts requested saves.
   void process_requests();
   /// Before the first step of training.
   void start_training();
-  /// Before anybody but forward and backward of a step may write weights or the state of optimizers: on a GPU, copies
-  /// for the save in flight may be under way, and what the current stream does next waits for them.
+  /// Before anything but a step's forward and backward writes weights or optimizer state: on a GPU, copies for the save
+  /// in flight may still be running, and the current stream's next work waits for them.
   void before_writes();
-  /// True on rank 0 where the save in flight has come to its end, and nobody was told yet.
+  /// True on rank 0 if the save in flight has finished and this has not been reported yet.
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
-  /// Waits for the save in flight, and tells of it. With several ranks all must call it.
+  /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
-  /// The run goes on from this checkpoint.
+  /// The run resumes from this checkpoint.
   void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
-  /// Tells callbacks of it, as if it had been written now: they counted on that when it was, and the process may have
-  /// died in between. Behind on_train_start.
+  /// Reports it to callbacks as if it had been written now: they counted on that when it was written, and the process
+  /// may have died in between. After on_train_start.
   void publish_resumed();
 
   const std::optional<std::filesystem::path>& last() const { return last_; }
   const std::optional<std::filesystem::path>& best() const { return best_; }
-  /// The global step of the newest save that was begun; -1 for none.
-  /// Whether the newest checkpoint is of the run as it is now: of this step, and of this batch of its window.
+  /// The global step of the newest save that was started; -1 for none. Whether the newest checkpoint is of the current
+  /// state: of this step, and of this batch of its window.
   bool is_saved() const;
   /// Saves of the run so far.
   int64_t saves() const { return saves_; }
@@ -65,11 +65,11 @@ class CheckpointStore {
     std::string key;
     bool monitors = false;  ///< a metric; without one the newest is the best
   };
-  /// Whether `best` shall point to what is saved by `request`. A ranking by a metric comes before one without; of two
-  /// by metrics, the first to save counts.
+  /// Whether `best` should point to what is saved by `request`. A ranking by a metric takes precedence over one
+  /// without; of two by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
-  /// Which checkpoints there are, and who keeps them.
+  /// Which checkpoints exist, and who keeps them.
   StateTree keepers_state() const;
   void take_over(const std::filesystem::path& checkpoint, const CheckpointContent& content);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
@@ -92,17 +92,17 @@ class CheckpointStore {
   std::optional<BestOwner> best_owner_;
   std::optional<std::filesystem::path> last_, best_;
   int64_t saved_step_ = -1, saves_ = 0;
-  int64_t saved_batches_ = -1;                   // of the run, when that was made
-  std::optional<AsyncCheckpointWriter> writer_;  // made by the first save
+  int64_t saved_batches_ = -1;                   // of the run, at the newest save
+  std::optional<AsyncCheckpointWriter> writer_;  // created by the first save
   std::optional<CheckpointInfo> in_flight_, resumed_;
-  std::optional<CheckpointError> begin_error_;  // rank 0 could not begin it, and the others are to be told
+  std::optional<CheckpointError> begin_error_;  // rank 0 could not start it, and the others must be notified
   FailedSaves failed_saves_;
   LateTensors late_;
-  std::string torn_;                 // what was written while it was copied for the save in flight
+  std::string torn_;                 // what was written to while being copied for the save in flight
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
 };
 
-/// A pending for a checkpoint of the run as it is, named `epoch=E-step=S`, E the last epoch that was trained in.
+/// A request for a checkpoint of the current state, named `epoch=E-step=S`, E the last epoch that was trained in.
 CheckpointRequest checkpoint_of_now(const Run& run, std::string reason);
 
 }  // namespace fulgur::detail

@@ -6,13 +6,13 @@
 
 namespace fulgur::detail {
 
-/// What is said of saves that fail one after the other while training continues: of the 1st, 2nd, 4th, 8th, … in a row,
-/// and once when a save succeeds again. A disk that stays full does not fill the log as well.
+/// Messages about consecutive failed saves while training continues: for the 1st, 2nd, 4th, 8th, … in a row, and once
+/// when a save succeeds again, so that a full disk does not fill the log too.
 class FailedSaves {
  public:
-  /// What to say of one more, if anything.
+  /// The message for one more failure, if any.
   std::optional<std::string> failed(const std::string& why);
-  /// What to say of a save that has succeeded, if anything.
+  /// The message for a successful save, if any.
   std::optional<std::string> succeeded();
 
  private:

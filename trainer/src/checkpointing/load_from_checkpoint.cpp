@@ -24,14 +24,14 @@ ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& ove
 }
 
 void require_hparams(const ConfigNode& hparams, const Fields& fields) {
-  // An option that is newer than the checkpoint has its default.
+  // An option newer than the checkpoint has its default.
   if (!hparams.is_map() || !hparams.entries().empty() || fields.all().empty()) return;
   std::vector<std::string> names;
   for (const Field& field : fields.all()) names.push_back(field.name);
   throw CheckpointError(
-      cat("[trainer.load_from_checkpoint] the checkpoint does not know the module's options (", join(names),
-          "): the module was made by make_shared. Make it with make_component<LightningModule, M>(options) or "
-          "trainer.fit<M>(options, …) before it is trained, or give the options here."));
+      cat("[trainer.load_from_checkpoint] the checkpoint does not contain the module's options (", join(names),
+          "): the module was created with make_shared. Create it with make_component<LightningModule, M>(options) or "
+          "trainer.fit<M>(options, …) before it is trained, or pass the options here."));
 }
 
 }  // namespace fulgur::detail

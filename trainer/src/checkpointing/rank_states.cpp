@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch", "strategy", "nonfinite"};
 
-// A sum over ranks of gradients, each divided by the number of ranks: what their exchange would have come to.
+// A sum over ranks of gradients, each divided by the number of ranks: the result their exchange would have had.
 StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
   const at::NoGradGuard no_grad;
   StateTree mean;

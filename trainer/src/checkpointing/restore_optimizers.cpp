@@ -30,7 +30,7 @@ void restore_optimizers(Run& run, const CheckpointContent& content, const Checkp
       schedule.load_state(schedulers[i]);
     } catch (const CheckpointError&) {
       if (!load.allow_config_change) throw;
-      // Another schedule: it goes on from the same step.
+      // Another schedule: it continues from the same step.
       schedule.LrScheduler::load_state(schedulers[i]);
     }
   }

@@ -7,8 +7,8 @@ namespace fulgur::detail {
 
 class Run;
 
-/// The run's optimizers, their schedules and its precision become those of the checkpoint. Throws a CheckpointError
-/// where they are others.
+/// Restores the run's optimizers, their schedules and its precision from the checkpoint. Throws a CheckpointError if
+/// they do not match.
 void restore_optimizers(Run& run, const CheckpointContent& content, const CheckpointLoading& load);
 
 }  // namespace fulgur::detail

@@ -22,8 +22,8 @@ std::optional<fs::path> link_target(const fs::path& link) {
 
 constexpr std::string_view kTimer = "Timer", kMaxTime = "max_time";
 
-// Whether the config's Timer would end a run of `fit_time_s` again. One that is not in the config decides by itself
-// when the run starts.
+// Whether the config's Timer would again end a run with `fit_time_s`. A Timer that is not in the config decides by
+// itself when the run starts.
 bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
   return std::any_of(options.callbacks.begin(), options.callbacks.end(), [&](const auto& spec) {
     if (spec.class_path() != kTimer) return false;
@@ -35,7 +35,7 @@ bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
   });
 }
 
-// Whether a run that ended for `finished.reason` has something left to do under the limits of now.
+// Whether a run that ended for `finished.reason` has anything left to do under the current limits.
 bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, double fit_time_s) {
   const bool by_timer = finished.reason.starts_with(kTimer);
   if (!by_timer && finished.reason != "max_epochs" && finished.reason != "max_steps" && finished.reason != kMaxTime)
@@ -46,7 +46,7 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
   return more_epochs && more_steps && more_time && !(by_timer && timer_is_over(options, fit_time_s));
 }
 
-// The run in `folder` if it has come to its end, and would again under these options.
+// The run in `folder` if it has finished, and would again finish under these options.
 std::optional<FinishedRun> finished_run_in(const fs::path& folder, const TrainerOptions& options) {
   const auto text = read_regular_file(folder / kFinishedMark);
   if (!text) return std::nullopt;
@@ -60,7 +60,7 @@ std::optional<FinishedRun> finished_run_in(const fs::path& folder, const Trainer
                              .global_step = json["global_step"],
                              .last_checkpoint = link_target(checkpoint_folder_of(folder) / "last.ckpt"),
                              .best_checkpoint = link_target(checkpoint_folder_of(folder) / "best.ckpt")};
-  // Marks of earlier versions have no time: their runs go by the other limits.
+  // Markers of earlier versions have no time: their runs go by the other limits.
   const bool has_time = json.contains("fit_time_s") && json["fit_time_s"].is_number();
   if (has_more_to_do(options, finished, has_time ? json["fit_time_s"].get<double>() : 0)) return std::nullopt;
   return finished;
@@ -86,8 +86,8 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 
 std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
   auto summaries = list_checkpoints(checkpoint_folder_of(run_dir));
-  // The last that was saved is the newest, also where the run had gone back to an earlier step. Those that cannot say
-  // come first, so that each is told.
+  // The last saved is the newest, even if the run had gone back to an earlier step. Those without that information come
+  // first, so that each is reported.
   std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {
     if (a.problem || b.problem) return a.problem.has_value() && !b.problem;
     return a.origin.save_counter > b.origin.save_counter;
@@ -99,17 +99,17 @@ std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
       if (summary.problem) throw CheckpointError(*summary.problem);
       return ResumePoint{summary.path, read_checkpoint(summary.path)};
     } catch (const CheckpointError& error) {
-      log::error(cat(summary.path, " cannot be used and is passed over: ", error.what()));
+      log::error(cat(summary.path, " cannot be used and is skipped: ", error.what()));
       ++passed_over;
     }
   }
-  // To begin from the first step would throw away a run that a copy of a checkpoint may save.
+  // Starting from the first step would discard a run that a copy of a checkpoint may save.
   if (passed_over > 0)
     throw CheckpointError(
         cat("[trainer.resume] the run in ", run_dir, " cannot be resumed: ",
             passed_over == 1 ? "its only checkpoint is" : cat("all its ", passed_over, " checkpoints are"),
-            " damaged (see above). Put an intact copy into its checkpoints folder, resume from another "
-            "with --ckpt_path PATH, or leave --resume out for a new run."));
+            " damaged (see above). Put an intact copy into its checkpoints folder, resume from another with "
+            "--ckpt_path PATH, or omit --resume for a new run."));
   return std::nullopt;
 }
 

@@ -37,23 +37,24 @@ ConfigNode FieldTraits<SeedChoice>::write(const SeedChoice& value) {
 void Config::fields(Fields& f) {
   f(seed_everything, "seed_everything",
     "Seed of all random numbers; true: a random seed, which is printed and saved; false: none.");
-  f(trainer, "trainer", "How the run goes.");
-  f(model, "model", "The network and how it learns.").nullable();
+  f(trainer, "trainer", "How the run is executed.");
+  f(model, "model", "The network and its training step.").nullable();
   f(data, "data", "The data of the run.").nullable();
-  f(optimizer, "optimizer", "Optimizer of modules that configure none themselves.");
+  f(optimizer, "optimizer", "Optimizer for modules that do not configure one.");
   f(lr_scheduler, "lr_scheduler", "Learning-rate schedule of that optimizer.");
-  f(lr_scheduler_interval, "lr_scheduler_interval", "How often that schedule steps.").one_of({"epoch", "step"});
+  f(lr_scheduler_interval, "lr_scheduler_interval", "Whether that schedule steps per epoch or per step.")
+      .one_of({"epoch", "step"});
   f(lr_scheduler_frequency, "lr_scheduler_frequency",
-    "Steps the schedule every that many epochs or steps, counted over the run.")
+    "Steps the schedule every N epochs or steps, counted over the run.")
       .at_least(1);
-  f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that wants one.");
+  f(lr_scheduler_monitor, "lr_scheduler_monitor", "Metric for a schedule that needs one.");
   f(lr_scheduler_strict, "lr_scheduler_strict", "A missing monitored metric is an error; false: a warning.");
   f(lr_scheduler_name, "lr_scheduler_name", "Name of the rate in the logs, for LearningRateMonitor.");
   f(ckpt_path, "ckpt_path",
     "Checkpoint to start from: last, best, a path, or (fit) auto: the newest that verifies, if there is one.");
   f(load, "load", "What of that checkpoint is loaded.");
-  f(link, "link", "Target option to fact of the data module: {model.init_args.num_classes: data.num_classes}.");
-  f(silence, "silence", "Ids of warnings that are not shown.");
+  f(link, "link", "Maps target options to facts of the data module: {model.init_args.num_classes: data.num_classes}.");
+  f(silence, "silence", "Ids of warnings to silence.");
   f.hint_for_unknown = config::hint_for_top_key;
 }
 
@@ -87,7 +88,7 @@ bool lies_in(const std::string& path, const Problems& problems) {
   });
 }
 
-/// Reads what interpolation left; a value whose reference failed is not reported a second time.
+/// Reads the result of interpolation; a value whose reference failed is not reported twice.
 Config read_typed(ConfigNode node, Problems& problems) {
   Problems references;
   config::interpolate(node, references);
@@ -118,7 +119,7 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
   for (const auto& [name, value] : sorted_variables(sources)) {
     const Location where{"environment variable " + name, 0, 0};
     if (!is_utf8(value))
-      problems.add(where, "", "is no valid UTF-8");
+      problems.add(where, "", "is not valid UTF-8");
     else
       overrider.apply(root, *config::key_of_variable(name), value, where);
   }
@@ -129,7 +130,7 @@ ConfigNode merge_config(const ConfigSources& sources, Problems& problems) {
 Config load_config(const ConfigSources& sources) {
   Problems problems;
   const ConfigNode root = merge_config(sources, problems);
-  // A file that could not be read would only bring complaints about what it did not say.
+  // A file that could not be read would only cause errors about its missing keys.
   const bool unreadable = std::any_of(problems.items().begin(), problems.items().end(),
                                       [](const Problem& problem) { return problem.path.empty(); });
   if (unreadable) problems.throw_if_any();

@@ -12,15 +12,16 @@
 
 namespace fulgur::config {
 
-/// Puts `over` upon `base`: maps merge deeply, everything else replaces. Another class_path drops the old init_args.
+/// Merges `over` into `base`: maps merge deeply, everything else replaces. A different class_path drops the old
+/// init_args.
 void merge_into(ConfigNode& base, ConfigNode over);
 
-/// The value of an override: text in brackets, braces or quotes is YAML, `null` and nothing are null, and anything else
-/// is a scalar as it stands (so that `#`, `: ` and `*` need no quotes).
+/// The value of an override: text in brackets, braces or quotes is YAML, `null` and empty text are null, and anything
+/// else is taken literally as a scalar (so that `#`, `: ` and `*` need no quotes).
 ConfigNode parse_value(const std::string& text, const Location& where, Problems& problems);
 
-/// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which decides what
-/// a short form means (`model.lr` is `model.init_args.lr`).
+/// Applies dotted overrides to a config tree. The schema says where components, lists and maps are, which determines
+/// what a short form means (`model.lr` is `model.init_args.lr`).
 class Overrider {
  public:
   Overrider(const Fields& schema, Problems& problems) : schema_(schema), problems_(problems) {}
@@ -49,7 +50,7 @@ class Overrider {
   std::string key_;
   bool append_ = false;
   ConfigNode value_;
-  // Made once: a command line may hold many overrides.
+  // Created once: a command line may have many overrides.
   std::map<const TypeInfo*, std::unique_ptr<Fields>> objects_;
   struct Component {
     std::unique_ptr<AnyOptions> options;
@@ -58,13 +59,13 @@ class Overrider {
   std::map<std::pair<std::string, std::string>, Component> components_;
 };
 
-/// `FULGUR_TRAINER__MAX_EPOCHS` → `trainer.max_epochs`; nothing for names that are no config (without `__`).
+/// `FULGUR_TRAINER__MAX_EPOCHS` → `trainer.max_epochs`; nullopt for names that are not config options (without `__`).
 std::optional<std::string> key_of_variable(std::string_view name);
 
-/// Fills `${key.path}` and `${env:NAME}` everywhere in the tree; `$${` stays as `${`.
+/// Resolves `${key.path}` and `${env:NAME}` everywhere in the tree; `$${` becomes `${`.
 void interpolate(ConfigNode& root, Problems& problems);
 
-/// Writes `${` in all scalars so that `interpolate` gives them back.
+/// Escapes `${` in all scalars so that `interpolate` restores them.
 void escape_references(ConfigNode& root);
 
 }  // namespace fulgur::config

@@ -32,7 +32,7 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-/// A hint ends its sentence itself where it is a question.
+/// A hint that is a question already ends its sentence.
 std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
 
 std::string first_line(const std::string& doc) { return doc.substr(0, doc.find('\n')); }

@@ -116,7 +116,7 @@ class Interpolator {
       if (found == nullptr)
         return fail(node, path, cat("environment variable is not set: ", chain("${" + name + "}"))), false;
       if (!is_utf8(found))
-        return fail(node, path, cat("environment variable is no valid UTF-8: ", name.substr(kEnv.size()))), false;
+        return fail(node, path, cat("environment variable is not valid UTF-8: ", name.substr(kEnv.size()))), false;
       value = ConfigNode::scalar(found, *found == '\0');
     } else {
       ConfigNode* target = walk_to(node, path, name);
@@ -134,7 +134,7 @@ class Interpolator {
     return true;
   }
 
-  /// The node at `name`, filled, and all on the way to it; nullptr where that cannot be.
+  /// The node at `name`, resolved, and all nodes on the way; nullptr on error.
   ConfigNode* walk_to(ConfigNode& from, const std::string& path, const std::string& name) {
     ConfigNode* node = &root_;
     for (size_t begin = 0; begin <= name.size();) {
@@ -158,7 +158,7 @@ class Interpolator {
     return node;
   }
 
-  /// What came through a reference is not filled a second time: its `${` are meant as they are.
+  /// What came through a reference is not resolved again: its `${` are literal.
   void mark_done(const ConfigNode& node) {
     done_.insert(&node);
     for (const ConfigNode& item : node.items()) mark_done(item);

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = TypeInfo::Kind;
 
-/// A default as JSON: text where it is not clearly a number, boolean or null.
+/// A default as JSON: a string if it is not clearly a number, boolean or null.
 Json to_json(const ConfigNode& node) {
   switch (node.kind()) {
     case ConfigNode::Kind::null:
@@ -56,7 +56,7 @@ class Schema {
     return out;
   }
 
-  /// Definitions of the kinds that were referred to, and of those that they refer to in turn; of all registries too.
+  /// Definitions of the kinds that were referenced, and transitively of those they reference; also of all registries.
   Json definitions() {
     for (const std::string& kind : registry_kinds()) wanted_.insert(kind);
     Json out = Json::object();
@@ -77,7 +77,7 @@ class Schema {
     const std::vector<std::string> names = registry.names();
     if (names.empty()) return Json{{"not", Json::object()}, {"description", "no " + kind + " is registered"}};
     Json choices = names;
-    // Names that look like numbers may stand without quotes.
+    // Names that look like numbers may be unquoted.
     for (const std::string& alias : registry.aliases()) {
       choices.push_back(alias);
       if (!reads_as_text(alias)) choices.push_back(to_json(ConfigNode::scalar(alias)));
@@ -106,7 +106,7 @@ class Schema {
     return whole ? Json(static_cast<int64_t>(value)) : Json(value);
   }
 
-  /// Choices that look like numbers may stand without quotes.
+  /// Choices that look like numbers may be unquoted.
   static Json choices_of(const TypeInfo& type) {
     Json out = type.choices;
     for (const std::string& choice : type.choices) {
@@ -133,7 +133,7 @@ class Schema {
         return {{"type", "integer"}};
       case Kind::number:
         return {{"type", "number"}};
-      // A plain number or boolean is a text where a text is wanted.
+      // A plain number or boolean is accepted where a string is expected.
       case Kind::string:
       case Kind::path:
         return type.pattern.empty() ? Json{{"type", {"string", "number", "boolean"}}} : Json{{"type", "string"}};

@@ -44,7 +44,7 @@ std::vector<std::string> names_of(const Fields& fields) {
   return names;
 }
 
-/// The field at `options` below `fields`; `made` keeps the objects on the way alive.
+/// The field at `options` below `fields`; `made` keeps the intermediate objects alive.
 const Field* find_field(const Fields& fields, const Target& target, std::vector<std::unique_ptr<Fields>>& made,
                         std::string& why) {
   const Fields* level = &fields;
@@ -75,7 +75,7 @@ const ConfigNode* find_written(const ConfigNode& root, const Target& target) {
   return node;
 }
 
-/// Why the link cannot be, or nothing.
+/// Why the link is invalid, or nullopt.
 std::optional<std::string> check_link(Config& config, const std::string& target_text, const std::string& source) {
   const std::optional<Target> target = parse_target(target_text);
   if (!target) return "the target must be an option such as model.init_args.num_classes";
@@ -95,10 +95,11 @@ std::optional<std::string> check_link(Config& config, const std::string& target_
   std::vector<std::unique_ptr<Fields>> made;
   std::string why;
   if (find_field(fields, *target, made, why) != nullptr) return std::nullopt;
-  return why.empty() ? cat(target_text, " is no option of ", spec->class_path()) : cat(spec->class_path(), ": ", why);
+  return why.empty() ? cat(target_text, " is not an option of ", spec->class_path())
+                     : cat(spec->class_path(), ": ", why);
 }
 
-/// A fact as the config would write it; nothing for tensors and maps.
+/// A fact as the config would write it; nullopt for tensors and maps.
 std::optional<ConfigNode> as_node(const StateTree& fact) {
   if (fact.holds<bool>()) return ConfigNode::boolean(fact.as_bool());
   if (fact.holds<int64_t>()) return ConfigNode::integer(fact.as_int());
@@ -131,18 +132,18 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   for (const auto& [name, fact] : facts.as_map()) known.push_back(name);
   if (!facts.contains(fact_name)) {
     return problems.add(where, target_text,
-                        cat("the data module tells no '", fact_name, "'", did_you_mean(fact_name, known), "; it tells ",
-                            known.empty() ? "nothing" : join(known)));
+                        cat("the data module has no fact '", fact_name, "'", did_you_mean(fact_name, known),
+                            "; it has ", known.empty() ? "nothing" : join(known)));
   }
   const std::optional<ConfigNode> written = as_node(facts.at(fact_name));
   if (!written)
     return problems.add(where, target_text,
-                        cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option takes"));
+                        cat(source, " is a ", facts.at(fact_name).type_name(), ", which no option accepts"));
   const auto own = config.written_at_links.find(target.path());
   if (own != config.written_at_links.end() && !own->second.same_as(*written)) {
     return problems.add(own->second.where, target.path(),
                         cat("the config says ", own->second.describe(), ", the link to ", source, " says ",
-                            written->describe(), ". Leave out one of them"));
+                            written->describe(), ". Remove one of them"));
   }
   Fields fields;
   spec_of(config, target.group)->options().fields(fields);
@@ -152,7 +153,7 @@ void apply_link(Config& config, const std::string& target_text, const std::strin
   ConfigNode value = *written;
   set_places(value, {source, 0, 0});
   if (!check_conditions(value, field->type, problems, target_text)) return;
-  // Options inside an object are set through the option that holds it.
+  // Options inside an object are set through the option that contains it.
   for (size_t i = target.options.size(); i-- > 1;) {
     ConfigNode holder = ConfigNode::map();
     holder.set(target.options[i], std::move(value));
@@ -180,7 +181,7 @@ Config config::read_with_links(const ConfigNode& node, Problems& problems) {
   }
   fields.read(node, found, "");
   for (const Problem& problem : found.items()) problems.add(problem.where, problem.path, problem.message);
-  // A component with problems of its own was not taken over: its links cannot be judged.
+  // A component with errors was not accepted: its links cannot be checked.
   if (!found.empty()) return config;
   for (const auto& [path, own] : written) config.written_at_links.emplace(path, *own);
   for (const auto& [target_text, source] : config.link) {

@@ -35,7 +35,7 @@ bool is_yaml_file(const ConfigNode& value) {
   return value.is_scalar() && (value.text().ends_with(".yaml") || value.text().ends_with(".yml"));
 }
 
-/// Every node below came from `where`; the lines of a one-line value help nobody.
+/// Every node below came from `where`; line numbers within a one-line value are useless.
 void set_places(ConfigNode& node, const Location& where) {
   node.where = node.key_where = where;
   for (ConfigNode& item : node.items()) set_places(item, where);
@@ -66,7 +66,7 @@ void Overrider::apply(ConfigNode& root, const std::string& key, const std::strin
   if (problems_.items().size() != problems_before) return;
   if (path_.size() > kMaxSegments ||
       std::any_of(path_.begin(), path_.end(), [](const auto& part) { return part.empty(); })) {
-    return problem("is no key path; write names with points between them");
+    return problem("is not a key path; write names separated by dots");
   }
   set_in_fields(root, schema_, 0);
 }
@@ -115,7 +115,7 @@ void Overrider::set(ConfigNode& node, const TypeInfo* type, size_t at) {
   if (type != nullptr && type->kind == Kind::any_of && (at < path_.size() || append_))
     type = &alternative(node, *type, at);
   if (at == path_.size()) return append_ ? append(node, type) : assign(node, type);
-  // The reader will say that the key is unknown.
+  // The reader will report the unknown key.
   if (type == nullptr) return set(child(node, path_[at]), nullptr, at + 1);
   switch (type->kind) {
     case Kind::object:
@@ -177,14 +177,14 @@ void Overrider::set_in_map(ConfigNode& node, const TypeInfo& type, size_t at) {
   const bool holds_scalars = item == nullptr || (item->kind != Kind::map && item->kind != Kind::object &&
                                                  item->kind != Kind::component && item->kind != Kind::list);
   if (!holds_scalars) return set(child(node, path_[at]), item, at + 1);
-  // Keys of a map of scalars may hold points (`link.model.init_args.width`).
+  // Keys of a map of scalars may contain dots (`link.model.init_args.width`).
   const std::string key = join({path_.begin() + static_cast<std::ptrdiff_t>(at), path_.end()}, ".");
   set(child(node, key), item, path_.size());
 }
 
 bool Overrider::load_group(ConfigNode& node) {
   ConfigNode loaded = load_yaml_file(value_.text(), problems_);
-  // A whole config serves as well: its part of this name is taken.
+  // A complete config also works: its section of this name is used.
   if (loaded.is_map() && loaded.entries().size() == 1 && loaded.entries()[0].first == path_.back()) {
     ConfigNode inner = std::move(loaded.entries()[0].second);
     loaded = std::move(inner);
@@ -213,9 +213,9 @@ void Overrider::assign(ConfigNode& node, const TypeInfo* type) {
 }
 
 void Overrider::append(ConfigNode& node, const TypeInfo* type) {
-  if (type != nullptr && type->kind != Kind::list) return problem("is no list: '+' cannot append to it");
+  if (type != nullptr && type->kind != Kind::list) return problem("is not a list: '+' cannot append to it");
   if (!node.is_list()) {
-    // One logger is a list of one; a switch (`true`, `false`) gives way.
+    // One logger is a list of one; a switch (`true`, `false`) is replaced.
     const bool one = node.is_map() || (node.is_scalar() && (node.quoted() || reads_as_text(node.text())));
     ConfigNode list = one ? ConfigNode::list({node}) : ConfigNode::list();
     list.where = value_.where;

@@ -28,8 +28,8 @@ constexpr Renamed kRenamed[] = {
     {"progress_bar_refresh_rate", "write `enable_progress_bar: true` or `false`"},
     {"process_position", "write `enable_progress_bar: true` or `false`"},
     {"terminate_on_nan", "write `on_nonfinite: raise`"},
-    {"resume_from_checkpoint", "write the top key `ckpt_path: last | best | PATH`"},
-    {"ckpt_path", "it is a top key of the config, beside `trainer`"},
+    {"resume_from_checkpoint", "write the top-level key `ckpt_path: last | best | PATH`"},
+    {"ckpt_path", "it is a top-level key of the config, next to `trainer`"},
     {"default_save_path", "write `default_root_dir: PATH`"},
     {"weights_save_path", "write `dirpath` of the ModelCheckpoint callback"},
     {"row_log_interval", "write `log_every_n_steps: N`"},
@@ -55,10 +55,10 @@ constexpr Renamed kRenamed[] = {
     {"plugins", "write `precision` and `strategy`; there are no other plugins"},
     {"model_registry", "there is none; a checkpoint is named by its path"},
     {"suggest_integrations", "there is nothing to suggest"},
-    {"seed_everything", "it is a top key of the config, beside `trainer`"},
+    {"seed_everything", "it is a top-level key of the config, next to `trainer`"},
 };
 
-/// Options of Lightning today that have no counterpart yet.
+/// Current options of Lightning that have no counterpart yet.
 constexpr std::string_view kNotYet[] = {"profiler"};
 
 bool is_not_yet(std::string_view key) {

@@ -62,7 +62,7 @@ namespace {
 
 TypeInfo choice(const char* text) { return {.kind = TypeInfo::Kind::string, .name = text, .choices = {text}}; }
 
-/// `"0,3"`, `"3,"`; nothing where the text is no such list.
+/// `"0,3"`, `"3,"`; nullopt if the text is not such a list.
 std::optional<std::vector<int64_t>> device_indices(std::string_view text) {
   std::vector<int64_t> indices;
   while (!text.empty()) {
@@ -179,66 +179,67 @@ ConfigNode FieldTraits<ValCheckInterval>::write(const ValCheckInterval& value) {
 
 void AllocatorOptions::fields(Fields& f) {
   f(keep_freed_memory, "keep_freed_memory",
-    "malloc keeps up to 1 GiB of what tensors on the CPU free, instead of giving pages back and faulting them in "
-    "again; malloc's own variables in the "
-    "environment win.");
+    "malloc keeps up to 1 GiB of memory freed by CPU tensors, instead of returning pages to the system and faulting "
+    "them in again; malloc's own environment variables take precedence.");
   f(cuda, "cuda",
-    "Settings of CUDA's allocator, in the syntax and in place of PYTORCH_CUDA_ALLOC_CONF: "
+    "Settings of the CUDA allocator, in the syntax of PYTORCH_CUDA_ALLOC_CONF, which they replace: "
     "expandable_segments:True,max_split_size_mb:128.");
 }
 
 void TrainerOptions::fields(Fields& f) {
   f(accelerator, "accelerator",
-    "Kind of device; auto takes CUDA where there is a device, else the CPU. virtual: devices simulated on the CPU, to "
-    "try strategies of several devices.")
+    "Kind of device; auto: CUDA if there is a device, else the CPU. virtual: devices simulated on the CPU, to try "
+    "strategies with several devices.")
       .one_of({"auto", "cpu", "cuda", "gpu", "virtual"});
   f(devices, "devices", "Devices of that kind: a number (-1: all), or indices such as [3] or \"3,\".");
-  f(num_nodes, "num_nodes", "Machines that the run is spread over, each with `devices` devices.").at_least(1);
-  f(strategy, "strategy", "How the run is spread over devices.");
+  f(num_nodes, "num_nodes", "Number of machines, each with `devices` devices.").at_least(1);
+  f(strategy, "strategy", "How the run is distributed over devices.");
   f(sync_batchnorm, "sync_batchnorm", "BatchNorm layers of fulgur::nn normalise over the batches of all ranks.");
   f(use_distributed_sampler, "use_distributed_sampler",
-    "Each rank reads a share of the data of its own; false: the loaders share it out themselves.");
+    "Each rank reads its own share of the data; false: the loaders split it themselves.");
   f(uneven_shares, "uneven_shares",
-    "Training samples that do not divide by the ranks: some of the epoch's first come once more (pad), the last are "
-    "left out (drop), or it is an error.")
+    "If training samples do not divide evenly among the ranks: repeat some of the epoch's first (pad), leave out the "
+    "last (drop), or fail (error).")
       .one_of({"pad", "drop", "error"});
   f(agree_every, "agree_every",
     "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.")
       .at_least(1);
   f(precision, "precision",
-    "Number formats of weights and computation; 16, bf16, 32 and 64 are 16-mixed, bf16-mixed, 32-true and 64-true.");
+    "Precision of weights and computation; 16, bf16, 32 and 64 stand for 16-mixed, bf16-mixed, 32-true and 64-true.");
 
-  f(max_epochs, "max_epochs", "Epochs to train; -1: no end; null: 1000 where max_steps gives no end either.")
+  f(max_epochs, "max_epochs", "Epochs to train; -1: no limit; null: 1000 if max_steps sets no limit either.")
       .at_least(-1);
   f(max_steps, "max_steps",
-    "Optimizer steps to train; -1: no end. Whichever of epochs and steps comes first ends the run.")
+    "Optimizer steps to train; -1: no limit. Whichever of epochs and steps is reached first ends the run.")
       .at_least(-1);
-  f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until that many epochs are done.")
+  f(min_epochs, "min_epochs", "A requested stop (early stopping, max_time) waits until this many epochs are done.")
       .at_least(1);
-  f(min_steps, "min_steps", "A requested stop waits until that many steps are done.").at_least(1);
-  f(max_time, "max_time", "Stops training after that time, over all parts of a resumed run: 90min, 12h.")
+  f(min_steps, "min_steps", "A requested stop waits until this many steps are done.").at_least(1);
+  f(max_time, "max_time", "Stops training after this time, counted over all parts of a resumed run: 90min, 12h.")
       .units({"s", "min", "h"});
   f(fast_dev_run, "fast_dev_run",
-    "Runs that many batches of each loop once, without checkpoints and loggers; true is 1.");
+    "Runs this many batches of each loop once, without checkpoints and loggers; true: 1.");
   f(limit_train_batches, "limit_train_batches", "Training batches per epoch: a count, or a fraction such as 0.1.");
   f(limit_val_batches, "limit_val_batches",
     "Validation batches per loader: a count, or a fraction; 0 switches validation off.");
   f(limit_test_batches, "limit_test_batches", "Test batches per loader: a count, or a fraction.");
   f(limit_predict_batches, "limit_predict_batches", "Predict batches per loader: a count, or a fraction.");
   f(overfit_batches, "overfit_batches",
-    "Trains and validates on that many first batches only, unshuffled: a count, or a fraction; 0: off.");
+    "Trains and validates on only the first batches, unshuffled: a count, or a fraction; 0: off.");
   f(val_check_interval, "val_check_interval",
-    "Validates after that fraction of an epoch, after that many training batches, or after each such interval of the "
-    "run: 30min, 500st, 0.1dur.")
+    "Validates after this fraction of an epoch, this number of training batches, or each such interval of the run: "
+    "30min, 500st, 0.1dur.")
       .greater_than(0);
   f(check_val_every_n_epoch, "check_val_every_n_epoch",
-    "Validates every that many epochs; null: val_check_interval counts batches across epochs.")
+    "Validates every N epochs; null: val_check_interval counts batches across epochs.")
       .at_least(1);
-  f(num_sanity_val_steps, "num_sanity_val_steps", "Validation batches to try before training; -1: all.").at_least(-1);
+  f(num_sanity_val_steps, "num_sanity_val_steps",
+    "Validation batches to run as a sanity check before training; -1: all.")
+      .at_least(-1);
 
-  f(validate_first, "validate_first", "Runs a whole, logged validation before the first training step.");
+  f(validate_first, "validate_first", "Runs a complete, logged validation before the first training step.");
   f(reload_dataloaders_every_n_epochs, "reload_dataloaders_every_n_epochs",
-    "Asks for training and validation loaders anew every that many epochs; 0: never.")
+    "Recreates the training and validation loaders every N epochs; 0: never.")
       .at_least(0);
 
   f(accumulate_grad_batches, "accumulate_grad_batches", "Batches whose gradients are averaged into one optimizer step.")
@@ -248,7 +249,7 @@ void TrainerOptions::fields(Fields& f) {
   f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
       .one_of({"norm", "value"});
   f(log_grad_norm, "log_grad_norm",
-    "Logs the joint 2-norm of the gradients before clipping as `grad_norm`; nothing waits for the device.");
+    "Logs the joint 2-norm of the gradients before clipping as `grad_norm`, without synchronizing with the device.");
   f(scale_lr, "scale_lr",
     "Multiplies all learning rates by global batch / base_batch_size (linear) or by its root (sqrt); the global batch "
     "is batch size × "
@@ -258,55 +259,52 @@ void TrainerOptions::fields(Fields& f) {
       .at_least(1);
 
   f(deterministic, "deterministic",
-    "Uses deterministic algorithms only; an operation that has none is an error, with `warn` a warning.");
-  f(benchmark, "benchmark", "Lets cuDNN try its algorithms and keep the fastest; null: as the process has it.");
+    "Uses deterministic algorithms only; an operation without one is an error, with `warn` a warning.");
+  f(benchmark, "benchmark", "Lets cuDNN benchmark its algorithms and keep the fastest; null: the process's setting.");
   f(cuda_graph, "cuda_graph",
-    "Captures the device's work of a training step after 3 steps and launches it as one: for batches of one shape on "
-    "one CUDA device a process. If a step cannot be captured, the run says why and continues without.");
+    "Captures the device's work of a training step as a CUDA graph after 3 steps and replays it: for batches of the "
+    "same shape, on one CUDA device per process. If a step cannot be captured, the run says why and continues "
+    "without.");
   f(float32_matmul_precision, "float32_matmul_precision",
-    "How exact products of float32 matrices are: highest; high (TF32 on CUDA); medium (bfloat16 inside, where the "
-    "device has it); null: as the process has it.")
+    "Precision of float32 matrix products: highest; high (TF32 on CUDA); medium (bfloat16 internally, if the device "
+    "supports it); null: the process's setting.")
       .one_of({"highest", "high", "medium"});
   f(memory_format, "memory_format",
-    "channels_last: floating tensors of four dimensions, of the module and of batches, lie with their channels "
-    "innermost, which convolutions are faster on; "
-    "contiguous: as they are.")
+    "channels_last: stores 4-D floating-point tensors of the module and of batches with channels innermost, which is "
+    "faster for convolutions; contiguous: leaves them unchanged.")
       .one_of({"contiguous", "channels_last"});
-  f(allocator, "allocator", "How memory of tensors is taken and kept; for the life of the process.");
+  f(allocator, "allocator", "How tensor memory is allocated and kept, for the lifetime of the process.");
   f(inference_mode, "inference_mode",
-    "Runs validate, test and predict in inference mode; false: without gradients only. Validation inside a fit is "
-    "always without gradients only.");
-  f(detect_anomaly, "detect_anomaly", "Names the operation whose backward gives NaN; slow.");
+    "Runs validate, test and predict in inference mode; false: only without gradients. Validation inside a fit is "
+    "always only without gradients.");
+  f(detect_anomaly, "detect_anomaly", "Names the operation whose backward produces NaN; slow.");
   f(debug, "debug",
     "Checks shapes, devices and finiteness of batches, losses, gradients and parameters in each step, with "
     "detect_anomaly; slow.");
   f(barebones, "barebones",
-    "For measuring: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
+    "For benchmarks: no checkpoints, loggers, progress bar, summary, sanity check; log() does nothing.");
   f(num_threads, "num_threads", "Threads of CPU operations; auto: the cores this process may use.").at_least(1);
-  f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every that many steps; 0: never.")
-      .at_least(0);
+  f(log_every_n_steps, "log_every_n_steps", "Writes step values to the loggers every N steps; 0: never.").at_least(0);
 
-  f(default_root_dir, "default_root_dir", "Folder below which run folders are made.");
-  f(logger, "logger", "Where metrics go: true is CsvLogger and JsonlLogger; false, none.");
-  f(enable_autolog_hparams, "enable_autolog_hparams", "Gives the model's options to the loggers.");
-  f(callbacks, "callbacks", "What watches and decides in the run, in this order.");
-  f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint where the callbacks have none.");
+  f(default_root_dir, "default_root_dir", "Folder in which run folders are created.");
+  f(logger, "logger", "Loggers: true: CsvLogger and JsonlLogger; false: none.");
+  f(enable_autolog_hparams, "enable_autolog_hparams", "Sends the model's options to the loggers.");
+  f(callbacks, "callbacks", "Callbacks of the run, in this order.");
+  f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint if the callbacks contain none.");
   f(async_checkpoint, "async_checkpoint",
-    "Writes checkpoints on a thread of their own, from a copy in memory; false: training waits.");
-  f(on_save_error, "on_save_error", "When a checkpoint cannot be saved: end the run, or go on and tell of it.")
+    "Writes checkpoints on a background thread, from a copy in memory; false: training waits.");
+  f(on_save_error, "on_save_error", "If a checkpoint cannot be saved: end the run, or continue and report it.")
       .one_of({"stop", "continue"});
   f(on_nonfinite, "on_nonfinite",
-    "When the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll "
-    "back to the last checkpoint "
-    "and go on behind it; off: nothing is checked.")
+    "If the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll "
+    "back to the last checkpoint and continue with the next batch; off: no checks.")
       .one_of({"raise", "skip", "stop", "rollback", "off"});
   f(check_every, "check_every",
-    "Looks at the loss, all gradients and all parameters every that many steps and names what is not finite (waits for "
-    "the device); 0: the loss only, "
-    "where metrics are written, before checkpoints and at each epoch's end.")
+    "Checks the loss, all gradients and all parameters every N steps and names what is not finite (synchronizes with "
+    "the device); 0: only the loss, when metrics are written, before checkpoints and at the end of each epoch.")
       .at_least(0);
-  f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar where the callbacks have none.");
-  f(enable_model_summary, "enable_model_summary", "Adds a ModelSummary where the callbacks have none.");
+  f(enable_progress_bar, "enable_progress_bar", "Adds a ProgressBar if the callbacks contain none.");
+  f(enable_model_summary, "enable_model_summary", "Adds a ModelSummary if the callbacks contain none.");
   f.hint_for_unknown = config::hint_for_trainer_key;
 }
 

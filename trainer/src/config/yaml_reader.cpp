@@ -21,14 +21,14 @@ constexpr size_t kMaxNodes = 100'000;
 /// Aliases of one long text would otherwise multiply it by the number of nodes.
 constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
-/// Ends the parse: nothing sensible can be read after it.
+/// Ends the parse: nothing after this can be read sensibly.
 struct Stop {
   Location where;
   std::string path;
   std::string message;
 };
 
-/// Builds nodes from the parser's events, one pass and no graph: limits hold while the file is read.
+/// Builds nodes from the parser's events, in one pass and without a graph: limits are enforced while reading.
 class Builder final : public YAML::EventHandler {
  public:
   Builder(std::string source, Problems& problems) : source_(std::move(source)), problems_(problems) {}
@@ -38,12 +38,12 @@ class Builder final : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (documents_++ > 0)
-      stop(mark, "a config is one document; a second one begins here. Give it as a --config file of its own");
+      stop(mark, "a config is one document; a second one begins here. Put it in a separate --config file");
   }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    if (wants_key()) stop(mark, "a key must be a text; got null");
+    if (wants_key()) stop(mark, "a key must be text; got null");
     leaf(mark, ConfigNode::null(), anchor);
   }
 
@@ -59,10 +59,10 @@ class Builder final : public YAML::EventHandler {
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    if (wants_key()) stop(mark, "a key must be a text; got an alias");
+    if (wants_key()) stop(mark, "a key must be text; got an alias");
     for (size_t i = 0; i < frames_.size(); ++i) {
       if (frames_[i].anchor != anchor) continue;
-      stop(mark, cat("an alias may not stand inside the node that it names: ", path_to(i), " → ", path()));
+      stop(mark, cat("an alias may not be inside the node that it names: ", path_to(i), " → ", path()));
     }
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) stop(mark, "unknown alias");
@@ -95,7 +95,7 @@ class Builder final : public YAML::EventHandler {
     size_t nodes_before = 0, text_before = 0;
     size_t depth_below = 0;
     bool has_key = false;
-    bool drop_value = false;  // of a key that was refused
+    bool drop_value = false;  // of a rejected key
     std::string key;
     Location key_where;
     std::unordered_map<std::string, Location> keys;
@@ -126,7 +126,7 @@ class Builder final : public YAML::EventHandler {
 
   void check_tag(const YAML::Mark& mark, const std::string& tag) const {
     if (!tag.empty() && tag != "?" && tag != "!")
-      stop(mark, cat("tags are not supported; got ", tag, ". Quote a value to make it a text"));
+      stop(mark, cat("tags are not supported; got ", tag, ". Quote a value to make it text"));
   }
   void count(const YAML::Mark& mark, size_t nodes) {
     nodes_ += nodes;
@@ -148,13 +148,13 @@ class Builder final : public YAML::EventHandler {
     if (name == "<<" && !quoted) {
       problems_.add(
           frame.key_where, path(),
-          "merge keys are not supported; write the keys out, or give the shared part as a --config file of its own");
+          "merge keys are not supported; write the keys out, or give the shared part in a separate --config file");
       frame.drop_value = true;
       return;
     }
     const auto [known, fresh] = frame.keys.emplace(name, frame.key_where);
     if (!fresh) {
-      problems_.add(frame.key_where, path(), "duplicate key; it stands at " + known->second.text() + " too");
+      problems_.add(frame.key_where, path(), "duplicate key; it was first set at " + known->second.text());
       frame.drop_value = true;
     }
   }
@@ -170,7 +170,7 @@ class Builder final : public YAML::EventHandler {
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
     check_tag(mark, tag);
-    if (wants_key()) stop(mark, "a key must be a text; got a list or map. Is a bracket left open?");
+    if (wants_key()) stop(mark, "a key must be text; got a list or map. Is a bracket left open?");
     if (frames_.size() >= kMaxDepth) stop(mark, depth_message());
     count(mark, 1);
     Frame frame;
@@ -228,7 +228,7 @@ Location place_of(std::string_view text, size_t offset, const std::string& sourc
   return where;
 }
 
-/// Removes a byte order mark and makes line ends `\n`; false where the bytes are no text.
+/// Removes a byte order mark and converts line ends to `\n`; false if the bytes are not text.
 bool normalise(std::string& text, const std::string& source, Problems& problems) {
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
@@ -241,7 +241,7 @@ bool normalise(std::string& text, const std::string& source, Problems& problems)
       end = std::min(text.find('\n', begin), text.size());
       if (!is_utf8(std::string_view(text).substr(begin, end - begin))) break;
     }
-    problems.add({source, line, 1}, "", "this line is no valid UTF-8; save the file as UTF-8");
+    problems.add({source, line, 1}, "", "this line is not valid UTF-8; save the file as UTF-8");
     return false;
   }
   std::string out;
@@ -260,7 +260,7 @@ bool normalise(std::string& text, const std::string& source, Problems& problems)
   return true;
 }
 
-/// A tab before the first other character of a line, from `line` on or before it; 0 where there is none.
+/// A tab before the first other character of a line, at or before line `line`; 0 if there is none.
 int tab_indented_line(std::string_view text, int line) {
   int found = 0, current = 1;
   for (size_t begin = 0; begin < text.size() && current <= line; ++current) {
@@ -286,7 +286,7 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
   if (!normalise(text, source, problems)) return {};
   Builder builder(source, problems);
   try {
-    // yaml-cpp takes a quote that is still open after the last line end for closed; in a line of its own it does not.
+    // yaml-cpp treats a quote still open after the last line end as closed, but not if another line follows.
     std::istringstream stream(text + "\n#");
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {
@@ -298,7 +298,7 @@ ConfigNode parse_yaml(const std::string& original, const std::string& source, Pr
     const Location where{source, error.mark.line + 1, error.mark.column + 1};
     const int tabbed = tab_indented_line(text, where.line);
     problems.add(where, "",
-                 cat("is no valid YAML: ", error.msg,
+                 cat("is not valid YAML: ", error.msg,
                      tabbed > 0 ? cat(". Line ", tabbed, " is indented with a tab; use spaces") : ""));
     return {};
   }
@@ -314,7 +314,7 @@ ConfigNode load_yaml_file(const std::filesystem::path& path, Problems& problems)
   const Location where{path.string(), 0, 0};
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    problems.add(where, "", "is a folder; a YAML file is wanted");
+    problems.add(where, "", "is a folder; expected a YAML file");
     return {};
   }
   std::ifstream file(path, std::ios::binary);

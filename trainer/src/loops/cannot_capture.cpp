@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Those that lie between the batch's arrival and its end: what they do on the host would be done once.
+// Hooks between the batch's arrival and its end: their work on the host would be done only once.
 struct Inside {
   Hook hook;
   const char* name;
@@ -25,7 +25,7 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
                              Inside{Hook::optimizer_step, "optimizer_step"},
                              Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
 
-// What ddp does for a step must be the device's alone.
+// ddp's work in a step must run entirely on the device.
 std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
@@ -34,21 +34,19 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
     return cat("ddp exchanges gradients over ", o.process_group_backend,
                ", on the host; set its process_group_backend to nccl");
   if (o.find_unused_parameters)
-    return "ddp's find_unused_parameters is true, for which the host walks over each step's graph; set it to false";
+    return "ddp's find_unused_parameters is true, for which the host traverses each step's graph; set it to false";
   if (o.static_graph)
-    return "ddp's static_graph is true, for which the host treats the first step apart; set it to false";
+    return "ddp's static_graph is true, for which the host treats the first step differently; set it to false";
   if (o.gradient_as_bucket_view)
-    return "ddp's gradient_as_bucket_view is true, so that gradients lie in memory that the recorder does not know; "
-           "set "
-           "it to false";
+    return "ddp's gradient_as_bucket_view is true, so that gradients are in memory unknown to the recorder; set it to "
+           "false";
   if (o.compression != "none")
-    return cat("ddp's compression is ", o.compression, ", which the host arranges in each exchange; set it to none");
+    return cat("ddp's compression is ", o.compression, ", which the host sets up in each exchange; set it to none");
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
     return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
   if (!run.stages.at(RunningStage::train).loaders.front()->size())
-    return "ranks cannot know together how long their loaders are; use a loader of known "
-           "length";
+    return "ranks cannot agree on the length of their loaders; use a loader of known length";
   return std::nullopt;
 }
 
@@ -56,7 +54,7 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
 
 std::optional<std::string> cannot_capture(const Run& run) {
   const TrainerOptions& o = run.options;
-  if (run.manual) return "the module optimizes by itself (automatic_optimization() is false)";
+  if (run.manual) return "the module uses manual optimization (automatic_optimization() is false)";
   if (run.plan.optimizers.empty()) return "there is no optimizer";
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   if (planned.optimizer->needs_closure())
@@ -67,22 +65,22 @@ std::optional<std::string> cannot_capture(const Run& run) {
   if (run.world_size() > 1) {
     if (auto reason = cannot_capture_exchanges(run)) return reason;
   }
-  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " cuts batches into parts");
+  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " splits batches into parts");
   for (const auto& [hook, name, of_callbacks] : kInside) {
     if (run.model->overridden().has(hook))
-      return cat("the module overrides ", name, ", which lies inside the captured step");
+      return cat("the module overrides ", name, ", which runs inside the captured step");
     for (const auto& callback : run.callbacks)
       if (of_callbacks && callback->overridden().has(hook))
-        return cat(callback->state_key(), " overrides ", name, ", which lies inside the captured step");
+        return cat(callback->state_key(), " overrides ", name, ", which runs inside the captured step");
   }
   auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
-  if (!recordable) return cat(planned.optimizer->name(), " is no fulgur::RecordableStep");
+  if (!recordable) return cat(planned.optimizer->name(), " is not a fulgur::RecordableStep");
   if (!planned.optimizer->keep_rates_on_device())
     return cat(
         planned.optimizer->name(),
-        " takes its learning rate from the host; use an optimizer of Fulgur, or override keep_rates_on_device()");
+        " reads its learning rate from the host; use an optimizer of Fulgur, or override keep_rates_on_device()");
   if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
-    return cat("the schedule moves the momentum, which ", planned.optimizer->name(), " takes from the host");
+    return cat("the schedule changes the momentum, which ", planned.optimizer->name(), " reads from the host");
   return std::nullopt;
 }
 

@@ -7,8 +7,8 @@ namespace fulgur::detail {
 
 class Run;
 
-/// Why the steps of this run cannot be captured, for people; nothing where they can; the optimizer then keeps its
-/// rates on the device. After `start_training`.
+/// Why the steps of this run cannot be captured, for display; nullopt if they can, and then the optimizer keeps its
+/// rates on the device. Call after `start_training`.
 std::optional<std::string> cannot_capture(const Run& run);
 
 }  // namespace fulgur::detail

@@ -14,9 +14,9 @@
 namespace fulgur::detail {
 namespace {
 
-// Slots of logged values, optimizer state and the kernels' choices are made in these.
+// These steps create the slots of logged values and the optimizer state, and let kernels be selected.
 constexpr int64_t kWarmUps = 3;
-// What a rank exchanges is arranged by the first window, before the second.
+// A rank's exchanges are set up by the first window, before the second.
 constexpr int64_t kWindowsOfRanks = 2;
 
 /// The name of an entry that is not a tensor.
@@ -37,8 +37,8 @@ CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body b
 CapturedStep::~CapturedStep() {
   const int64_t launched = run_.captured_batches;
   if (launched == 0 && !given_up_)
-    run_.not_captured = cat("the fit ended first; the steps are captured after ", kWarmUps,
-                            " of them, at a batch of the same shape as the one before");
+    run_.not_captured = cat("the fit ended first; steps are captured after ", kWarmUps,
+                            " eager ones, at a batch of the same shape as the one before");
   if (launched > 0 || !given_up_)
     log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
                   launched == 0 ? cat(": ", *run_.not_captured) : ""));
@@ -88,7 +88,8 @@ bool CapturedStep::ask_for_sets(const Batch& batch) {
 void CapturedStep::copy_batches() {
   if (sets_ && sets_->kept())
     log::info(
-        "cuda_graph: something keeps the tensors of batches, so each batch is copied once more for the captured step");
+        "cuda_graph: something keeps references to batch tensors, so each batch is copied once more for the captured "
+        "step");
   copies_ = true;
   if (prefetcher_) prefetcher_->write_into(nullptr);
   sets_.reset();
@@ -153,7 +154,7 @@ void CapturedStep::keep_gradients_in_place() {
   for (size_t i = 0; i < made.size(); ++i) {
     if (made[i].is_same(window_gradients_[i])) continue;
     if (made[i].defined() != window_gradients_[i].defined())
-      throw Error("parameters get gradients in some batches of a window only");
+      throw Error("parameters get gradients only in some batches of a window");
     from.push_back(made[i]);
     to.push_back(window_gradients_[i]);
   }
@@ -198,8 +199,8 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     what = what.substr(0, what.find('\n'));
     if (what.find("not permitted when stream is capturing") != what.npos)
       what +=
-          ". The step waits for the device there, as item(), cpu() and copies to the host do: keep values on the "
-          "device";
+          ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "
+          "the device";
     return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
   } catch (...) {
     undo_step(recording.gradients_before, losses);
@@ -219,7 +220,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   if (records_++ == 0)
     log::info(
         cat("cuda_graph: the step is captured",
-            numbers_.empty() ? "" : cat("; numbers of the host are logged as they are now: ", text_of(numbers_))));
+            numbers_.empty() ? "" : cat("; host numbers are logged with their current values: ", text_of(numbers_))));
   recorded_ = true;
   return true;
 }
@@ -290,11 +291,11 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
   ++batches_;
-  // A window with a batch without a loss is a shorter one, like the last of an epoch may be.
+  // A window with a batch without a loss is a shorter one, like the last window of an epoch may be.
   if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
     return std::nullopt;
-  // Buffers are exchanged once a window, by what the strategy remembers of the eager step before; a callback may make
-  // windows longer.
+  // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
+  // may make windows longer.
   if (run_.accumulation_ != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
   if (recorded_ && out_of_date()) start_over();
   if (!recorded_) {
@@ -306,7 +307,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
       return std::nullopt;
     if (changing_) return give_up_for_number(run_.progress_.global_step), std::nullopt;
   }
-  // One batch of a kind may be an epoch's last.
+  // A single batch of another kind may be an epoch's last.
   if (!kind_.fits(batch)) return std::nullopt;
   std::optional<size_t> set = place(batch);
   if (!set) {

@@ -19,7 +19,7 @@
 namespace fulgur::detail {
 namespace {
 
-// The hooks of one kind of evaluation, so that there is one loop for all of them.
+// The hooks of one kind of evaluation, so that all share one loop.
 struct EvaluationHooks {
   Hook batch_start, batch_end;
   void (LightningModule::*model_eval)();
@@ -57,7 +57,7 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
   return stage == RunningStage::validate ? kValidation : stage == RunningStage::test ? kTest : kPredict;
 }
 
-// The stage and batch of training come back when evaluation inside a fit ends, also by an exception.
+// Restores training's stage and batch when evaluation inside a fit ends, also on an exception.
 class StageGuard {
  public:
   StageGuard(Run& run, RunningStage stage)
@@ -81,7 +81,7 @@ class StageGuard {
   double samples_;
 };
 
-// Whatever happens in an evaluation, the module gets its modes back.
+// Restores the module's modes, however an evaluation ends.
 class ModeGuard {
  public:
   ModeGuard(Run& run, const EvaluationHooks& hooks)
@@ -95,7 +95,7 @@ class ModeGuard {
     } catch (...) {
       log::error("while leaving evaluation: an exception of unknown type");
     }
-    // Rows of this evaluation are on their way only if there is one rank, so nothing is exchanged.
+    // With several ranks no rows of this evaluation are pending, so nothing is exchanged here.
     try {
       if (run_.world_size() == 1) run_.rows.settle(/*and_act=*/false);
     } catch (const std::exception& error) {
@@ -112,7 +112,7 @@ class ModeGuard {
   int exceptions_;
 };
 
-// Notes where an exception leaves an evaluation, before what it is about is gone.
+// Records where an exception leaves an evaluation, before that state is lost.
 class FailureGuard {
  public:
   explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.doing_ = nullptr; }
@@ -134,18 +134,19 @@ const char* step_of(RunningStage stage) {
                                          : "predict_step";
 }
 
-// No gradients: in a fit, and where the user wants it, without inference mode, whose tensors training could not use.
+// Disables gradients; in a fit, or if the user asks for it, without inference mode, whose tensors training could not
+// use.
 class NoGradients {
  public:
   explicit NoGradients(const Run& run) : inference_(run.fn() != TrainerFn::fit && run.options.inference_mode) {}
 
  private:
   c10::InferenceMode inference_;
-  at::NoGradGuard no_grad_;  // behind the other, which switches gradients on where it is off
+  at::NoGradGuard no_grad_;  // after the other, which enables gradients when inference mode is off
 };
 
-// The batches of one loader. Ranks agree on signals as they train: a rank that left alone would be waited for at the
-// end. They may have different numbers of batches, so one that has none left takes part in the rounds of the others.
+// The batches of one loader. Ranks agree on signals as in training: a rank that left alone would be waited for at the
+// end. Ranks may have different numbers of batches, so one that has none left takes part in the others' rounds.
 class Rounds {
  public:
   Rounds(Run& run, std::optional<int64_t> batches) : run_(run), together_(run.world_size() > 1) {
@@ -159,7 +160,7 @@ class Rounds {
     if (!together_) return more;
     return count_ ? index < *count_ : run_.collectives().any(more);
   }
-  // A batch of this rank is about to be evaluated.
+  // Called before a batch of this rank is evaluated.
   void before_batch() const {
     if (run_.world_size() > 1) return;
     if (const auto signal = signals::received()) throw Interrupted(*signal);
@@ -173,7 +174,7 @@ class Rounds {
  private:
   Run& run_;
   bool together_;
-  std::optional<int64_t> count_;  ///< the most of any rank; nothing: unknown to one of them
+  std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
 // Runs the loop; `on_outputs` receives what each step returned.
@@ -263,7 +264,7 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
     }
     batch.clear();
   }
-  // What is under way is read before other exchanges, and the clock is that of the end.
+  // Pending agreements are read before other exchanges, and the clock is read at the end.
   if (run.fn() != TrainerFn::fit) run.agreement.settle();
   run.evaluated_ = nullptr;
   run.loader_count_ = 1;
@@ -312,7 +313,7 @@ EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   const Metrics values = run.logs.take(run.logs.close_epoch(stage), &run.collectives());
   run.send_metrics(values);
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
-  // Callbacks that stop or write checkpoints act on the values of this epoch.
+  // Callbacks that stop or write checkpoints act on this epoch's values.
   run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
@@ -349,7 +350,7 @@ PredictReport predict(Run& run) {
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
-  // What is given out must be of use in autograd.
+  // Returned tensors must be usable in autograd.
   const c10::InferenceMode normal(false);
   std::vector<PredictedShare> shares;
   for (size_t l = 0; l < collected.size(); ++l) {

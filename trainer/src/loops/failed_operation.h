@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// The operation that a recording stopped at: the outermost that an exception left. Backward runs in a thread of its
-/// own, so the callback is global; operations of other threads that fail at the same time are not told apart.
+/// The operation at which a recording failed: the outermost one left by an exception. Backward runs on its own thread,
+/// so the callback is global; operations of other threads that fail at the same time are not distinguished.
 class FailedOperation {
  public:
   FailedOperation()

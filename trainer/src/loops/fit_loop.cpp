@@ -53,7 +53,7 @@ class FitLoop {
     run.checkpoints.start_training();
     run.checkpoints.publish_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
-    // The run was cut off before or inside a validation.
+    // The run was interrupted before or inside a validation.
     if (resumed && run.validation_pending && run.validation_runs) validate();
     bool continue_epoch = resumed && run.progress_.batches.completed > 0;
     if (continue_epoch && epoch_is_over()) {
@@ -75,7 +75,7 @@ class FitLoop {
   }
 
  private:
-  // Modes are the user's: a frozen layer stays as it is.
+  // Modes are the user's choice: a frozen layer stays in its mode.
   void warn_of_eval_mode() const {
     std::vector<std::string> names;
     for (const auto& item : run_.model->named_modules("", /*include_self=*/true))
@@ -83,10 +83,10 @@ class FitLoop {
     if (names.empty()) return;
     if (names.size() > 5) names = {names.begin(), names.begin() + 5}, names.emplace_back("…");
     log::warn("trainer.eval_mode", cat("in eval mode at the start of training: ", join(names),
-                                       ". Call train() on what shall learn with dropout and batch statistics"));
+                                       ". Call train() on layers that should use dropout and batch statistics"));
   }
 
-  // True where training ends here. A signal is thrown: it takes the way of an exception.
+  // True if training ends here. A signal is thrown as an exception.
   bool limit_reached() {
     Run& run = run_;
     if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
@@ -102,7 +102,7 @@ class FitLoop {
     if (run.may_stop()) return true;
     if (!told_to_go_on_)
       run.print(cat("a stop was requested (", *run.stop_reason,
-                    "), but min_epochs or min_steps is not reached: training goes on"));
+                    "), but min_epochs or min_steps is not reached: training continues"));
     told_to_go_on_ = true;
     return false;
   }
@@ -112,14 +112,14 @@ class FitLoop {
     if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
   }
 
-  // A stop was requested and training may end with this batch. What a signal or NaN ends is not validated.
+  // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
   bool stops() const {
     const Run& run = run_;
     return run.agreement.stop() && run.may_stop() && !run.agreement.signal() && !run.finite.stopped();
   }
 
   bool stop(const char* limit) {
-    // A limit names itself also where a stop is pending that min_epochs held up.
+    // A limit is reported as the reason even if a stop held up by min_epochs is pending.
     run_.stop_reason = run_.stop_reason && run_.may_stop() ? *run_.stop_reason : std::string(limit);
     return true;
   }
@@ -127,12 +127,12 @@ class FitLoop {
   bool epoch_is_over() {
     const Progress& progress = run_.progress_;
     const auto batches = run_.stages[RunningStage::train].batches.front();
-    // Data without a length: the last validation of the epoch was under way.
+    // Data without a length: the last validation of the epoch was in progress.
     const bool was_at_end = progress.epochs.processed > progress.epoch;
     return was_at_end || (batches && progress.batches.completed >= *batches);
   }
 
-  // Nothing is left of the epoch that the checkpoint lies in: a lower limit, fewer data or other ranks than before. Its
+  // Nothing is left of the checkpoint's epoch: a lower limit, less data or another number of ranks than before. Its
   // window and its validation are still to come.
   void close_epoch_of_checkpoint() {
     Run& run = run_;
@@ -164,7 +164,7 @@ class FitLoop {
     ((*run_.model).*hook)();
   }
 
-  // Whether this epoch is one that validates.
+  // Whether validation runs in this epoch.
   bool may_validate() const {
     const Run& run = run_;
     if (!run.validation_runs) return false;
@@ -187,7 +187,7 @@ class FitLoop {
     run_.validation_pending = true;
     run_.validation_start_ = {run_.evaluation_batches_, run_.logger_states()};
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
-    // Not inside an accumulation window, whose gradients are wanted.
+    // Not inside an accumulation window, whose gradients are needed.
     if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);
     run_.validation_pending = false;
@@ -227,11 +227,11 @@ class FitLoop {
         break;
       }
       const bool last_batch = batches && batch_idx + 1 == *batches;
-      // After a resume under a lower limit, or with fewer data, a window may be longer than what is left of the epoch.
+      // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) step_.close_window();
       run.flush_step_metrics(RunningStage::train, false);
       run.agreement.step();
-      // A stop is judged on values of the weights that it leaves, as in Lightning.
+      // A stop is judged on values from the final weights, as in Lightning.
       ask_by_time();
       if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
         validate();
@@ -280,8 +280,8 @@ class FitLoop {
     return there;
   }
 
-  // Ranks whose loaders do not know their length end an epoch with the first of them that has no batch left, under a
-  // limit of batches too.
+  // Ranks with loaders of unknown length end an epoch when the first of them has no batch left, also under a limit of
+  // batches.
   bool next_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
     const bool there = read_batch(loader, batch_idx);
@@ -291,7 +291,7 @@ class FitLoop {
     return false;
   }
 
-  // SIGUSR1 says that the time of the job runs out: what was done is safe, and under Slurm the job is queued again.
+  // SIGUSR1 announces that the job's time runs out: save, and under Slurm requeue the job.
   void save_for_signal() {
     Run& run = run_;
     if (run.checkpoints_allowed && run.progress_.global_step > 0 && !run.checkpoints.is_saved()) {
@@ -300,15 +300,15 @@ class FitLoop {
     }
     run.checkpoints.wait_for_save();
     run.print(
-        cat("SIGUSR1: saved, training goes on", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
+        cat("SIGUSR1: saved, training continues", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
     const auto job = slurm_job();
     if (!job || requeued_ || !run.is_global_zero()) return;
     requeued_ = true;
     const auto failure = slurm_requeue(*job);
     if (failure)
-      log::error(cat("job ", *job, " is not queued again: ", *failure));
+      log::error(cat("job ", *job, " was not requeued: ", *failure));
     else
-      run.print(cat("job ", *job, " is queued again"));
+      run.print(cat("job ", *job, " was requeued"));
   }
 
   void end_epoch() {
@@ -330,7 +330,7 @@ class FitLoop {
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });
-    // In manual optimization schedules are the module's to step.
+    // In manual optimization the module steps the schedules.
     if (!run.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;

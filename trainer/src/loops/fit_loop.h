@@ -4,11 +4,11 @@
 
 namespace fulgur::detail {
 
-/// Trains until a limit, a request to stop or a signal. Expects everything of the run to be set up and restored.
+/// Trains until a limit, a stop request or a signal. Expects the run to be set up and restored.
 void fit_loop(Run& run, bool resumed);
 
-/// Validation batches between two validations inside an epoch of `train_batches`; nothing: at the epoch's end only.
-/// Throws a ConfigError where the interval does not fit.
+/// Training batches between two validations inside an epoch of `train_batches`; nullopt: only at the epoch's end.
+/// Throws a ConfigError if the interval does not fit.
 std::optional<int64_t> validation_interval(const TrainerOptions& options, std::optional<int64_t> train_batches);
 
 }  // namespace fulgur::detail

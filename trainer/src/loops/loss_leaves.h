@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-/// The tensors whose gradients a backward from `loss` makes, in no order that means something.
+/// The tensors whose gradients a backward from `loss` computes, in no particular order.
 std::vector<Tensor> leaves_of(const Tensor& loss);
 
 }  // namespace fulgur::detail

@@ -14,7 +14,7 @@ namespace {
 
 using Column = MergedPredictions::Column;
 
-// So many rows have no bytes at all.
+// So many rows have zero bytes.
 constexpr int64_t kMostRows = 1 << 16;
 
 StateTree looks_of(const PredictedShare& share) {
@@ -121,7 +121,7 @@ Tensor MergedPredictions::read(size_t index, int64_t first, int64_t count) const
   int64_t before = 0;  // rows of the ranks below
   for (int64_t r = 0; r < world_size; ++r) {
     const int64_t rows = rows_of_rank_[static_cast<size_t>(r)];
-    // The rank's own rows that lie in the block.
+    // The rank's own rows in the block.
     const int64_t begin = in_turns_ ? ceil_div(first - r, world_size) : std::clamp<int64_t>(first - before, 0, rows);
     const int64_t end =
         in_turns_ ? ceil_div(first + count - r, world_size) : std::clamp<int64_t>(first + count - before, 0, rows);

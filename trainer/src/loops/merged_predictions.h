@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// What all ranks have predicted of one loader, as rank 0 reads it: in blocks of rows, which the ranks send. So no rank
-/// holds more than its share and a block, and no disk must be shared.
+/// The predictions of all ranks for one loader, as rank 0 reads them: in blocks of rows, which the ranks send. So no
+/// rank holds more than its share and one block, and no shared disk is needed.
 class MergedPredictions {
  public:
   struct Column {
@@ -20,16 +20,16 @@ class MergedPredictions {
     bool operator==(const Column&) const = default;
   };
 
-  /// For each loader; all ranks must call it. They exchange what their shares look like, and throw the same Error on
-  /// all ranks if their outputs differ. Keeps references to both arguments.
+  /// One per loader; all ranks must call it. They exchange the layout of their shares, and throw the same Error on all
+  /// ranks if their outputs differ. Keeps references to both arguments.
   static std::vector<MergedPredictions> of(Collectives& collectives, const std::vector<PredictedShare>& shares);
 
   const std::vector<Column>& columns() const { return columns_; }
   int64_t rows() const { return rows_; }
-  /// How many rows of all columns have about `bytes` bytes; at least one.
+  /// Number of rows of all columns that make up about `bytes` bytes; at least one.
   int64_t rows_in(int64_t bytes) const;
-  /// Rows of a column from `first` on, on rank 0; on the others an undefined tensor. All ranks must call it. In the
-  /// order of the data set if each rank read its samples in turns; else rank by rank.
+  /// Rows of a column from `first` on, on rank 0; an undefined tensor on the others. All ranks must call it. In the
+  /// order of the data set if ranks read samples in turns; else rank by rank.
   Tensor read(size_t column, int64_t first, int64_t count) const;
 
  private:

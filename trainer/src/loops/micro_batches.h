@@ -14,11 +14,11 @@ void run_parts(Run& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step);
 
 /// The training step of a whole batch from those of its parts: the sum of their losses by their share of the samples,
-/// on the run's device; undefined where a part has none. Other outputs as `join_outputs`.
+/// on the run's device; undefined if a part has none. Other outputs as `join_outputs`.
 StepOutput training_step_of_parts(Run& run, const std::vector<MicroBatch>& parts, int64_t batch_idx);
 
-/// Outputs of parts, in the order of the samples, on the run's device: rows one behind the other; of single values the
-/// mean by the share of the samples. Throws an Error where the parts have other names or numbers of rows that are not
+/// Outputs of parts, in the order of the samples, on the run's device: rows one after the other; of single values the
+/// mean by the share of the samples. Throws an Error if the parts have other names or numbers of rows that are not
 /// their samples.
 Outputs join_outputs(const Run& run, const std::vector<MicroBatch>& parts, const std::vector<Outputs>& outputs);
 

@@ -28,7 +28,7 @@ bool is_finite(const Tensor& value) {
   return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>();
 }
 
-// A scalar on the CPU, read where it lies: item() would cost more than the rest of the check.
+// A CPU scalar, read directly: item() would cost more than the rest of the check.
 bool is_finite_on_cpu(const Tensor& scalar) {
   if (scalar.layout() == at::kStrided && !scalar.is_neg()) {
     if (scalar.scalar_type() == at::kFloat) return std::isfinite(*scalar.const_data_ptr<float>());
@@ -62,7 +62,7 @@ void NonFinitePolicy::begin_manual_batch() {
   if (!manual_window_open_) begin_window();
 }
 
-// Inside of training_step graphs may be left that need the weights as they were.
+// Inside training_step there may be graphs that still need the old weights.
 void NonFinitePolicy::end_manual_batch(bool stepped) {
   manual_window_open_ = !stepped;
   if (const auto what = std::exchange(rolls_back_for_, std::nullopt)) roll_back(*what);
@@ -75,7 +75,7 @@ bool NonFinitePolicy::check_loss(const Tensor& loss) {
   if (loss.is_cpu()) {
     if (is_finite_on_cpu(loss)) return true;
     own_loss_is_bad_ = true;
-    // What to leave out is seen in the gradients: they say whose step it is, and are the same on all ranks.
+    // What to skip is decided by the gradients: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
     return loss_is_bad_ && run_.world_size() > 1 ? true : act("the loss");
   }
@@ -83,7 +83,7 @@ bool NonFinitePolicy::check_loss(const Tensor& loss) {
   return true;
 }
 
-// Cross entropy over no label at all is NaN, and its gradients are 0.
+// Cross entropy without any label is NaN, and its gradients are 0.
 Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs) {
   if (!std::exchange(loss_is_bad_, false)) return loss;
   for (const Tensor& leaf : inputs.empty() ? leaves_of(loss) : inputs)
@@ -121,7 +121,7 @@ bool NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_
     count_skips(*found_inf_);
     put_back_if(*found_inf_);
   } else if (norm.defined()) {
-    // The run will not continue with these weights, so the step need not be left out.
+    // The run will not continue with these weights, so the step need not be skipped.
     run_.logs.watch(norm);
   }
   if (policy_ != Policy::skip) return steps;
@@ -134,7 +134,7 @@ bool NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_
   return steps;
 }
 
-// A scaled loss overflows now and then: that is what the scale is found by. The device leaves the step out.
+// A scaled loss overflows now and then: that is how the scale is found. The device skips the step.
 bool NonFinitePolicy::check_scaled_gradients() {
   reported_ = false;
   at::NoGradGuard no_grad;
@@ -151,7 +151,7 @@ bool NonFinitePolicy::check_scaled_gradients() {
   return true;
 }
 
-// What the step's forwards made of the buffers goes with the step.
+// Buffer updates of the step's forwards are discarded with the step.
 void NonFinitePolicy::put_back_if(const Tensor& found_inf) {
   if (policy_ != Policy::skip) return;
   if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, *run_.model);
@@ -195,17 +195,17 @@ class NonFinitePolicy::OfBatches {
 };
 
 void NonFinitePolicy::check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
-  // A scaled loss overflows now and then, which is no finding; on the CPU each was noted when it was seen.
+  // A scaled loss overflows now and then, which is not an error; on the CPU each was recorded when it occurred.
   const bool decided_by_device =
       policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
   if (!decided_by_device || skipped <= noted_skips_) return;
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
   const OfBatches of_batches(*this, first_batch, last_batch);
   const std::string what = "the norm of the gradients";
-  bad_ranks_.clear();  // the device does not tell
+  bad_ranks_.clear();  // the device does not report it
   note(what);
   log::warn("trainer.nonfinite_skipped",
-            cat(what, " is not finite: the optimizer's step is left out (", run_.describe_position(), ", ", steps,
+            cat(what, " is not finite: the optimizer's step is skipped (", run_.describe_position(), ", ", steps,
                 steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
                 batches(), ")"));
 }
@@ -221,7 +221,7 @@ std::pair<int64_t, int64_t> NonFinitePolicy::close_window() {
 void NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) {
   if (policy_ == Policy::off) return;
   if (!run_.device().is_cpu()) own_loss_is_bad_ = !good;
-  // Losses on a CPU were looked at one by one.
+  // Losses on a CPU were checked one by one.
   if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
   // With skip, a bad loss has left no trace in the weights.
   if (good || policy_ == Policy::skip) return;
@@ -232,14 +232,14 @@ void NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) 
 void NonFinitePolicy::judge_running_window() {
   if (policy_ == Policy::off) return;
   const bool good = run_.logs.watched_is_finite();
-  // A loss that is not finite may come of an exchange that failed.
+  // A non-finite loss may be the result of a failed exchange.
   run_.collectives().check();
   if (!good) run_.logs.forget_watched();
   judge(good, first_batch_, run_.batch_idx_);
   first_batch_ = -1;
 }
 
-// One number says whether anything is wrong; only then each is looked at.
+// One number says whether anything is wrong; only then is each tensor checked.
 Tensor NonFinitePolicy::weight_norm() const {
   if (policy_ == Policy::off) return {};
   at::NoGradGuard no_grad;
@@ -268,7 +268,7 @@ std::vector<int64_t> NonFinitePolicy::find_ranks() const {
     if (own_loss_is_bad_) ranks.push_back(run_.rank());
     return ranks;
   }
-  // All ranks are here: they have decided by gradients that are the same on all of them.
+  // All ranks get here: they have decided by gradients that are the same on all of them.
   const std::vector<std::string> bad = run_.collectives().gather_text(own_loss_is_bad_ ? "bad" : "");
   for (size_t rank = 0; rank < bad.size(); ++rank)
     if (!bad[rank].empty()) ranks.push_back(static_cast<int64_t>(rank));
@@ -284,14 +284,14 @@ bool NonFinitePolicy::act(const std::string& what) {
     case Policy::raise: {
       const std::string bad = find();
       throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.describe_position(), ", ",
-                               batches(), ")", bad.empty() || bad == what ? "" : cat("; first of all ", bad),
-                               ". Lower the learning rate, clip gradients, or look at the data; on_nonfinite: skip "
-                               "leaves out such steps, and trainer.check_every: 1 finds the first bad gradient."));
+                               batches(), ")", bad.empty() || bad == what ? "" : cat("; first ", bad),
+                               ". Lower the learning rate, clip gradients, or check the data; on_nonfinite: skip skips "
+                               "such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
     case Policy::skip:
       reported_ = true;
       log::warn("trainer.nonfinite_skipped",
-                cat(what, " is not finite: the optimizer's step is left out (", run_.describe_position(),
+                cat(what, " is not finite: the optimizer's step is skipped (", run_.describe_position(),
                     bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
       return true;
     case Policy::stop:
@@ -324,15 +324,15 @@ void NonFinitePolicy::roll_back(const std::string& what) {
   if (rollbacks_in_a_row_ > kMostRollbacks)
     throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks,
                              " rollbacks to the same checkpoint, ", *path,
-                             ". Lower the learning rate or look at the data."));
+                             ". Lower the learning rate or check the data."));
   const CheckpointContent content = read_checkpoint(*path);
   load_module_state(*run_.model, content.module);
   restore_optimizers(run_, content, {});
   for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
   run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
-  // What the running window has summed up is of weights that are gone. A captured step still watches by that sum, so
-  // the window ends here.
+  // The current window's sum is from discarded weights. A captured step still watches with that sum, so the window ends
+  // here.
   if (run_.device().is_cuda())
     run_.rows.begin(RunningStage::train);
   else
@@ -340,11 +340,11 @@ void NonFinitePolicy::roll_back(const std::string& what) {
   run_.rows.forgive();
   log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
                  ": weights, optimizers and schedules are those of ", *path,
-                 " again; training goes on behind this batch."));
+                 " again; training continues with the next batch."));
 }
 
 void NonFinitePolicy::note(const std::string& what) const {
-  // A rank that raises tells no other.
+  // A rank that raises does not notify the others.
   const bool alone = policy_ == Policy::raise && own_loss_is_bad_;
   if (run_.run_dir.empty() || (!run_.is_global_zero() && !alone)) return;
   try {
@@ -363,8 +363,8 @@ void NonFinitePolicy::note(const std::string& what) const {
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
 
-// Also names an entry of the batch, which may have caused what was found. It is no finding itself: data may have NaN
-// for missing values.
+// Also names an entry of the batch that may have caused the finding. It is not a finding itself: data may use NaN for
+// missing values.
 std::string NonFinitePolicy::find() const {
   for (const auto& [name, value] : run_.batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
@@ -409,7 +409,7 @@ void NonFinitePolicy::load_state(const StateTree& state) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
-  // Checkpoints of earlier versions do not have these.
+  // Checkpoints of earlier versions lack these.
   counts_ = state.contains("counts") && state.at("counts").as_bool();
   counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
   reported_ = state.contains("reported") && state.at("reported").as_bool();

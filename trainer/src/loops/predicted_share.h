@@ -9,19 +9,19 @@
 
 namespace fulgur::detail {
 
-/// What this rank has predicted of one loader.
+/// This rank's predictions for one loader.
 struct PredictedShare {
   Outputs outputs;  ///< one row per sample, on the CPU, contiguous
   int64_t samples = 0;
-  bool in_turns = false;  ///< the rank reads every world_size-th sample, beginning with its own number
+  bool in_turns = false;  ///< the rank reads every world_size-th sample, starting at its own rank
 };
 
-/// The outputs of a loader's batches, as they come.
+/// The outputs of a loader's batches, as they arrive.
 class PredictedBatches {
  public:
-  /// Throws an Error if the outputs do not have one row per sample, or are not those of the first batch.
+  /// Throws an Error if the outputs do not have one row per sample, or differ in kind from the first batch's.
   void add(const Outputs& outputs, int64_t samples);
-  /// All rows as one tensor per output. Gives up the batches one by one, so that no second copy of all is held.
+  /// All rows as one tensor per output. Releases the batches one by one, so that no second copy of everything is held.
   PredictedShare take(bool in_turns);
 
  private:

@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// Lines of `predictions.jsonl`, one per row of `columns` (on the CPU, contiguous, with as many rows each). Non-finite
-/// numbers are the texts NaN, Infinity and -Infinity, as JsonlLogger writes them.
+/// Lines of `predictions.jsonl`, one per row of `columns` (on the CPU, contiguous, with equal numbers of rows).
+/// Non-finite numbers are the strings NaN, Infinity and -Infinity, as in JsonlLogger.
 std::string prediction_lines(const std::vector<std::pair<std::string, Tensor>>& columns,
                              std::optional<size_t> loader_idx);
 

@@ -9,14 +9,14 @@
 
 namespace fulgur::detail {
 
-/// Keeps the host at most `kSteps` training steps ahead of a GPU. Without it, a host that is faster than the device
-/// fills the driver's queue with steps whose batches all stay in memory, and a signal or a checkpoint waits for the
-/// whole queue. On other devices it does nothing.
+/// Keeps the host at most `kSteps` training steps ahead of a GPU. Otherwise a host that is faster than the device fills
+/// the driver's queue with steps whose batches all stay in memory, and a signal or a checkpoint waits for the whole
+/// queue. No effect on other devices.
 class RunAhead {
  public:
   static constexpr int64_t kSteps = 4;
   explicit RunAhead(at::Device device) : device_(device) {}
-  /// Before the work of a step: waits until the device has done the step `kSteps` before it.
+  /// Before launching a step: waits until the device has finished the step `kSteps` before it.
   void begin_step();
   /// After the work of a step was launched.
   void end_step();

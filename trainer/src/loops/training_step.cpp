@@ -56,7 +56,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
       if (config.strict) refuse_monitor(run, config);
       log::warn("lr_scheduler.monitor_missing",
                 cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run)));
-      // A plateau schedule stands still; what it is composed with, such as a warm-up, goes on.
+      // A plateau schedule stands still; what it is composed with, such as a warm-up, continues.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
   }
@@ -309,7 +309,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   ++run.window_losses;
   // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second
-  // tensor would cost more than all the rest behind the backward.
+  // tensor would cost more than all the rest after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
 }
@@ -435,7 +435,7 @@ void TrainingStep::start_capturing() {
 
 void TrainingStep::end_window() {
   Run& run = run_;
-  // Batches without a loss do not count in the mean; a window without any is no step.
+  // Batches without a loss do not count in the mean; a window without any is not a step.
   const int64_t losses = run.window_losses;
   if (losses == 0 && handle_) {
     run.window_done = 0;

@@ -45,7 +45,7 @@ void DebugChecks::check_batch_unwritten(const Batch& batch) {
     for (const auto& [impl, version] : versions_)
       if (impl == tensor->unsafeGetTensorImpl() && version != tensor->_version())
         throw Error(cat("[trainer.debug] '", name, "' of the batch was written in place (", run_.describe_position(),
-                        "). Its memory may be the data set's, which changes with it then. Write into a clone()."));
+                        "). Its memory may belong to the data set, which then changes too. Write to a clone()."));
   }
 }
 
@@ -64,7 +64,7 @@ void DebugChecks::check_gradients() {
     if (!value.requires_grad()) continue;
     const Tensor& gradient = value.grad();
     if (!gradient.defined()) {
-      // With manual optimization one backward need not reach all.
+      // With manual optimization, one backward need not reach all parameters.
       if (!run_.manual && without_gradient_.insert(name).second) missing.push_back(name);
       continue;
     }
@@ -72,7 +72,7 @@ void DebugChecks::check_gradients() {
       throw Error(cat("[trainer.debug] the gradient of '", name, "' is ", shape(gradient), " on ",
                       gradient.device().str(), ", the parameter ", shape(value), " on ", value.device().str(), " (",
                       run_.describe_position(), ")."));
-    // Those of a scaled loss may overflow: the scale falls then.
+    // Gradients of a scaled loss may overflow: the scale is then reduced.
     if (!run_.strategy->precision().loss_scale() && !finite(gradient)) bad.push_back(name);
   }
   if (!missing.empty())

@@ -9,19 +9,21 @@
 
 namespace fulgur::detail {
 
-/// What `trainer.debug: true` checks in each step, beside autograd's anomaly mode. Every check waits for the device.
+/// The checks of `trainer.debug: true` in each step, in addition to autograd's anomaly mode. Every check synchronizes
+/// with the device.
 class DebugChecks {
  public:
   explicit DebugChecks(Run& run) : run_(run) {}
-  /// All entries have the same number of samples, lie on the run's device, and floating ones are finite.
+  /// All entries have the same number of samples and are on the run's device, and floating-point ones are finite.
   void check_batch(const Batch& batch);
-  /// No entry was written in place since `check_batch`: its memory may be the data set's.
+  /// No entry was written in place since `check_batch`: its memory may belong to the data set.
   void check_batch_unwritten(const Batch& batch);
-  /// A NonFiniteError for NaN and infinity.
+  /// Throws a NonFiniteError for NaN and infinity.
   void check_loss(const Tensor& loss);
-  /// Gradients lie where their parameters do, have their shape, and are finite; a parameter that got none is told once.
+  /// Gradients are on the device of their parameters, have their shape, and are finite; a parameter without a gradient
+  /// is reported once.
   void check_gradients();
-  /// Finite after the step.
+  /// Parameters are finite after the step.
   void check_parameters();
 
  private:

@@ -16,7 +16,7 @@ Tensor DeviceScalars::add(at::Device device, Place& place) {
   size_t block = 0;
   while (block < blocks_.size() && (blocks_[block].values.device() != device || blocks_[block].used == kBlock)) ++block;
   if (block == blocks_.size()) {
-    // A tensor of inference mode could not be written to outside of it.
+    // A tensor created in inference mode could not be written to outside it.
     const c10::InferenceMode normal(false);
     blocks_.push_back({at::empty({kBlock}, at::TensorOptions().dtype(at::kDouble).device(device))});
   }

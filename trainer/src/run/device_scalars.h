@@ -12,25 +12,25 @@
 
 namespace fulgur::detail {
 
-/// Scalars of float64 on devices, many in one block, so that the host gets all of them by one copy from each block.
+/// float64 scalars on devices, many per block, so that the host reads all of them with one copy per block.
 class DeviceScalars {
  public:
   struct Place {
     size_t block = 0;
     int64_t index = 0;
   };
-  /// A scalar that was not there before: a view into a block, whose value is undefined. Its address stays the same, so
-  /// that recorded work may write to it.
+  /// Adds a scalar: a view into a block, with undefined value. Its address stays the same, so that recorded work may
+  /// write to it.
   Tensor add(at::Device device, Place& place);
 
-  /// Values as they were when the reading began: work that the device is given later does not change them.
+  /// Values at the start of the read: later device work does not change them.
   class Reading {
    public:
-    /// True if `wait` would not wait.
+    /// True if `wait` would not block.
     bool there() const;
-    /// From a GPU, waits for the copy.
+    /// Waits for the copy from a GPU.
     void wait() const;
-    /// After `wait`.
+    /// Call after `wait`.
     double at(Place place) const;
 
    private:
@@ -38,7 +38,7 @@ class DeviceScalars {
     std::vector<Tensor> on_host_;  // of each block
     std::vector<std::shared_ptr<c10::Event>> copied_;
   };
-  /// Begins to copy all values to the host. From a GPU it does not wait for the copy, which goes through pinned memory
+  /// Starts copying all values to the host. From a GPU it does not wait for the copy, which goes through pinned memory
   /// on the current stream.
   Reading read() const;
 

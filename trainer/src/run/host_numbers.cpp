@@ -13,12 +13,12 @@ bool same_bits(double a, double b) { return std::bit_cast<uint64_t>(a) == std::b
 
 std::string quoted(const std::string& name) { return cat("'", escape_controls(name), "'"); }
 
-std::string begin_of(const std::string& name) { return cat(quoted(name), " in log() is a number of the host that "); }
+std::string begin_of(const std::string& name) { return cat(quoted(name), " in log() is a host number that "); }
 
 std::string text_of(const std::optional<double>& value) { return value ? format_double(*value) : "not logged"; }
 
 constexpr const char* kHow = "Log it in on_train_batch_end, which runs in every step, or as a tensor on the device";
-std::string instead() { return cat("; a captured step would log one value for ever. ", kHow); }
+std::string instead() { return cat("; a captured step would log the same value forever. ", kHow); }
 
 }  // namespace
 
@@ -28,9 +28,9 @@ std::string NumberChange::why_not_captured() const {
 }
 
 std::string NumberChange::seen_late(int64_t captured_at, int64_t step) const {
-  return cat(quoted(name), " in log() is a number of the host. It was ", text_of(before),
+  return cat(quoted(name), " in log() is a host number. It was ", text_of(before),
              " when the steps were captured, after step ", captured_at, ", and is ", text_of(now), " after step ", step,
-             ". Captured steps between the two have logged the old one, whatever it was by then. ", kHow,
+             ". Captured steps in between have logged the old value, whatever it was by then. ", kHow,
              ". Training continues without CUDA graphs");
 }
 
@@ -48,7 +48,7 @@ std::optional<std::string> rate_among(const HostNumbers& numbers, const Optimize
   for (const auto& [name, value] : numbers)
     for (const ParamGroup& group : optimizer.groups())
       if (same_bits(value, group.lr))
-        return cat(begin_of(name), "equals a learning rate, which a schedule moves", instead(),
+        return cat(begin_of(name), "equals a learning rate, which a schedule changes", instead(),
                    ". The callback LearningRateMonitor logs rates");
   return std::nullopt;
 }

@@ -40,7 +40,7 @@ void LateTensors::add(const StateTree& state) {
 }
 
 bool LateTensors::take(const Tensor& tensor) {
-  // Without a version, writes would not be seen.
+  // Without a version counter, writes would go unnoticed.
   if (tensor.is_inference() || !late_.contains(memory_of(tensor))) return false;
   watch(tensor);
   return true;

@@ -1,4 +1,4 @@
-// From the values of each rank to those of all, in a row of metrics.
+// Merges the values of all ranks in a row of metrics.
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -33,7 +33,7 @@ std::string option_text(const std::string& option, const StateTree& value) {
   return value.is_null() ? "not set" : value.as_bool() ? "true" : "false";
 }
 
-/// What the metrics of two ranks must have in common if both have logged them: names what differs, and the ranks.
+/// What the metrics of two ranks must have in common if both logged them: names the difference and the ranks.
 void require_same_options(const std::vector<StateTree>& ranks) {
   struct First {
     int64_t rank;
@@ -89,7 +89,7 @@ struct LogStore::Plan {
 
   bool has(const Slot& slot) const { return epoch ? slot.on_epoch : slot.on_step; }
 
-  /// One value for all ranks, since callbacks of all of them decide by it: without sync_dist that of the first rank.
+  /// One value for all ranks, since callbacks on all of them decide by it: without sync_dist that of the first rank.
   RankNumber::Merge merge_of(const Slot& slot) const {
     if (!epoch && !slot.options.sync_dist) return RankNumber::Merge::first;
     switch (slot.options.reduce_fx) {
@@ -117,7 +117,7 @@ struct LogStore::Plan {
       const RankNumber::Merge merge = merge_of(*item.slot);
       std::optional<double> value, weight;
       if (item.own) {
-        // A mean of one rank is sent as it is; of several, what it is made of.
+        // With one rank a mean is sent as is; with several, its components are.
         value = merge == RankNumber::Merge::first ? finish(*item.own, item.slot->options.reduce_fx) : item.own->value;
         weight = item.own->weight;
       }
@@ -127,7 +127,7 @@ struct LogStore::Plan {
     return numbers;
   }
 
-  /// What `numbers` of all ranks came to. A metric that no rank has logged is not among them.
+  /// The merged `numbers` of all ranks. Omits metrics that no rank has logged.
   std::unordered_map<const Slot*, Accumulator> values(const std::vector<std::optional<double>>& merged) const {
     std::unordered_map<const Slot*, Accumulator> values;
     auto next = merged.begin();
@@ -149,8 +149,8 @@ LogStore::Plan LogStore::plan_of(const std::vector<Running>& own, RunningStage s
   Plan plan;
   plan.epoch = epoch;
   for (const auto& [slot, a] : own) plan.add(slot, &a);
-  // Also those that the row cannot have, so that all ranks see it if their options differ. What is known only from a
-  // checkpoint may have other options now.
+  // Also those that cannot be in this row, so that all ranks detect differing options. Options known only from a
+  // checkpoint may have changed.
   for (const auto& s : slots_)
     if (s->stage == stage && !s->of_checkpoint) plan.add(s, nullptr);
   return plan;
@@ -172,7 +172,7 @@ void LogStore::merge(Window& window, Collectives& collectives) {
   std::string text = plan.text();
   auto merged = merge_numbers(collectives, hash_number(text), plan.numbers());
   if (!merged) {
-    // A rank has logged what another has not. From here on all know it.
+    // One rank has logged a metric that another has not. From here on all know it.
     learn(text, window.stage_, collectives);
     plan = plan_of(own, window.stage_, window.epoch_);
     text = plan.text();

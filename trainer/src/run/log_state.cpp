@@ -1,4 +1,4 @@
-// What a checkpoint keeps of logged values.
+// What a checkpoint stores of logged values.
 #include "run/log_state.h"
 
 #include <ATen/core/grad_mode.h>

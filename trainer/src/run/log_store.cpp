@@ -28,7 +28,7 @@ void check_scalar(std::string_view name, const Tensor& value) {
                     " elements. Reduce it first, for example with .mean()."));
 }
 
-// The value of a scalar on the CPU. item() goes through the dispatcher, which costs more than all the rest of log().
+// The value of a CPU scalar. item() goes through the dispatcher, which costs more than the rest of log().
 double read_cpu(const Tensor& value) {
   if (value.layout() == at::kStrided && !value.is_neg()) {
     if (value.scalar_type() == at::kFloat) return static_cast<double>(*value.const_data_ptr<float>());
@@ -71,7 +71,7 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningSta
       if (!there.of_checkpoint)
         throw Error(cat("[module.log] '", name,
                         "' was logged before with other options in the same hook. Use one set of options per name."));
-      // The code has changed since the checkpoint. What another reduction has gathered means nothing to this one.
+      // The code has changed since the checkpoint. Values gathered by another reduction are meaningless for this one.
       if (there.options.reduce_fx != options.reduce_fx) {
         there.step = there.epoch = {};
         there.step.value = there.epoch.value = start_value(options.reduce_fx);
@@ -120,8 +120,8 @@ void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) 
   ++to.count;
 }
 
-// A sum is in one place at a time, so that its bits do not depend on whether somebody has read it, or a checkpoint lies
-// between two of its values.
+// A sum is kept in one place at a time, so that its bits do not depend on whether it was read, or a checkpoint was
+// saved, between two of its values.
 double LogStore::move_to_device(Accumulator& a, Reduce reduce) {
   a.device_used = true;
   a.device_factor = 1;
@@ -133,7 +133,7 @@ void LogStore::add_device(Accumulator& to, DeviceScalars& of, const Tensor& valu
   at::NoGradGuard no_grad;
   const Tensor scalar = value.dim() == 0 ? value : value.reshape({});
   if (recording_on_) {
-    // Memory of the recording is not the store's.
+    // Memory of the recording does not belong to the store.
     if (!to.device.defined() && !scalar.is_cpu())
       throw Error("[module.log] a metric was logged that the steps before did not log.");
     recorded_.push_back({&to, weight, reduce});
@@ -184,7 +184,7 @@ void LogStore::watch(const Tensor& value) {
     const uint32_t version = value.unsafeGetTensorImpl()->version_counter().current_version();
     for (LoggedInBatch& logged : logged_in_batch_) {
       if (logged.data != value.const_data_ptr() || logged.version != version) continue;
-      // The window's sum may hold nothing but such values: another that is not finite would be taken for one of them.
+      // The window's sum may hold only such values: another non-finite one would be taken for one of them.
       if (logged.recorded) {
         recorded_[*logged.recorded].watched = true;
         return;
@@ -345,7 +345,7 @@ std::optional<double> LogStore::newest(std::string_view final_name) {
   for (auto& s : slots_) {
     if (!s->on_step || s->step.count == 0) continue;
     if (s->name != final_name && !(s->on_epoch && s->name + "_step" == final_name)) continue;
-    // The epoch has ended since the last step: its value is the newest, though the window of steps is still open.
+    // The epoch has ended since the last step: its value is the newest, though the step window is still open.
     if (s->name == final_name && s->on_epoch && s->epoch.count == 0) continue;
     if (s->step.device_used) read_running(s->stage);
     return finish(s->step, s->options.reduce_fx);

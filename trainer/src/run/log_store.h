@@ -20,14 +20,15 @@
 
 namespace fulgur::detail {
 
-/// Kind of the hook that logs: it decides the defaults of on_step and on_epoch and what is allowed.
+/// Kind of the hook that logs: determines the defaults of on_step and on_epoch and what is allowed.
 enum class LogScope { forbidden, train_step, train_epoch, evaluation_step, evaluation_epoch };
 
-/// Everything that was logged and not yet given to loggers and callbacks. One slot per (name, scope, stage). A value on
-/// the CPU is added on the host into a double; a value on a device is added there and read when its window is closed.
+/// Everything that was logged and not yet passed to loggers and callbacks. One slot per (name, scope, stage). A CPU
+/// value is accumulated on the host into a double; a device value is accumulated there and read when its window is
+/// closed.
 class LogStore {
  public:
-  /// Adds a scalar. `weight` is the number of samples it stands for (counts in means only).
+  /// Adds a scalar. `weight` is the number of samples it stands for (used only in means).
   void log(std::string_view name, LogScope scope, RunningStage stage, const Tensor& value, double weight,
            const LogOptions& options);
   void log(std::string_view name, LogScope scope, RunningStage stage, double value, double weight,
@@ -35,61 +36,62 @@ class LogStore {
 
   /// A batch of training begins.
   void start_batch() { logged_in_batch_.clear(); }
-  /// `Window::finite` of the running step window of training tells whether this value, a scalar on a device, is finite.
-  /// Costs nothing if the same tensor was logged in this batch as a mean or a sum, whose window says as much.
+  /// Makes `Window::finite` of the current training step window cover this value, a scalar on a device. Free if the
+  /// same tensor was logged in this batch as a mean or a sum, whose window provides the same information.
   void watch(const Tensor& value);
-  /// Of the running window; waits for the device.
+  /// Of the current window; synchronizes with the device.
   bool watched_is_finite();
-  /// Forgets what the running window has watched.
+  /// Forgets what the current window has watched.
   void forget_watched();
-  /// From here on numbers of the host are noted as they are logged; in a run on the CPU, a tensor is not one of them.
+  /// From here on, host numbers are recorded as they are logged; in a run on the CPU, a tensor is not one of them.
   void start_noting(at::Device device);
   HostNumbers take_noted();
 
-  /// One addition of a recorded step.
+  /// One accumulation in a recorded step.
   struct Addition;
-  /// From here on additions go to `device` alone; what the host counts is given by `take_recording`, for each time that
-  /// the recorded step is launched. So are numbers of the host, as they are now; they are noted too.
+  /// From here on, only device accumulations are executed; the host's counting is returned by `take_recording`, to be
+  /// repeated for each launch of the recorded step. Host numbers are included with their current values, and are also
+  /// recorded as by `start_noting`.
   void start_recording(at::Device device);
   std::vector<Addition> take_recording();
   /// Before and after each launch.
   void before_replay(const std::vector<Addition>& additions);
   void after_replay(const std::vector<Addition>& additions);
 
-  /// A closed window of values, which may be on their way from a device.
+  /// A closed window of values, which may still be in transfer from a device.
   class Window;
-  /// Closes the running windows of the step values of `stage`, and begins to read them. Their next windows begin. Does
+  /// Closes the current windows of the step values of `stage`, and starts reading them. Their next windows begin. Does
   /// not wait for a GPU.
   Window close_step_window(RunningStage stage);
   /// The same for epoch values.
   Window close_epoch(RunningStage stage);
   /// The values of a closed window, as means, sums, minima or maxima. Waits for them. With several ranks, which must
-  /// all call it, and which throws if an exchange on the device has failed: step values of all ranks with sync_dist,
-  /// else rank 0's; epoch values of all ranks. A rank that has failed alone has no `collectives`, and leaves out values
-  /// that it would have to exchange.
+  /// all call it: step values of all ranks with sync_dist, else rank 0's; epoch values of all ranks; throws if an
+  /// exchange on the device has failed. A rank that has failed alone passes no `collectives`, and omits values that
+  /// would need an exchange.
   Metrics take(Window window, Collectives* collectives);
-  /// Forgets running epochs of `stage` (sanity check).
+  /// Discards current epochs of `stage` (sanity check).
   void reset(RunningStage stage);
 
-  /// Newest value: of a step metric the running window, else its last; of an epoch metric the last epoch's. Reads
-  /// devices.
+  /// Newest value: for a step metric from the current window, else its last; for an epoch metric the last epoch's.
+  /// Reads devices.
   std::optional<double> newest(std::string_view final_name);
-  /// The last value that was taken.
+  /// The last value taken.
   std::optional<double> written(std::string_view final_name) const;
   std::optional<RunningStage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
-  /// Values of what was logged with prog_bar, the newest that the host has. Does not wait for a GPU: each call begins
-  /// to read it, and gives what an earlier call has begun.
+  /// Newest values on the host of what was logged with prog_bar. Does not wait for a GPU: each call starts a read, and
+  /// returns what an earlier call has read.
   Metrics progress_values();
-  /// Newest values of all.
+  /// Newest values of all metrics.
   const std::vector<std::pair<std::string, double>>& published() const { return published_; }
 
-  /// With `late`, numbers on a device are in it as `late_number`s; else this waits for them.
+  /// With `late`, numbers on a device are stored as `late_number`s; else this waits for them.
   StateTree state(bool late = false);
-  /// Of `state`, the values that were taken.
+  /// The taken values, out of `state`.
   StateTree published_state() const;
   void load_state(const StateTree& state);
-  /// Adds the running values of another rank.
+  /// Adds the current values of another rank.
   void add_running(LogStore& other);
   /// Restarts windows and epochs.
   void forget_running();
@@ -99,13 +101,13 @@ class LogStore {
     double value = 0;  // sum of value · weight, plain sum, minimum or maximum
     double weight = 0;
     int64_t count = 0;
-    // The same, of values on a device, times `device_factor`; float64, so that sums over an epoch are exact. The first
-    // value of a window is copied to it, which costs no separate start: a mean's first weight waits as the factor.
+    // The same for device values, times `device_factor`; float64, so that sums over an epoch are exact. The first value
+    // of a window is copied to it, which needs no separate initialization: a mean's first weight is kept as the factor.
     Tensor device;
     DeviceScalars::Place place;
     bool device_used = false;
     double device_factor = 1, device_weight = 0;
-    int64_t watched = 0;  // of the additions since the window began, those that `watch` relies on
+    int64_t watched = 0;  // number of accumulations since the window began that `watch` relies on
   };
   struct Slot {
     std::string name;
@@ -117,7 +119,7 @@ class LogStore {
     bool of_checkpoint = false;  // nothing was logged since it was loaded
     Accumulator step, epoch;
   };
-  /// Throws an Error for options that the slot's hook cannot have.
+  /// Throws an Error for options not allowed in the slot's hook.
   static void take_options(Slot& slot, const LogOptions& options);
   struct Key {
     std::string_view name;
@@ -138,26 +140,26 @@ class LogStore {
     }
   };
 
-  // A value on a device that was logged in this batch. Its memory is kept, so that it is no other value's meanwhile.
+  // A device value logged in this batch. Its memory is kept alive, so that it is not reused for another value.
   struct LoggedInBatch {
     c10::Storage memory;
     const void* data;
     uint32_t version;
     Accumulator* to;
-    std::optional<size_t> recorded;  // which of the recorded additions
+    std::optional<size_t> recorded;  // index among the recorded accumulations
   };
   using Running = std::pair<std::shared_ptr<Slot>, Accumulator>;  // a closed window may outlive the store's slots
 
   void add_number(Slot& slot, double value, double weight);
   void add_device(Accumulator& to, DeviceScalars& scalars, const Tensor& value, double weight, Reduce reduce);
   void remember(const Tensor& value, Accumulator& to);
-  /// The value that the device's part begins with.
+  /// The initial value of the device's part.
   static double move_to_device(Accumulator& a, Reduce reduce);
   Slot& slot(std::string_view name, LogScope scope, RunningStage stage, const LogOptions& options);
   DeviceScalars& scalars(RunningStage stage, bool epoch) { return device_scalars_[{stage, epoch}]; }
   static bool finite(const Accumulator& a, const DeviceScalars::Reading& reading);
   static void add(Accumulator& to, double value, double weight, Reduce reduce);
-  /// Brings what is on the device into `a.value`; `value` is what `a.device` had.
+  /// Adds the device's part to `a.value`; `value` is what `a.device` held.
   static void fold(Accumulator& a, Reduce reduce, double value);
   static void fold(Accumulator& a, Reduce reduce, const DeviceScalars::Reading& reading);
   static void combine(Accumulator& to, const Accumulator& from, Reduce reduce);
@@ -166,29 +168,29 @@ class LogStore {
   static double finish(const Accumulator& a, Reduce reduce);
   Window close(RunningStage stage, bool epoch);
   struct Plan;
-  /// What this rank exchanges of a window whose values are `own`.
+  /// What this rank exchanges for a window whose values are `own`.
   Plan plan_of(const std::vector<Running>& own, RunningStage stage, bool epoch) const;
-  /// Makes slots for the metrics of all ranks. `plan` is the text of this rank's.
+  /// Creates slots for the metrics of all ranks. `plan` is this rank's text.
   void learn(const std::string& plan, RunningStage stage, Collectives& collectives);
-  /// Replaces the values of the window by those of all ranks. What a rank sends does not depend on their number, unless
-  /// one of them has logged a metric that another does not know yet.
+  /// Replaces the values of the window by those of all ranks. What a rank sends does not depend on the number of ranks,
+  /// unless one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, RunningStage stage);
-  /// The running windows of `stage`, read with a wait.
+  /// The current windows of `stage`; waits for the device.
   void read_running(RunningStage stage);
 
   std::optional<at::Device> recording_on_;
   std::vector<Addition> recorded_;
   std::optional<at::Device> noting_on_;
   HostNumbers noted_;
-  std::vector<std::shared_ptr<Slot>> slots_;           // in the order of their first use
+  std::vector<std::shared_ptr<Slot>> slots_;           // in order of first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
   std::map<std::string, RunningStage, std::less<>> stages_;
   std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
   std::vector<LoggedInBatch> logged_in_batch_;
-  Accumulator watch_;  // NaN or infinite after such a value
-  // What the progress bar has asked for, on its way.
+  Accumulator watch_;  // becomes NaN or infinite after such a value
+  // A pending read of the progress bar.
   struct Asked {
     std::vector<Running> values;
     DeviceScalars::Reading reading;
@@ -200,14 +202,14 @@ class LogStore {
 
 class LogStore::Window {
  public:
-  /// Whether all that was watched is finite. Waits for the values.
+  /// Whether all watched values are finite. Waits for them.
   bool finite() const;
 
  private:
   friend class LogStore;
   RunningStage stage_{};
   bool epoch_ = false;
-  std::vector<Running> values_;  // as they were when the window was closed
+  std::vector<Running> values_;  // as of when the window was closed
   std::optional<Accumulator> watch_;
   DeviceScalars::Reading reading_;
 };
@@ -219,7 +221,7 @@ struct LogStore::Addition {
   Accumulator* to;
   double weight;
   Reduce reduce;
-  std::optional<double> number = {};  // of the host; nothing if the device adds
+  std::optional<double> number = {};  // for host values; nullopt if the device accumulates
   bool watched = false;
 };
 

@@ -1,4 +1,4 @@
-// From the running windows of logged values to the values of a row.
+// From the current windows of logged values to the values of a row.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -79,7 +79,7 @@ bool LogStore::watched_is_finite() {
 
 Metrics LogStore::take(Window window, Collectives* collectives) {
   window.reading_.wait();
-  // What an exchange that failed has left is undefined.
+  // The results of a failed exchange are undefined.
   if (collectives) collectives->check();
   for (auto& [slot, a] : window.values_) fold(a, slot->options.reduce_fx, window.reading_);
   if (!collectives)

@@ -14,12 +14,12 @@ bool is_image(const Tensor& tensor) {
 void convert(Tensor& tensor) {
   if (!is_image(tensor)) return;
   tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
-  // With one channel both orders look alike, and the strides stay; convolutions go by them.
+  // With one channel both layouts look alike and the strides would stay; convolutions go by the strides.
   const auto strides = c10::get_channels_last_strides_2d(tensor.sizes());
   if (tensor.strides() != at::IntArrayRef(strides)) tensor = tensor.as_strided(tensor.sizes(), strides);
 }
 
-// torch::nn::Module has no to(memory_format); the tensor that others hold gets the new memory.
+// torch::nn::Module has no to(memory_format); other holders of the tensor see the new memory.
 void convert_in_place(const Tensor& tensor) {
   if (is_image(tensor)) tensor.set_data(tensor.detach().contiguous(at::MemoryFormat::ChannelsLast));
 }

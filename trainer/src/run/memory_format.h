@@ -5,11 +5,11 @@
 
 namespace fulgur::detail {
 
-/// Gives floating parameters and buffers of four dimensions the strides of channels-last, in place: who holds one of
-/// them sees its new layout. Before optimizers are made, and before a Reducer is.
+/// Gives 4-D floating-point parameters and buffers channels-last strides, in place, so that all holders see the new
+/// layout. Call before optimizers and Reducers are created.
 void to_channels_last(LightningModule& module);
 
-/// The batch's floating tensors of four dimensions with the strides of channels-last; the others are shared.
+/// The batch's 4-D floating-point tensors with channels-last strides; the others are shared.
 void to_channels_last(Batch& batch);
 
 }  // namespace fulgur::detail

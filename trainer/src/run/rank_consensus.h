@@ -33,12 +33,12 @@ class RankConsensus {
   double clock_s() const;
   /// After each training batch, or each round of an evaluation, on every rank.
   void step();
-  /// The next steps take another time than those before; all ranks are at the same place.
+  /// The next steps take a different time than those before; all ranks are at the same place.
   void change_pace();
   /// Exchanges now; all ranks are at the same place.
   void settle();
 
-  /// The signal that ends the run, of any rank.
+  /// The signal, received by any rank, that ends the run.
   std::optional<int> signal() const;
   /// True if a stop that was requested on any rank may be acted on.
   bool stop() const;

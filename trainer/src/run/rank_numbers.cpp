@@ -15,21 +15,21 @@ namespace fulgur::detail {
 namespace {
 
 // Everything is exchanged as integers. A backend's maximum of doubles may drop NaN, and the last bits of its sum depend
-// on the order in which it adds: with Gloo's ring on the place of a value in the tensor, and so on what else is logged.
+// on the order of addition: with Gloo's ring on the position of a value in the tensor, and so on what else is logged.
 
 using Merge = RankNumber::Merge;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-constexpr size_t kEach = 2;                                          // integers a number, of each exchange
+constexpr size_t kEach = 2;                                          // integers per number, in each exchange
 constexpr int64_t kNone = std::numeric_limits<int64_t>::min();       // no rank has the number
 constexpr int64_t kZero = kNone + 1;                                 // below each exponent
 constexpr int64_t kNotFinite = std::numeric_limits<int64_t>::max();  // above each exponent
-// With the hash go the maxima of as many integers, so that most rows need one exchange less.
+// The hash is sent along with the maxima of this many integers, so that most rows need one exchange less.
 constexpr size_t kRoom = 64;
-// A sum consists of two integers of so many bits, 80 below the largest exponent; what remains of 63 is for carries of
-// the ranks.
+// A sum consists of two integers of this many bits, 80 below the largest exponent; the rest of the 63 bits is for
+// carries of the ranks.
 constexpr int kBits = 40;
 
 /// Integers in the order of the doubles. -0.0 is below 0.0, and NaN above all.
@@ -44,8 +44,7 @@ double from_ordered(int64_t number) {
   return std::bit_cast<double>(number < 0 ? number ^ std::numeric_limits<int64_t>::max() : number);
 }
 
-/// What ranks exchange the maxima of. Of a sum: the exponent, or that it is +infinity or NaN; that it is -infinity or
-/// NaN.
+/// What ranks exchange as maxima. For a sum: the exponent, or that it is +infinity or NaN; that it is -infinity or NaN.
 void write_maxima(const RankNumber& number, int64_t rank, int64_t* to) {
   to[0] = to[1] = kNone;
   if (!number.own) return;
@@ -73,7 +72,7 @@ bool is_finite_sum(const int64_t* maxima) {
   return maxima[0] != kZero && maxima[0] != kNotFinite && maxima[1] != kNotFinite;
 }
 
-/// What ranks exchange the sums of, once they know the maxima. At most one rank has the bits of a `first`.
+/// What ranks exchange as sums, once they know the maxima. At most one rank has the bits of a `first`.
 void write_parts(const RankNumber& number, int64_t rank, const int64_t* maxima, int64_t* to) {
   if (!number.own) return;
   if (number.merge == Merge::first && maxima[0] == -rank) to[0] = std::bit_cast<int64_t>(*number.own);
@@ -111,13 +110,13 @@ std::optional<double> result(const RankNumber& number, const int64_t* maxima, co
 /// The maxima over ranks, if `layout` is the same on all.
 std::optional<std::vector<int64_t>> exchange_maxima(Collectives& collectives, int64_t layout,
                                                     const std::vector<int64_t>& own) {
-  // This exchange has one size on all ranks, whose numbers may differ.
+  // This exchange has the same size on all ranks, whose counts of numbers may differ.
   const auto in_first = static_cast<std::ptrdiff_t>(std::min(own.size(), kRoom));
   std::vector<int64_t> first{layout, ~layout};
   first.insert(first.end(), own.begin(), own.begin() + in_first);
   first.resize(2 + kRoom, kNone);
   const std::vector<int64_t> agreed = collectives.start_max(std::move(first))->take();
-  // The largest is the smallest. Each rank sees the same here, and so does the same.
+  // Largest equals smallest. All ranks see the same values, and so decide the same.
   if (agreed[0] != ~agreed[1]) return std::nullopt;
   std::vector<int64_t> maxima(agreed.begin() + 2, agreed.begin() + 2 + in_first);
   if (own.size() > kRoom) {

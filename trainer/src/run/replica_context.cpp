@@ -19,8 +19,8 @@ void ReplicaContext::flush_to_run() {
 
 void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
   throw Error(
-      "[trainer.manual_backward] the module computes a part of a batch on one of several devices; backward is the "
-      "Trainer's. Use ddp for manual optimization.");
+      "[trainer.manual_backward] the module computes a part of a batch on one of several devices; the Trainer runs "
+      "backward. Use ddp for manual optimization.");
 }
 
 std::optional<double> ReplicaContext::metric(std::string_view name) { return run_.logs.written(name); }
@@ -31,7 +31,7 @@ std::vector<std::string> ReplicaContext::metric_names() const {
 }
 
 void ReplicaContext::log(std::string_view name, const Tensor& value, const LogOptions& options) {
-  // What is kept is a copy of the number, not the graph behind it: the tensor may be written to before the step ends.
+  // Keep a copy of the number, not its graph: the tensor may be written to before the step ends.
   logged_.push_back({std::string(name), value.detach().clone(), options, static_cast<double>(samples_)});
 }
 

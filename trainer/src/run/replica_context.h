@@ -20,9 +20,9 @@ class ReplicaContext final : public ForwardingRunContext {
   ReplicaContext(Run& run, at::Device device);
 
   void set_module(LightningModule& module) { module_ = &module; }
-  /// Of the part that comes next.
+  /// Of the next part.
   void set_samples(int64_t samples) { samples_ = samples; }
-  /// Gives the run what was logged and asked for since the last call.
+  /// Passes everything logged and requested since the last call to the run.
   void flush_to_run();
 
   int64_t rank() const override { return 0; }
@@ -35,7 +35,7 @@ class ReplicaContext final : public ForwardingRunContext {
   void unscale_gradients(Optimizer&) override {}
   int64_t master_weight_bytes() const override { return 0; }
   void set_manual_sync(bool) override {}
-  /// As it was last written.
+  /// As last written.
   std::optional<double> metric(std::string_view name) override;
   std::vector<std::string> metric_names() const override;
   Metrics progress_metrics() override { return {}; }

@@ -101,9 +101,8 @@ void Run::step_optimizer(OptimizerHandle& handle, const Closure& closure) {
   if (!in_training_step && !manual)
     throw Error(
         "[trainer.optimizer_step] the module uses automatic optimization: the Trainer steps the optimizer, and a "
-        "module "
-        "does so in its optimizer_step hook only. Leave step() out, or override automatic_optimization() to return "
-        "false.");
+        "module may do so only in its optimizer_step hook. Remove step(), or override automatic_optimization() to "
+        "return false.");
   if (!in_training_step)
     throw Error(
         "[trainer.optimizer_step] an optimizer is stepped in training_step or in the optimizer_step hook only.");
@@ -137,9 +136,9 @@ void Run::rewind_to_batch_start() {
     seen.fall_back();
     stages[RunningStage::train].loaders.front()->unread();
   }
-  // Those of the window's earlier batches count still.
+  // Gradients of the window's earlier batches still count.
   if (!adds_gradients) return;
-  // Gradients of a half-done backward are worth nothing.
+  // Gradients of an unfinished backward are useless.
   for (auto& [name, value] : unique_parameters(*model)) value.mutable_grad().reset();
   window_done = window_losses = 0;
 }
@@ -170,7 +169,7 @@ std::string Run::place_of_failure() const {
 void Run::batch_to_device(Batch& batch, int64_t loader_idx) {
   const HeldBatch as_loaded(batch);  // which a hook may replace
   transfer(batch, loader_idx);
-  // After the hooks: what one of them makes of the batch is an image as well.
+  // After the hooks: what they produce from the batch may be an image too.
   to_memory_format(batch);
 }
 
@@ -193,7 +192,7 @@ template <class Value>
 void Run::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
   if (muted) return;
   if (options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
-  // A value of an epoch hook is not one of the last batch's samples: those of all ranks weigh the same.
+  // A value from an epoch hook does not belong to the last batch's samples: all ranks have the same weight.
   const bool of_epoch = scope_ == LogScope::train_epoch || scope_ == LogScope::evaluation_epoch;
   const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
                         : of_epoch             ? 1
@@ -206,7 +205,7 @@ void Run::log_value(std::string_view name, const Value& value, const LogOptions&
 }
 
 void Run::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
-  // A metric has one place, wherever its values come from.
+  // A metric is accumulated in one place, wherever its values come from.
   const bool elsewhere = !value.is_cpu() && value.defined() && value.device() != device();
   log_value(name, elsewhere ? value.detach().to(device(), /*non_blocking=*/true) : value, log_options);
 }
@@ -274,7 +273,7 @@ StateTree Run::logger_states() const {
   StateTree::List states;
   for (const auto& logger : active_loggers) {
     StateTree state = nullptr;
-    // Metrics are not the run: a checkpoint is whole without this, and a resume cuts the logger's files by step then.
+    // A checkpoint is complete without logger state; a resume then truncates the logger's files by step.
     try {
       state = logger->state();
     } catch (const std::exception& error) {
@@ -293,7 +292,7 @@ ReplicaContext& Run::replica_context(const LightningModule& replica) {
 
 void Run::act_on_checkpoint_requests() {
   if (checkpoints.has_requests()) settle_same_steps(/*with_all=*/false);
-  // A checkpoint comes after the rows of the steps that it has.
+  // A checkpoint comes after the rows of its steps.
   if (checkpoints.has_requests() && !checkpoints.awaits_rows()) rows.settle();
   checkpoints.process_requests();
 }
@@ -305,17 +304,17 @@ std::optional<double> Run::metric(std::string_view name) {
 }
 
 RowPlace Run::row_place() const {
-  // After an epoch's end the values still belong to the epoch before.
+  // After an epoch's end the values still belong to that epoch.
   const bool between_epochs = stage_ == RunningStage::train && progress_.batches.completed == 0 && progress_.epoch > 0;
   return {.step = progress_.global_step, .epoch = progress_.epoch - (between_epochs ? 1 : 0)};
 }
 
 namespace {
 
-// A double counts in ones up to here.
+// Doubles are exact integers up to here.
 constexpr double kMostStep = 9007199254740992;
 
-// The step that a metric gives to its row.
+// The step that a metric sets for its row.
 int64_t row_step(double metric, int64_t global_step) {
   if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
   log::warn("logger.bad_step",
@@ -328,7 +327,7 @@ int64_t row_step(double metric, int64_t global_step) {
 
 void Run::send_metrics(Metrics metrics, RowPlace place) {
   if (metrics.empty() || sanity_checking_) return;
-  // As in Lightning, a metric named "step" is the row's step, and one named "epoch" stands in place of the epoch.
+  // As in Lightning, a metric named "step" sets the row's step, and one named "epoch" replaces the epoch.
   std::erase_if(metrics, [&](const auto& metric) {
     if (metric.first == "step") place.step = row_step(metric.second, place.step);
     return metric.first == "step";
@@ -344,7 +343,7 @@ void Run::flush_step_metrics(RunningStage stage, bool force) {
     due |= is_logging_step();
     if (due) finite.log_counters(), logged_step_ = progress_.global_step;
   } else {
-    // Ranks may run different numbers of evaluation batches: they come together at the end only.
+    // Ranks may run different numbers of evaluation batches: they synchronize only at the end.
     const bool at_this = options.log_every_n_steps > 0 && evaluation_batches_ % options.log_every_n_steps == 0;
     due |= at_this && world_size() == 1;
   }
@@ -381,9 +380,8 @@ void Run::settle_same_steps(bool with_all) {
   collectives().check();
   if (most_and_least[0] == -most_and_least[1]) return;
   constexpr const char* kWhatToDo =
-      ". An optimizer is stepped by a condition that is not the same on all ranks: do not decide by the rank, and "
-      "reduce "
-      "values with all_reduce before they decide.";
+      ". An optimizer step depends on a condition that differs between ranks: do not let it depend on the rank, and "
+      "all_reduce the values that it depends on.";
   if (!with_all)
     throw DistributedError(cat("[trainer.optimizer_step] all ranks must make the same steps; after epoch ",
                                progress_.epoch, ", batch ", batch_idx_, " they have made ", -most_and_least[1], " to ",

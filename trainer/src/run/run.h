@@ -29,12 +29,12 @@ namespace fulgur::detail {
 
 class ReplicaContext;
 
-/// Loaders of one stage with their batches after limits.
+/// Loaders of one stage with their numbers of batches after limits.
 struct StageLoaders {
   Loaders loaders;
-  std::vector<std::optional<int64_t>> batches;  ///< nothing: unknown, until the loader ends
+  std::vector<std::optional<int64_t>> batches;  ///< nullopt: unknown until the loader ends
   std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
-  /// Of all loaders; nothing where one is unknown.
+  /// Of all loaders; nullopt if one is unknown.
   std::optional<int64_t> total() const;
 };
 
@@ -127,12 +127,12 @@ class Run final : public RunContext {
 
   // ---- used by the loops ----
   bool channels_last() const { return options.memory_format == "channels_last"; }
-  /// Brings the batch to the device, through the transfer hooks, and into the run's memory format.
+  /// Moves the batch to the device through the transfer hooks, and converts it to the run's memory format.
   void batch_to_device(Batch& batch, int64_t loader_idx);
   /// Its two parts.
   void transfer(Batch& batch, int64_t loader_idx);
   void to_memory_format(Batch& batch) const;
-  /// Calls `function` on each callback, in their order. Logging inside is of `scope`.
+  /// Calls `function` on each callback, in order. Logging inside has scope `scope`.
   template <class Function>
   void each_callback(LogScope scope, Function function) {
     ScopeGuard guard(*this, scope);
@@ -146,7 +146,7 @@ class Run final : public RunContext {
     ScopeGuard guard(*this, scope);
     for (Callback* callback : list) call(*callback, function);
   }
-  /// What `log()` means while it lives.
+  /// Sets the meaning of `log()` during its lifetime.
   class ScopeGuard {
    public:
     ScopeGuard(Run& run, LogScope scope) : run_(run), before_(run.scope_) { run.scope_ = scope; }
@@ -159,12 +159,11 @@ class Run final : public RunContext {
     LogScope before_;
   };
 
-  /// Sorts callbacks by phase and finds who overrides which batch hook.
+  /// Sorts callbacks by phase and determines which batch hooks are overridden.
   void set_callbacks(std::vector<std::shared_ptr<Callback>> list);
-  /// Throws a ConfigError where two callbacks keep state under one key. Called once they are set up: a state may need
-  /// it.
+  /// Throws a ConfigError if two callbacks keep state under one key. Called after their setup: a state may need it.
   void check_state_keys();
-  /// All is prepared; the loops begin.
+  /// Everything is prepared; the loops begin.
   void start() {
     setting_up = false;
     doing_ = nullptr;
@@ -172,50 +171,50 @@ class Run final : public RunContext {
   }
   /// Makes the handles of `plan`.
   void make_handles();
-  /// Counters, loaders and gradients as they are between two training batches, where an exception came in the middle of
-  /// one.
+  /// Resets counters, loaders and gradients to between two training batches, after an exception in the middle of one.
   void rewind_to_batch_start();
-  /// What the run is doing, for people: stage, epoch, batch with its shapes, step.
+  /// What the run is doing, for display: stage, epoch, batch with its shapes, step.
   std::string describe_position() const;
-  /// The same with the hook or callback that runs: where an exception came from.
+  /// The same with the hook or callback that is running: where an exception came from.
   std::string place_of_failure() const;
-  /// Whether a hook of the user runs, or was left by an exception.
+  /// Whether a user's hook is running, or was left by an exception.
   bool in_hook() const { return in_callback_ || doing_; }
-  /// Writes what was requested, at the one place where requests are acted on. What is not finite is not saved.
+  /// Writes what was requested, at the one place where requests are acted on. Non-finite weights are not saved.
   void act_on_checkpoint_requests();
-  /// Of a copy of the module that the strategy has on another device.
+  /// For a copy of the module that the strategy has on another device.
   ReplicaContext& replica_context(const LightningModule& replica);
   /// How much loggers have written, for a checkpoint; in a validation of a fit, what they had written before it.
   StateTree logger_states() const;
-  /// What a checkpoint has as `metrics`.
+  /// The `metrics` of a checkpoint.
   StateTree published_metrics() const;
-  /// What a checkpoint of this run says of where it comes from.
+  /// The origin recorded in a checkpoint of this run.
   CheckpointOrigin origin() const;
-  /// Where a row of now belongs.
+  /// Where a row written now belongs.
   RowPlace row_place() const;
   /// Sends a row to all loggers.
   void send_metrics(Metrics metrics, RowPlace place);
   void send_metrics(Metrics metrics) { send_metrics(std::move(metrics), row_place()); }
-  /// A batch has ended: begins a row of the step window if it is due, and writes older ones. With `force` it is due,
+  /// A batch has ended: starts a row of the step window if it is due, and writes older ones. With `force` it is due,
   /// and all are written.
   void flush_step_metrics(RunningStage stage, bool force);
-  /// Waits for the device, and throws where an exchange between ranks has failed on it: what it computed is undefined
+  /// Synchronizes with the device, and throws if an exchange between ranks has failed on it: its results are undefined
   /// then.
   void check_exchanges();
-  /// Ranks that are to be the same are, or a DistributedError says what differs; at most once a step. All call it.
+  /// Checks that ranks that must be identical are, or throws a DistributedError with the difference; at most once per
+  /// step. All ranks must call it.
   void check_same_ranks();
-  /// Whether all ranks have made as many steps, by which they decide what comes next. In manual optimization each could
-  /// step on a condition of its own. All call it.
-  /// The exchange is read after the next batch: nobody waits for it.
+  /// Checks that all ranks have made the same number of steps, which decides what comes next. In manual optimization
+  /// each could step on its own condition. All ranks must call it. The exchange is read after the next batch, so it
+  /// blocks no rank.
   void check_same_steps();
-  /// Reads it now, before steps decide; `with_all`: all ranks are here, and say what each has done.
+  /// Reads it now, before steps decide; `with_all`: all ranks are here, and report their steps.
   void settle_same_steps(bool with_all);
 
   TrainerOptions options;
   TrainerComponents components;
   Progress progress_;
   std::shared_ptr<LightningModule> model;
-  /// Copies of the module on other devices, and what they see of the run.
+  /// Copies of the module on other devices, with their run contexts.
   std::vector<std::pair<std::shared_ptr<LightningModule>, std::unique_ptr<ReplicaContext>>> replicas;
   DataSource data;
   std::shared_ptr<Strategy> strategy;
@@ -241,7 +240,7 @@ class Run final : public RunContext {
   bool validation_runs = false;
   std::optional<std::string> stop_reason;
 
-  // The running window of gradient accumulation: its batches, how many of them are done, how many of these had a loss.
+  // The current window of gradient accumulation: its batches, how many of them are done, how many of these had a loss.
   int64_t window_length = 0, window_done = 0, window_losses = 0;
   bool manual = false;                  ///< manual optimization
   bool in_training_step = false;        ///< where manual backward and step may be called
@@ -255,10 +254,10 @@ class Run final : public RunContext {
   int64_t validated_at = -1;            ///< training batches before the last validation that ended
   double fit_started_s = 0;
   double waited_for_data_s = 0;
-  mutable bool counts_data_wait = false;  ///< somebody has asked for it: reading the clock costs 0.1 µs a time
+  mutable bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
-  std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were made
-  /// Asks for the loaders of a stage anew.
+  std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were created
+  /// Recreates the loaders of a stage.
   std::function<void(RunningStage)> reload_loaders;
 
   // Written by the loops.
@@ -269,9 +268,9 @@ class Run final : public RunContext {
   bool setting_up = true;             ///< the loops have not begun
   bool in_batch_ = false;             ///< still true after an exception in it
   const Batch* evaluated_ = nullptr;  ///< the batch of an evaluation under way
-  /// The part of a batch's work that runs, such as `training_step`; still set after an exception.
+  /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
   const char* doing_ = nullptr;
-  std::optional<int64_t> reading_;  ///< the batch that a loader is asked for; still set after an exception
+  std::optional<int64_t> reading_;  ///< the batch being requested from a loader; still set after an exception
   std::string failed_in_;           ///< the place of an exception that has left an evaluation
   RunningStage stage_ = RunningStage::train;
   bool sanity_checking_ = false;
@@ -279,7 +278,7 @@ class Run final : public RunContext {
   int64_t captured_batches = 0;             ///< launched as graphs
   std::optional<std::string> not_captured;  ///< why others were not
   int64_t evaluation_batches_ = 0;          ///< that ended, over the run
-  /// Where the validation of a fit that runs, or was cut off, began. A resume repeats it from there.
+  /// Where the current or interrupted validation of a fit began. A resume repeats it from there.
   struct ValidationStart {
     int64_t evaluation_batches = 0;
     StateTree loggers;
@@ -302,7 +301,7 @@ class Run final : public RunContext {
 
   TrainerFn fn_;
   std::unique_ptr<PendingReduction> same_steps_;
-  int64_t same_ranks_at_ = -1;  ///< the step at which ranks were compared last
+  int64_t same_ranks_at_ = -1;  ///< the step at which ranks were last compared
   LogScope scope_ = LogScope::forbidden;
   const Callback* in_callback_ = nullptr;  // still set after an exception
   std::vector<std::vector<Callback*>> overriding_;

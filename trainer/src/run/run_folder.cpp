@@ -43,7 +43,7 @@ bool has_checkpoint(const fs::path& run_dir) {
   return false;
 }
 
-// Whether another process uses the folder now.
+// Whether another process is using the folder.
 bool is_locked(const fs::path& run_dir) {
   std::error_code error;
   if (!fs::exists(run_dir / "run.lock", error)) return false;
@@ -74,7 +74,7 @@ fs::path take_run_folder(const fs::path& root, const std::string& name, std::opt
                             ". Choose another trainer.default_root_dir."));
     if (version)
       throw ConfigError(
-          cat("[trainer.run_folder] ", folder, " exists already. Choose another version, or leave it out."));
+          cat("[trainer.run_folder] ", folder, " already exists. Choose another version, or leave it out."));
   }
 }
 
@@ -108,7 +108,7 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
   for (const int64_t version : versions_in(parent)) {
     const fs::path folder = checkpoint_folder_of(parent / cat(kVersionPrefix, version));
     if (fs::exists(folder / link)) return folder / link;
-    // A newer run with checkpoints but without a best one must not be passed over silently.
+    // A newer run that has checkpoints but no best one must not be skipped silently.
     if (fs::exists(folder / "last.ckpt"))
       throw CheckpointError(
           cat("[trainer.ckpt_path] ", folder, " has no ", link,

@@ -6,20 +6,20 @@ namespace fulgur::detail {
 
 class Run;
 
-/// Counts training samples and tokens, of this rank and of all. Those of all are exact where it is asked for, and where
-/// ranks come together anyway; in between, the other ranks count as this one. So a run in which nothing is decided by
-/// them exchanges nothing for them.
+/// Counts training samples and tokens, of this rank and of all ranks. The totals are exact if requested, and when ranks
+/// synchronize anyway; in between, the other ranks are assumed to count like this one. So a run in which nothing
+/// depends on them exchanges nothing for them.
 class SeenCounts {
  public:
   explicit SeenCounts(Run& run) : run_(run) {}
-  /// From now on they are exact after each batch: one small exchange on the host. All ranks must ask for it.
+  /// From now on they are exact after each batch: one small exchange on the host. All ranks must call it.
   void count_each_batch() { each_batch_ = true; }
   void start_batch();
-  /// A batch of this rank. With `count_each_batch` all ranks must call it.
+  /// Adds a batch of this rank. With `count_each_batch` all ranks must call it.
   void add(int64_t samples, int64_t tokens);
   /// Makes the counts exact; all ranks must call it.
   void settle();
-  /// The counts of before the batch, which does not count.
+  /// Restores the counts from before the batch, which does not count.
   void fall_back();
 
  private:

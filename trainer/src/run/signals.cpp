@@ -15,7 +15,7 @@ namespace {
 std::atomic<int> g_received{0};
 std::atomic<bool> g_save{false};
 std::atomic<int64_t> g_received_at_ms{0};
-// A scheduler may send one signal to the launcher and to the ranks, to which the launcher sends it too.
+// A scheduler may send one signal to both the launcher and the ranks, to which the launcher forwards it too.
 constexpr int64_t kSecondSignal_ms = 2000;
 constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGXFSZ};
 struct sigaction g_old[std::size(kCaught)];
@@ -45,7 +45,7 @@ int g_scopes = 0;
 
 }  // namespace
 
-// Runs may be nested, or stand beside each other in threads: the first installs the handlers, the last takes them away.
+// Runs may be nested, or run concurrently in threads: the first installs the handlers, the last removes them.
 Scope::Scope() {
   const std::lock_guard lock(g_mutex);
   if (g_scopes++ > 0) return;
@@ -55,8 +55,7 @@ Scope::Scope() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (size_t i = 0; i < std::size(kCaught); ++i) {
-    // A reader of the output that goes away must not end a run in the middle of a save, and a limit on the size of
-    // files is an error of write().
+    // A closed pipe must not end a run in the middle of a save, and exceeding a file size limit is an error of write().
     const bool is_error = kCaught[i] == SIGPIPE || kCaught[i] == SIGXFSZ;
     action.sa_handler = is_error ? SIG_IGN : handle;
     sigaction(kCaught[i], &action, &g_old[i]);

@@ -38,7 +38,7 @@ std::optional<std::string> slurm_requeue(const std::string& job) {
     return cat("scontrol cannot be started: ", std::strerror(error));
   int status = 0;
   while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return cat("scontrol is lost: ", std::strerror(errno));
+    if (errno != EINTR) return cat("waiting for scontrol failed: ", std::strerror(errno));
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return std::nullopt;
   return WIFEXITED(status) ? cat("scontrol ended with code ", WEXITSTATUS(status))
                            : cat("scontrol ended by signal ", WTERMSIG(status));

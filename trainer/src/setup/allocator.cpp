@@ -17,7 +17,7 @@ namespace {
 constexpr int kKeptBytes = 1 << 30;
 constexpr int kLargestKeptBlock = 32 << 20;  // glibc takes no more
 
-// Who runs the program has said how malloc shall be.
+// The environment already configures malloc.
 bool environment_decides() {
   const char* text = std::getenv("GLIBC_TUNABLES");
   const std::string_view tunables = text != nullptr ? text : "";
@@ -28,7 +28,7 @@ bool environment_decides() {
 
 [[noreturn]] void refuse(const std::string& text, const std::string& why) {
   throw ConfigError(cat(
-      "[trainer.allocator.cuda] the settings have the syntax of PYTORCH_CUDA_ALLOC_CONF "
+      "[trainer.allocator.cuda] the settings must have the syntax of PYTORCH_CUDA_ALLOC_CONF "
       "(expandable_segments:True,max_split_size_mb:128); got '",
       escape_controls(text), "'", why.empty() ? "" : cat(": ", why), ". See PyTorch's notes on CUDA for the keys."));
 }
@@ -49,7 +49,7 @@ void set_allocator(const AllocatorOptions& options, const std::string& accelerat
   if (options.cuda.empty()) return;
   if (accelerator != "cuda")
     return log::warn("trainer.allocator_cuda",
-                     cat("trainer.allocator.cuda does nothing here: the run computes on ", accelerator));
+                     cat("trainer.allocator.cuda has no effect here: the run computes on ", accelerator));
   try {
     c10::CachingAllocator::setAllocatorSettings(options.cuda);
   } catch (const c10::Error& error) {

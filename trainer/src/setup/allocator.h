@@ -6,12 +6,12 @@
 
 namespace fulgur::detail {
 
-/// Throws a ConfigError where `cuda` has not the form of PYTORCH_CUDA_ALLOC_CONF; what keys and values there are is
-/// known to LibTorch only.
+/// Throws a ConfigError if `cuda` does not have the form of PYTORCH_CUDA_ALLOC_CONF; only LibTorch knows the valid keys
+/// and values.
 void check_allocator(const AllocatorOptions& options);
 
-/// Sets what the options say, for the rest of the process. Before the first tensor on the device. Throws a ConfigError
-/// for what LibTorch refuses; warns once where CUDA's settings meet a run without CUDA.
+/// Applies the options for the rest of the process. Call before the first tensor is created on the device. Throws a
+/// ConfigError for what LibTorch rejects; warns once if CUDA's settings are given in a run without CUDA.
 void set_allocator(const AllocatorOptions& options, const std::string& accelerator);
 
 }  // namespace fulgur::detail

@@ -61,7 +61,7 @@ std::optional<std::string> by_shape(const Wanted& wanted, const LightningModule&
       names.push_back(cat(name, " ", shape));
   });
   if (names.empty()) return std::nullopt;
-  return cat("of the module, what has the shape of the error's text: ", names_text(std::move(names)));
+  return cat("in the module, these have the shape in the error: ", names_text(std::move(names)));
 }
 
 std::string by_device(const LightningModule& module, at::Device device) {
@@ -71,8 +71,8 @@ std::string by_device(const LightningModule& module, at::Device device) {
   });
   if (names.empty())
     return cat("all parameters and buffers that are registered are on ", device.str(),
-               ", so the other tensor is none of them");
-  return cat("of the module, what is not on ", device.str(), ": ", names_text(std::move(names)));
+               ", so the other tensor is not one of them");
+  return cat("in the module, these are not on ", device.str(), ": ", names_text(std::move(names)));
 }
 
 }  // namespace

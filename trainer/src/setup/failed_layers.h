@@ -10,9 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Which layers an error of LibTorch's is about, for people; nothing where its text does not say. LibTorch's layers
-/// have no hooks, so they are found by what the text has of them: the shape of a weight, or that a device is another
-/// one.
+/// Which layers a LibTorch error is about, for display; nullopt if its text does not say. LibTorch's layers have no
+/// hooks, so they are identified from the text: the shape of a weight, or a device mismatch.
 std::optional<std::string> failed_layers(std::string_view error, const LightningModule& module, at::Device device);
 
 }  // namespace fulgur::detail

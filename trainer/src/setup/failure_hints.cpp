@@ -12,18 +12,16 @@ struct Hint {
 
 constexpr const char* kDtypes =
     "two inputs have different dtypes. Labels of cross entropy are int64, and inputs have the module's dtype "
-    "(trainer.precision); a double in a batch is a float by to(torch::kFloat)";
+    "(trainer.precision); convert doubles in a batch with to(torch::kFloat)";
 
 constexpr std::array kHints{
-    Hint{
-        "on the same device",
-        "a tensor is not where the run computes. A layer, parameter or buffer that is not registered stays on the CPU: "
-        "register_module, register_parameter, register_buffer. A tensor that a step makes takes the device of another "
-        "by "
-        "x.options() or device()"},
+    Hint{"on the same device",
+         "a tensor is not where the run computes. A layer, parameter or buffer that is not registered stays on the "
+         "CPU: register_module, register_parameter, register_buffer. Create tensors in a step on the device of "
+         "another, with x.options() or device()"},
     Hint{"shapes cannot be multiplied",
-         "a linear layer got another number of features than it has: see the batch's shapes above. Is an input to be "
-         "flattened, or is the layer's in_features another?"},
+         "a linear layer got a different number of features than its in_features: see the batch's shapes above. Should "
+         "the input be flattened, or in_features changed?"},
     Hint{"size mismatch", "the shapes of two inputs do not fit: see the batch's shapes above"},
     Hint{"is out of bounds",
          "an index or a label is not below the number of classes or rows. Labels count from 0; is the last layer as "
@@ -37,11 +35,11 @@ constexpr std::array kHints{
     Hint{"target with class probabilities",
          "cross entropy takes labels of int64 as [samples], or probabilities of the input's dtype and shape"},
     Hint{"multi-target not supported",
-         "the labels have a dimension too many: cross entropy takes [samples], such as labels.flatten() or "
+         "the labels have one dimension too many: cross entropy takes [samples], such as labels.flatten() or "
          "labels.squeeze(1)"},
     Hint{"to match target batch_size", "input and labels have different numbers of samples"},
     Hint{"more than 1 value per channel when training",
-         "batch norm needs two samples at least to train: set drop_last: true, or a batch size that does not leave one "
+         "batch norm needs at least two samples to train: set drop_last: true, or a batch size that does not leave one "
          "sample over"},
     Hint{
         "Trying to backward through the graph a second time",

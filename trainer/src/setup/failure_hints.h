@@ -6,8 +6,8 @@
 
 namespace fulgur::detail {
 
-/// What to do about an error of LibTorch's in a step, by its text; nothing where that says it all. Such errors name
-/// operations and shapes, not what a user did.
+/// A hint for a LibTorch error in a step, from its text; nullopt if the error is clear by itself. Such errors name
+/// operations and shapes, not what the user did.
 std::optional<std::string> hint_for(std::string_view error);
 
 }  // namespace fulgur::detail

@@ -11,20 +11,21 @@
 namespace fulgur::detail {
 namespace {
 
-// The loss is evaluated several times in a step: what happens once per batch elsewhere cannot be.
+// The loss is evaluated several times in a step, so things that otherwise happen once per batch are not possible.
 void check_closure(const Run& run, const Optimizer& optimizer) {
   const auto refuse = [&](std::string_view what) {
     throw ConfigError(cat("[trainer.fit] ", optimizer.name(),
-                          " evaluates the loss several times in a step, which does not go with ", what, "."));
+                          " evaluates the loss several times in a step, which does not work with ", what, "."));
   };
   if (run.manual) return;
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
   if (!run.strategy->precision().allows_closure())
     refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
-  // Both would change weights and state inside of the optimizer's step.
+  // Both would change weights and state inside the optimizer's step.
   if (run.options.on_nonfinite == "skip" || run.options.on_nonfinite == "rollback")
     refuse(cat("on_nonfinite: ", run.options.on_nonfinite, "; use raise, stop or off"));
-  if (run.strategy->splits_batches()) refuse(cat("strategy ", run.strategy->name(), ", which cuts batches into parts"));
+  if (run.strategy->splits_batches())
+    refuse(cat("strategy ", run.strategy->name(), ", which splits batches into parts"));
 }
 
 RunLength run_length(Run& run) {
@@ -44,7 +45,7 @@ double lr_factor(const Run& run, const RunLength& length) {
   const double ratio = length.samples_per_step.value_or(0) / static_cast<double>(*run.options.base_batch_size);
   if (ratio <= 0)
     throw ConfigError(
-        "[trainer.scale_lr] the training loader does not tell its batch size. Set the learning rate yourself, and "
+        "[trainer.scale_lr] the training loader does not report its batch size. Set the learning rate yourself, and "
         "scale_lr: none.");
   return run.options.scale_lr == "linear" ? ratio : std::sqrt(ratio);
 }
@@ -92,7 +93,7 @@ double plan_optimizers(Run& run) {
       throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
                             static_cast<int64_t>(run.plan.optimizers.size()), " optimizers; ",
                             planned.optimizer->name(),
-                            " has no parameters, and it is not known which of the module's are its own. Attach each: "
+                            " has no parameters, and it is unclear which of the module's belong to it. Attach each: "
                             "optimizer->attach(fulgur::trainable_groups(*part))."));
     if (!planned.optimizer->attached()) planned.optimizer->attach(trainable_groups(*run.model));
     planned.optimizer->scale_lr(factor);
@@ -131,7 +132,7 @@ void scale_rates(ConfigNode& node, double factor) {
   for (ConfigNode& item : node.items()) scale_rates(item, factor);
 }
 
-// `node` is the `{class_path, init_args}` that `scheduler` was made from.
+// `node` is the `{class_path, init_args}` from which `scheduler` was created.
 void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
   ConfigNode* options = node.find("init_args");
   if (!options) return;
@@ -141,7 +142,7 @@ void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
     options->set(option, ConfigNode::integer(steps));
     options->find(option)->comment = std::move(comment);
   }
-  // Its parts stand in its options in their order.
+  // Its parts appear in its options in the same order.
   const auto parts = scheduler.parts();
   size_t next = 0;
   const auto visit = [&](ConfigNode& value) {
@@ -162,7 +163,7 @@ void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor)
   if (factor == 1) return;
   ConfigNode* trainer = config.find("trainer");
   const ConfigNode* optimizer = config.find("optimizer");
-  // Rates that are in the code are scaled anew by each run.
+  // Rates set in code are scaled again by each run.
   if (!trainer || !optimizer || !optimizer->is_map()) return;
   scale_rates(*config.find("optimizer"), factor);
   if (schedule) scale_rates(*schedule, factor);

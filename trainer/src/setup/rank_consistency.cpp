@@ -45,7 +45,7 @@ void check_same_on_all_ranks(Run& run) {
 
 void check_same_on_all_ranks(Collectives& collectives, const Facts& facts) {
   const std::string own = pack_state(pack(facts));
-  // What differs is sent only if something does.
+  // Facts are sent only if something differs.
   if (same_on_all_ranks(collectives, {hash_number(own)})) return;
   const std::vector<std::string> all = collectives.gather_text(own);
   const StateTree first = unpack_state(all.front());

@@ -9,11 +9,11 @@ namespace fulgur::detail {
 
 class Run;
 
-/// What ranks must have in common, by what it is.
+/// What ranks must have in common, by name.
 using Facts = std::map<std::string, std::string>;
 
-/// Proves, before anything is exchanged that would break otherwise, that every rank has the same version, config and
-/// parameters. Throws a DistributedError with what differs, on all ranks. All must call it.
+/// Checks, before anything is exchanged that would break otherwise, that every rank has the same version, config and
+/// parameters. Throws a DistributedError with the differences, on all ranks. All must call it.
 void check_same_on_all_ranks(Run& run);
 void check_same_on_all_ranks(Collectives& collectives, const Facts& facts);
 

@@ -46,20 +46,20 @@ void RunSetup::choose_hardware() {
                            .num_nodes = run.options.num_nodes,
                            .sync_batchnorm = run.options.sync_batchnorm,
                            .precision = std::move(precision)});
-  // `at::kCUDA` without an index means this device from here on, as in Lightning.
-  // Some kinds of device have no current one (a strategy's own stand-ins).
+  // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current
+  // one (a strategy's own stand-ins).
   if (const at::Device device = run.strategy->device();
       !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
     current_device_.emplace(device);
   if (fn_ == TrainerFn::fit)
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
-  // A seed that each process has drawn for itself: samplers of all ranks need one.
+  // The seed drawn by each process: samplers of all ranks need the same one.
   if (run.components.config) {
     const std::string own = run.components.seed ? std::to_string(*run.components.seed) : std::string();
     if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
       run.components.seed = std::stoull(first);
   }
-  // Each rank draws numbers of its own; weights are rank 0's.
+  // Each rank draws its own numbers; weights are rank 0's.
   if (run.components.seed) {
     seed_everything(rank_seed(*run.components.seed, run.rank()));
     seed_devices(rank_seed(*run.components.seed, run.rank()), run.strategy->devices());
@@ -73,7 +73,7 @@ void RunSetup::make_callbacks() {
   for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
   for (const auto& callback : run.components.callbacks) list.push_back(callback);
   for (auto& own : run.model->configure_callbacks()) {
-    // A callback of the module replaces a configured one of its class.
+    // A callback of the module replaces a configured one of the same class.
     std::erase_if(list, [&](const auto& other) { return typeid(*other) == typeid(*own); });
     list.push_back(std::move(own));
   }
@@ -107,7 +107,7 @@ void RunSetup::make_loggers() {
   for (const auto& logger : run.components.loggers) run.active_loggers.push_back(logger);
 }
 
-// Each gets the first state of its key that no other has got. Checkpoints of earlier versions have none.
+// Each gets the first state with its key that no other has got. Checkpoints of earlier versions have none.
 void RunSetup::give_states_to_loggers(const StateTree& state) const {
   if (!state.contains("loggers")) return;
   StateTree::List states = state.at("loggers").as_list();
@@ -134,12 +134,12 @@ void RunSetup::create_run_folder() {
     const auto other_version = logger->run_version();
     if ((other && *other != name) || (other_version && other_version != version))
       throw ConfigError(
-          "[trainer.logger] loggers name different run folders; name and version of the first count. Set them in one "
-          "logger only.");
+          "[trainer.logger] loggers request different run folders; name and version of the first count. Set them in "
+          "only one logger.");
   }
   // A trial run leaves nothing behind.
   if (run.fast_dev_run() || run.options.barebones) return;
-  // The folder is rank 0's to choose and to write.
+  // Rank 0 chooses and writes the folder.
   if (run.is_global_zero()) {
     run.run_dir = resumed_run_dir_ ? *resumed_run_dir_ : take_run_folder(run.options.default_root_dir, name, version);
     if (!lock_) lock_.emplace(run.run_dir);
@@ -204,7 +204,7 @@ void RunSetup::set_limits() {
   if (run.epoch_limit && *run.epoch_limit < 0) run.epoch_limit.reset();
 }
 
-// Combinations that cannot work, before anything is made.
+// Reject invalid combinations before creating anything.
 void RunSetup::check_options() const {
   const Run& run = *run_;
   const TrainerOptions& o = run.options;
@@ -222,23 +222,22 @@ void RunSetup::check_options() const {
         " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
   if (o.scale_lr == "none" && o.base_batch_size)
     throw ConfigError(
-        "[trainer.base_batch_size] it does nothing without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
+        "[trainer.base_batch_size] it has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
   if (fn_ != TrainerFn::fit || run.model->automatic_optimization()) return;
   if (o.accumulate_grad_batches != 1)
     throw ConfigError(
-        cat("[trainer.accumulate_grad_batches] the module optimizes by itself (automatic_optimization() is false), so "
-            "the Trainer cannot accumulate; got ",
-            o.accumulate_grad_batches, ". Leave it out, and accumulate in training_step."));
+        cat("[trainer.accumulate_grad_batches] the module uses manual optimization (automatic_optimization() is "
+            "false), so the Trainer cannot accumulate; got ",
+            o.accumulate_grad_batches, ". Remove it, and accumulate in training_step."));
   if (o.log_grad_norm)
     throw ConfigError(
-        "[trainer.log_grad_norm] the module optimizes by itself (automatic_optimization() is false), so the Trainer "
-        "does not know whose norm. Leave it out, "
-        "and log what clip_gradients(optimizer, value) returns.");
+        "[trainer.log_grad_norm] the module uses manual optimization (automatic_optimization() is false), so the "
+        "Trainer does not know which optimizer's norm to log. Remove it, and log what clip_gradients(optimizer, value) "
+        "returns.");
   if (o.gradient_clip_val)
     throw ConfigError(
-        "[trainer.gradient_clip_val] the module optimizes by itself (automatic_optimization() is false), so the "
-        "Trainer cannot clip. Leave it out, and call "
-        "clip_gradients(optimizer, value) in training_step.");
+        "[trainer.gradient_clip_val] the module uses manual optimization (automatic_optimization() is false), so the "
+        "Trainer cannot clip. Remove it, and call clip_gradients(optimizer, value) in training_step.");
 }
 
 namespace {
@@ -266,7 +265,7 @@ const char* dataloader_hook(RunningStage stage) {
 
 }  // namespace
 
-// A batch may go to the device before its turn only where nobody wants to see it before, or moves it.
+// A batch may be moved to the device ahead of time only if nothing inspects or moves it first.
 bool RunSetup::reads_ahead() const {
   const Run& run = *run_;
   const auto moves = [](const HookMask& mask) {
@@ -276,8 +275,8 @@ bool RunSetup::reads_ahead() const {
          (!run.data.module || !moves(run.data.module->overridden()));
 }
 
-// Of several ranks that train step by step together, the fewest batches of any; of an evaluation, in which each rank
-// comes to its own end, the most. Unknown if one rank does not know.
+// With ranks that train in lockstep, the fewest batches of any; for an evaluation, in which each rank ends
+// independently, the most. Unknown if one rank does not know.
 std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
                                                              std::vector<std::optional<int64_t>> lengths,
                                                              const std::vector<SharedData>& shared) {
@@ -288,12 +287,12 @@ std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
   if (counts[0] != -counts[1])
     throw ConfigError(cat("[trainer.data] all ranks must have the same number of ", name_of(stage),
                           " loaders; some have ", -counts[1], ", others ", counts[0], "."));
-  // The least is the greatest of what is below zero.
+  // The minimum is the maximum of the negated numbers.
   std::vector<int64_t> numbers;
   for (const auto& length : lengths)
     numbers.insert(numbers.end(),
                    {length ? 0 : 1, stage == RunningStage::train ? -length.value_or(0) : length.value_or(0)});
-  // What ranks deal out among them must be one data set: the greatest is the least, and unknown only for all.
+  // Ranks that share data must have the same data set: maximum equals minimum, and unknown only for all.
   for (const SharedData& data : shared)
     for (const int64_t number : data.numbers()) numbers.insert(numbers.end(), {number, ~number});
   const std::vector<int64_t> agreed = collectives.start_max(std::move(numbers))->take();
@@ -340,7 +339,7 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
       if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
       loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
     } catch (const DataError& error) {
-      // Several loaders may have one name, or none.
+      // Several loaders may have the same name, or none.
       throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
                           loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
     }
@@ -359,7 +358,7 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
     if (reads_ahead()) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
     target.loaders.push_back(std::move(loader));
   }
-  // A fraction is one of all ranks' length, so that no rank refuses what others accept; a rank may have less.
+  // A fraction is of all ranks' common length, so that no rank refuses what others accept; a rank may have fewer.
   const auto agreed = agreed_lengths(stage, lengths, shared);
   for (size_t i = 0; i < lengths.size(); ++i) {
     auto batches = limit.resolve(agreed[i], option);
@@ -388,8 +387,7 @@ void RunSetup::set_up_data() {
   if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
     throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
                           " and the module's own ", dataloader_hook(first_stage),
-                          "() are given. Leave the data away, or do not override ", dataloader_hook(first_stage),
-                          "()."));
+                          "() are given. Omit the data, or do not override ", dataloader_hook(first_stage), "()."));
   run.reload_loaders = [this](RunningStage stage) {
     if (stage == RunningStage::train)
       set_up_stage(stage, run_->options.limit_train_batches, limit_name("limit_train_batches"));
@@ -413,7 +411,7 @@ void RunSetup::set_up_data() {
         throw DataError(
             "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
             "drop_last?");
-      // Throws now, not after an epoch, where the interval cannot be.
+      // Throws now, not after an epoch, if the interval is invalid.
       if (run.validation_runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
       break;
     case TrainerFn::validate:
@@ -432,7 +430,7 @@ void RunSetup::set_up_data() {
                           " data. Does the data module have such a loader?"));
 }
 
-// Before a run folder is made for nothing. A fit only warns of a missing validation_step.
+// Before a run folder is created in vain. A fit only warns about a missing validation_step.
 void RunSetup::require_step() const {
   const HookMask& overridden = run_->model->overridden();
   if (fn_ == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
@@ -441,7 +439,7 @@ void RunSetup::require_step() const {
 }
 
 void RunSetup::choose_checkpoint(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
-  // Rank 0 looks; the others take what it has found, which they must be able to read too.
+  // Rank 0 looks; the others use its result, which they must be able to read too.
   if (run_->is_global_zero()) find_checkpoint_for(choice, latest);
   if (run_->world_size() == 1) return;
   const std::string path = run_->collectives().broadcast_text(checkpoint_ ? checkpoint_->string() : std::string(), 0);
@@ -489,7 +487,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
   if (module->in_run())
     throw Error(
-        "[trainer] the module is in a run already. Give each run a module of its own, or wait for the first to end.");
+        "[trainer] the module is already in a run. Give each run its own module, or wait for the first to end.");
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
@@ -503,7 +501,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   const auto checkpoint_run_dir = checkpoint_ && fn_ == TrainerFn::fit && run.components.load.loads_loops()
                                       ? run_folder_of(*checkpoint_)
                                       : std::nullopt;
-  // Before it is read: a run at work there may remove it.
+  // Lock before reading: an active run there may remove it.
   if (checkpoint_run_dir && !lock_ && run.is_global_zero()) lock_.emplace(*checkpoint_run_dir);
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_,
@@ -511,7 +509,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                                    ? CheckpointParts::all
                                    : CheckpointParts::weights_and_state,
                                run.components.load.verify == "needed" ? Verify::needed : Verify::whole);
-  // Imported weights begin a run, wherever they lie.
+  // Imported weights start a new run, wherever they are.
   if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
   if (run.components.load.loads_loops()) resumed_run_dir_ = checkpoint_run_dir;
   if (!resumed_run_dir_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
@@ -566,7 +564,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (fn_ == TrainerFn::fit) run.strategy->start_training(*run.model, run.optimizers());
 }
 
-// Once per machine, or once in all; the others wait, so that setup finds what it needs.
+// Once per machine, or once in total; the others wait, so that setup finds what it needs.
 void RunSetup::prepare_data() {
   Run& run = *run_;
   const ProcessPlace& place = run.strategy->place();
@@ -576,18 +574,18 @@ void RunSetup::prepare_data() {
   run.collectives().barrier("prepare_data of the first process of each node");
 }
 
-// Copies of the module for the strategy's other devices, made and set up as the module was.
+// Copies of the module for the strategy's other devices, created and set up like the module.
 void RunSetup::make_replicas() {
   Run& run = *run_;
   const size_t count = run.strategy->replicas_wanted();
   if (count == 0) return;
   if (!run.model->factory())
-    throw ConfigError(cat("[trainer.strategy] ", run.strategy->name(),
-                          " needs a copy of the module on each device, and nobody has said how another is made: it was "
-                          "given as an object. "
-                          "Name it in the config (model:), or let the Trainer make it: trainer.fit<MyModule>(options, "
-                          "data), or make_component<LightningModule, MyModule>(options)."));
-  // Their first weights are nobody's: they do not move the numbers of the run.
+    throw ConfigError(
+        cat("[trainer.strategy] ", run.strategy->name(),
+            " needs a copy of the module on each device, but the Trainer does not know how to create one: the module "
+            "was passed as an object. Name it in the config (model:), or let the Trainer create it: "
+            "trainer.fit<MyModule>(options, data), or make_component<LightningModule, MyModule>(options)."));
+  // Their initial weights are overwritten: creating them must not advance the run's generators.
   const RngGuard rng(run.strategy->devices());
   std::vector<std::shared_ptr<LightningModule>> replicas;
   for (size_t i = 0; i < count; ++i) {
@@ -621,7 +619,7 @@ void RunSetup::save_config() {
   if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
   std::error_code error;
-  fs::remove(temporary, error);  // of a process that died; a fifo in its place would be waited for
+  fs::remove(temporary, error);  // of a process that died; a fifo in its place would block
   std::ofstream file(temporary);
   file << to_yaml(run.resolved_config, {.comments = true});
   file.close();
@@ -656,30 +654,30 @@ void RunSetup::print_start() {
 
 namespace {
 
-// What a person needs to know where memory ended, beside the message of LibTorch.
+// What a user needs to know when memory runs out, in addition to LibTorch's message.
 void explain_out_of_memory(const Run& run) {
   const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
   for (const at::Device& device : run.devices())
     if (const auto memory = device_memory(device))
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
-  // Before the loops no batch has been there yet.
+  // Before the loops there has been no batch yet.
   const bool evaluates = !run.failed_in_.empty() || (run.fn() != TrainerFn::fit && !run.setting_up);
   const bool trains = run.progress_.batches_total.ready > 0;
   if (!evaluates && !trains)
     return log::error(
-        "what takes less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
-  // An evaluation has no gradients, and its batches are other ones.
+        "to use less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
+  // An evaluation has no gradients, and its own batches.
   if (evaluates)
     return log::error(
-        "what takes less memory: a smaller batch of the evaluation, such as data.eval_batch_size; precision: "
-        "bf16-mixed or 16-mixed; outputs that are not kept on the device");
+        "to use less memory: a smaller evaluation batch, such as data.eval_batch_size; precision: bf16-mixed or "
+        "16-mixed; outputs not kept on the device");
   log::error(
-      "what takes less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; "
-      "activation checkpointing (docs/memory.md)");
+      "to use less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; activation "
+      "checkpointing (docs/memory.md)");
 }
 
-// What fails while a failure is handled is told, and does not take its place.
+// A failure while a failure is handled is reported, and does not replace it.
 template <class Function>
 void log_exceptions(std::string_view when, Function function) noexcept {
   try {
@@ -700,7 +698,7 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.progress_.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
-  // Before the loops an error of ours says where it is from.
+  // Before the loops our own errors say where they come from.
   const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
   if ((in_loops || !run.failed_in_.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
     log_exceptions(kWhen, [&] {

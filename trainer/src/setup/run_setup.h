@@ -31,15 +31,15 @@ class RunSetup {
 
   Run& run() { return *run_; }
 
-  /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: all that comes before the loops.
+  /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: everything before the loops.
   void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
                const LatestCheckpoints& latest);
-  /// The checkpoint that the run began with.
+  /// The checkpoint that the run started from.
   const std::optional<std::filesystem::path>& checkpoint() const { return checkpoint_; }
-  /// Closes loggers and tears down, once; what fails there is only told.
+  /// Closes loggers and tears down, once; failures are only reported.
   void finish(RunStatus status) noexcept;
-  /// The first half of the way that every exception and signal takes: callbacks and the data module are told,
-  /// checkpoints that they request are written.
+  /// First half of the handling of every exception and signal: notifies callbacks and the data module, and writes
+  /// checkpoints that they request.
   void on_exception(const std::exception& error) noexcept;
 
  private:

@@ -42,10 +42,10 @@ void throw_other_data(Collectives& collectives, RunningStage stage, const std::v
     }
   }
   if (differences.size() > 10) differences.resize(10), differences.emplace_back("…");
-  throw DataError(cat("[trainer.data] ranks deal out one data set, so all must have the same ", name_of(stage),
+  throw DataError(cat("[trainer.data] ranks share one data set, so all must have the same ", name_of(stage),
                       " loaders. They differ in ", join(differences, "; "),
                       ". Give all ranks the same files and options, or set trainer.use_distributed_sampler: false if "
-                      "each rank has data of its own."));
+                      "each rank has its own data."));
 }
 
 }  // namespace fulgur::detail

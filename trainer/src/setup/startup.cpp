@@ -30,7 +30,7 @@ ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64
                           std::optional<uint64_t> seed) {
   ConfigNode& trainer = config.get_or_add("trainer");
   trainer.set("accelerator", ConfigNode::string(devices.accelerator->name()));
-  // Indices that were named stay; a number is what it came to.
+  // Given indices stay; a number becomes what it resolved to.
   const ConfigNode* written = trainer.find("devices");
   if (!written || !written->is_list())
     trainer.set("devices", ConfigNode::integer(static_cast<int64_t>(devices.devices.size())));
@@ -47,20 +47,20 @@ std::string ChosenDevices::text() const {
 
 namespace {
 
-// Eight, or as many as are asked for.
+// Eight, or as many as requested.
 int64_t virtual_devices_for(const DeviceChoice& devices) {
   int64_t count = std::max<int64_t>(8, devices.count.value_or(0));
   for (const int64_t index : devices.indices) count = std::max(count, index + 1);
   return count;
 }
 
-// Ranks without an accelerator cannot work together (F53); one process that asks for it is badly configured.
+// Ranks without an accelerator cannot work together (F53); for a single process it is a config error.
 [[noreturn]] void refuse(DeviceUse use, const std::string& message) {
   if (use == DeviceUse::one_each) throw DistributedError(message);
   throw ConfigError(message);
 }
 
-// `devices` asks for what is not there, by number or by index.
+// `devices` requests a device that does not exist, by number or by index.
 [[noreturn]] void refuse_devices(const Accelerator& accelerator, const std::string& wanted) {
   const int64_t there = accelerator.device_count();
   std::vector<std::string> names;
@@ -122,7 +122,7 @@ ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use) {
   if (indices.empty()) {
     int64_t count = options.devices.count.value_or(use == DeviceUse::one ? 1 : -1);
     if (count == -1) count = there;
-    if (count > there) refuse_devices(*chosen.accelerator, cat(count, " devices were asked for"));
+    if (count > there) refuse_devices(*chosen.accelerator, cat(count, " devices were requested"));
     for (int64_t i = 0; i < count; ++i) indices.push_back(i);
   }
   for (const int64_t index : indices) {
@@ -158,7 +158,7 @@ ProcessSettings::MatmulPrecision ProcessSettings::matmul_precision() {
   try {
     now.word = context.float32MatmulPrecision();
   } catch (const c10::Error&) {
-    // The program has set the libraries one by one: there is no word for it.
+    // The program has set the libraries individually: there is no single word for it.
   }
   return now;
 }
@@ -180,7 +180,7 @@ ProcessSettings::ProcessSettings(const TrainerOptions& options) {
   anomaly_nan_ = torch::autograd::AnomalyMode::should_check_nan();
   if (options.benchmark) context.setBenchmarkCuDNN(*options.benchmark);
   if (options.deterministic.enabled) {
-    // cuBLAS is deterministic only with a workspace of a fixed size, which it reads from here.
+    // cuBLAS is deterministic only with a workspace of fixed size, which it reads from here.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     context.setDeterministicAlgorithms(true, options.deterministic.warn_only);
     context.setDeterministicCuDNN(true);

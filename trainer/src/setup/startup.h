@@ -13,7 +13,7 @@
 
 namespace fulgur::detail {
 
-/// Threads of a run: as asked, or (`auto`) OMP_NUM_THREADS, or the CPUs this process may use.
+/// Threads of a run: as configured, or (`auto`) OMP_NUM_THREADS, or the number of CPUs this process may use.
 int64_t decide_threads(const Auto<int64_t>& num_threads);
 /// Sets LibTorch's thread count.
 void set_threads(int64_t count);
@@ -21,8 +21,8 @@ void set_threads(int64_t count);
 struct ChosenDevices {
   Accelerator* accelerator = nullptr;
   std::vector<at::Device> devices;
-  bool is_auto = false;   ///< nobody said how many
-  std::string note = {};  ///< said beside the devices
+  bool is_auto = false;   ///< the number was not given
+  std::string note = {};  ///< printed next to the devices
   /// `1 × cuda (NVIDIA H200)`.
   std::string text() const;
 };
@@ -51,8 +51,7 @@ class ProcessSettings {
   ProcessSettings& operator=(const ProcessSettings&) = delete;
 
  private:
-  /// What products of float32 matrices are made with: PyTorch's word, where it has one, and its meaning for each
-  /// library.
+  /// What products of float32 matrices are made with: PyTorch's word, if it has one, and its meaning for each library.
   struct MatmulPrecision {
     std::optional<at::Float32MatmulPrecision> word;
     at::Float32Precision cuda, cpu;

@@ -7,10 +7,9 @@
 
 namespace fulgur {
 
-/// Records what happens in a few training steps (each operation, kernels of a GPU, exchanges of gradients between
-/// ranks) and writes it as a Chrome trace, `trace_rank<N>.json` in the run folder: open it in https://ui.perfetto.dev
-/// or chrome://tracing. Every rank writes its own. Recording slows the recorded steps down; the others are as without
-/// it.
+/// Records what happens in a few training steps (each operation, GPU kernels, gradient exchanges between ranks) and
+/// writes it as a Chrome trace, `trace_rank<N>.json` in the run folder: open it in https://ui.perfetto.dev or
+/// chrome://tracing. Every rank writes its own. Recording slows down only the recorded steps.
 class FULGUR_API ChromeTrace : public Callback {
  public:
   struct FULGUR_API Options {

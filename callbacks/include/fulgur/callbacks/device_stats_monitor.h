@@ -9,17 +9,16 @@
 
 namespace fulgur {
 
-/// Logs memory and load behind the training batches whose metrics are written, and reads nothing in the others. Keys
+/// Logs memory and load after the training batches whose metrics are written, and reads nothing in the others. Keys
 /// begin with `DeviceStatsMonitor.on_train_batch_end/`:
 ///
-/// - of a CUDA device, from the counters of its caching allocator, without waiting for it: `allocated_bytes`,
+/// - of a CUDA device, from the counters of its caching allocator, without synchronizing: `allocated_bytes`,
 ///   `peak_allocated_bytes`, `reserved_bytes`, `peak_reserved_bytes`, `alloc_retries`, `ooms`;
-/// - of the CPU: `cpu_percent` (of one core, all threads of the process, since the row before), `resident_bytes` of the
-/// process,
-///   `memory_percent` (the machine's memory that nobody could get any more).
+/// - of the CPU: `cpu_percent` (of one core, all threads of the process, since the previous row), `resident_bytes` of
+///   the process, `memory_percent` (unavailable memory of the machine).
 ///
-/// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; keys of
-/// the CPU are of the process, not of the machine; counters have names of their own.
+/// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; CPU keys
+/// are of the process, not of the machine; counters have different names.
 class FULGUR_API DeviceStatsMonitor final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -27,7 +26,7 @@ class FULGUR_API DeviceStatsMonitor final : public Callback {
     std::vector<std::string> filter_keys = {};
     void fields(Fields& f);
   };
-  /// Throws a ConfigError for a key that there is not.
+  /// Throws a ConfigError for an unknown key.
   explicit DeviceStatsMonitor(Options options);
 
   void on_train_start(RunContext& run) override;

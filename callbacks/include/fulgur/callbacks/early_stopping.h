@@ -16,9 +16,9 @@ enum class EarlyStoppingReason {
   non_finite_metric
 };
 
-/// Stops a fit whose monitored metric gets no better. Checks once per training epoch or validation, reading the metric
-/// there, which may wait for the device; does nothing in the sanity check, with fast_dev_run and outside of fit. A stop
-/// on one rank is a stop on all. As Lightning's, but a metric that is missing with `strict: false` always warns, once.
+/// Stops a fit whose monitored metric stops improving. Checks once per training epoch or validation, reading the
+/// metric, which may wait for the device; does nothing in the sanity check, with fast_dev_run and outside fit. A stop
+/// on one rank stops all. Like Lightning's, except that a missing metric with `strict: false` always warns, once.
 class FULGUR_API EarlyStopping final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -36,7 +36,7 @@ class FULGUR_API EarlyStopping final : public Callback {
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError where `monitor` is empty.
+  /// Throws a ConfigError if `monitor` is empty.
   explicit EarlyStopping(Options options);
 
   std::string state_key() const override;
@@ -44,23 +44,23 @@ class FULGUR_API EarlyStopping final : public Callback {
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
-  /// A fit begins anew, unless it is resumed.
+  /// A fit starts from scratch, unless it is resumed.
   void setup(RunContext& run, TrainerFn fn) override;
-  /// A misspelt monitor is refused before training begins, where validation shows that it is one.
+  /// Rejects a misspelt monitor before training begins, if the sanity check reveals it.
   void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;
-  /// Throws a ConfigError where the metric is missing and `strict` is on; likewise `on_validation_end`.
+  /// Throws a ConfigError if the metric is missing and `strict` is on; so does `on_validation_end`.
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_end(RunContext& run) override;
 
-  /// Epoch in which the fit was stopped, from 0; 0 also where it was not.
+  /// Epoch in which the fit was stopped, from 0; also 0 if it was not.
   int64_t stopped_epoch() const { return stopped_epoch_; }
   /// Best value of the metric so far; infinite before the first check.
   double best_score() const { return best_score_; }
   /// Checks without an improvement since the last one.
   int64_t wait_count() const { return wait_count_; }
   EarlyStoppingReason stopping_reason() const { return reason_; }
-  /// The reason in words; empty where it has not stopped.
+  /// The reason in words; empty if it has not stopped.
   const std::string& stopping_reason_message() const { return message_; }
 
  private:
@@ -72,7 +72,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   [[noreturn]] void refuse_monitor(RunContext& run) const;
   struct Verdict {
     EarlyStoppingReason stop = EarlyStoppingReason::not_stopped;
-    std::string message = {};  // of a stop or an improvement
+    std::string message = {};  // for a stop or an improvement
   };
   Verdict judge(double current);
   void tell(RunContext& run, const std::string& message) const;

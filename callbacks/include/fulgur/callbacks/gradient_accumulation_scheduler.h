@@ -8,9 +8,10 @@
 
 namespace fulgur {
 
-/// Changes how many batches make one optimizer step, by the position in the run: `{"0": 1, "4": 2}` counts epochs from
-/// 0; keys may be intervals, all in one unit (`500st`, `0.5dur`). Before the first key it is 1. A window that has begun
-/// keeps its length. The factor follows from the position alone, so a resumed fit goes on with the right one.
+/// Changes how many batches make one optimizer step, depending on the position in the run: `{"0": 1, "4": 2}` counts
+/// epochs from 0; keys may be intervals, all in the same unit (`500st`, `0.5dur`). Before the first key it is 1. A
+/// window that has begun keeps its length. The factor depends only on the position, so a resumed fit continues with the
+/// right one.
 class FULGUR_API GradientAccumulationScheduler final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -18,12 +19,12 @@ class FULGUR_API GradientAccumulationScheduler final : public Callback {
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError for an empty map, a key that is neither an epoch nor an interval, keys in several units, one
-  /// position twice, and a factor below 1.
+  /// Throws a ConfigError for an empty map, a key that is neither an epoch nor an interval, keys in different units, a
+  /// duplicate position, and a factor below 1.
   explicit GradientAccumulationScheduler(Options options);
 
-  /// Throws a ConfigError where the Trainer's accumulate_grad_batches is not 1, with manual optimization, and where the
-  /// run cannot measure the unit.
+  /// Throws a ConfigError if the Trainer's accumulate_grad_batches is not 1, with manual optimization, and if the run
+  /// cannot measure the unit.
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;

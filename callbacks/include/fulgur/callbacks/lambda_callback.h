@@ -46,7 +46,7 @@
 
 namespace fulgur {
 
-/// A callback made of functions, for programs:
+/// A callback made from functions, for use in programs:
 ///
 ///     LambdaCallback({.on_train_start = [](RunContext& run) { run.print("it begins"); }})
 ///

@@ -8,12 +8,12 @@
 
 namespace fulgur {
 
-/// Logs the learning rates of all parameter groups: `lr-AdamW`, `lr-AdamW/pg1` or `lr-AdamW/<name of the group>` where
-/// there are several groups, `lr-AdamW-1` for a second optimizer of one class, and the schedule's name in place of
-/// `lr-AdamW` where it has one; with `log_momentum` and `log_weight_decay` also `lr-AdamW-momentum` and
-/// `lr-AdamW-weight_decay`. A row holds the values of its last step, or
-/// those with which its epoch began. Deviations from Lightning: rates can be monitored without a logger, so a run
-/// without one is no error; an optimizer without momentum or weight decay has no such key, where Lightning logs 0.
+/// Logs the learning rates of all parameter groups: `lr-AdamW`, `lr-AdamW/pg1` or `lr-AdamW/<name of the group>` if
+/// there are several groups, `lr-AdamW-1` for a second optimizer of the same class, and the schedule's name instead of
+/// `lr-AdamW` if it has one; with `log_momentum` and `log_weight_decay` also `lr-AdamW-momentum` and
+/// `lr-AdamW-weight_decay`. A row has the values of its last step, or those at the start of its epoch. Deviations from
+/// Lightning: rates can be monitored without a logger, so a run without one is not an error; an optimizer without
+/// momentum or weight decay has no such key, where Lightning logs 0.
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -25,7 +25,7 @@ class FULGUR_API LearningRateMonitor final : public Callback {
   };
   explicit LearningRateMonitor(Options options);
 
-  /// Throws a ConfigError where two groups have one key.
+  /// Throws a ConfigError if two groups have the same key.
   void on_train_start(RunContext& run) override;
   void on_train_epoch_start(RunContext& run) override;
   void on_train_batch_start(RunContext& run, const Batch& batch, int64_t batch_idx) override;

@@ -11,7 +11,7 @@
 
 namespace fulgur {
 
-/// Decides when checkpoints are written, how they are called and which are kept. Files are the Trainer's.
+/// Decides when checkpoints are written, what they are called and which are kept. The Trainer owns the files.
 class FULGUR_API ModelCheckpoint final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -43,20 +43,20 @@ class FULGUR_API ModelCheckpoint final : public Callback {
 
   void setup(RunContext& run, TrainerFn fn) override;
   void on_fit_start(RunContext& run) override;
-  /// Throws a ConfigError where the run cannot measure `every`.
-  /// A misspelt monitor is refused before training begins, where validation shows that it is one.
+  /// Throws a ConfigError if the run cannot measure `every`. Rejects a misspelt monitor before training begins, if the
+  /// sanity check reveals it.
   void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
   void on_validation_end(RunContext& run) override;
   void on_train_end(RunContext& run) override;
-  /// The Trainer itself writes a checkpoint at a signal; here those of other failures are asked for.
+  /// The Trainer itself writes a checkpoint on a signal; this requests one for other failures.
   void on_exception(RunContext& run, const std::exception& error) override;
   void on_checkpoint_published(RunContext& run, const CheckpointInfo& info) override;
   void on_checkpoint_failed(RunContext& run, const CheckpointInfo& info, const std::exception& error) override;
 
-  /// Score of the best checkpoint so far; nothing before the first, or without a monitor.
+  /// Score of the best checkpoint so far; nullopt before the first, or without a monitor.
   std::optional<double> best_score() const { return best_score_; }
 
  private:

@@ -11,9 +11,9 @@ class Module;
 
 namespace fulgur {
 
-/// Prints a table of the layers and their parameters when a fit begins, and notes on what is set up to no use. A tied
-/// weight counts once, for the layer that comes first. Deviation from Lightning: no FLOPs and no sizes of inputs and
-/// outputs, since modules of LibTorch have no hooks to measure them.
+/// Prints a table of the layers and their parameters when a fit begins, and notes about ineffective settings. A tied
+/// weight counts once, for the first layer that has it. Deviation from Lightning: no FLOPs and no input and output
+/// sizes, since LibTorch modules have no hooks to measure them.
 class FULGUR_API ModelSummary final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -9,10 +9,10 @@
 
 namespace fulgur {
 
-/// Writes a checkpoint when a fit ends by an exception or a signal after its first batch. With `dirpath` the next fit
-/// without ckpt_path goes on from it, and the first fit that ends well removes it. Where the name is taken the new one
-/// gets `-v1`; the newest counts, and the ones before it are released. Deviation from Lightning: `dirpath` may be left
-/// out, and going on needs no ckpt_path.
+/// Writes a checkpoint when a fit ends with an exception or a signal after its first batch. With `dirpath` the next fit
+/// without ckpt_path resumes from it, and the first fit that ends normally removes it. If the name is taken the new one
+/// gets `-v1`; the newest counts, and earlier ones are released. Deviation from Lightning: `dirpath` may be omitted,
+/// and resuming needs no ckpt_path.
 class FULGUR_API OnExceptionCheckpoint final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -21,7 +21,7 @@ class FULGUR_API OnExceptionCheckpoint final : public Callback {
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError where `filename` is no name of a file.
+  /// Throws a ConfigError if `filename` is not a file name.
   explicit OnExceptionCheckpoint(Options options);
 
   Phase phase() const override { return Phase::checkpoint; }
@@ -33,7 +33,7 @@ class FULGUR_API OnExceptionCheckpoint final : public Callback {
   void on_fit_end(RunContext& run) override;
 
  private:
-  /// Checkpoints of this name in `dirpath`, the newest first.
+  /// Checkpoints with this name in `dirpath`, newest first.
   std::vector<std::filesystem::path> written() const;
 
   Options options_;

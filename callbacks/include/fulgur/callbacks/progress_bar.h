@@ -10,9 +10,9 @@
 
 namespace fulgur {
 
-/// Shows where a run is, on stderr. On a terminal: one bar that is redrawn, with rate, time left and the metrics logged
-/// with prog_bar; log lines are printed above it. The time left is that of the epoch, with its validations as long as
-/// the last one took. Elsewhere, and where TERM is `dumb`: a plain line every few seconds. NO_COLOR turns colour off.
+/// Shows the progress of a run on stderr. On a terminal: one bar that is redrawn, with rate, time left and the metrics
+/// logged with prog_bar; log lines are printed above it. The time left is for the epoch, assuming that validations take
+/// as long as the last one. Otherwise, or if TERM is `dumb`: a plain line every few seconds. NO_COLOR turns off colour.
 /// Metrics are read only when something is drawn.
 class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
  public:
@@ -75,15 +75,15 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   std::string shown_;
   Clock::time_point drawn_;
   Bar bar_;
-  Bar train_;  // the training bar, put aside while validation runs
+  Bar train_;  // the training bar, set aside while validation runs
   bool train_active_ = false;
 
   // Evaluation.
   std::string evaluation_title_;
   int64_t evaluation_done_ = 0;
-  std::array<bool, 4> several_loaders_{};  // of a stage, once a second one was seen
+  std::array<bool, 4> several_loaders_{};  // per stage, set once a second one was seen
 
-  // What is known of validation inside training; positions are batches over the run.
+  // Known validation times inside training; positions are batches over the run.
   double validation_s_ = 0;  // of the last one
   int64_t epoch_began_at_ = 0;
   bool validated_in_epoch_ = false;

@@ -8,21 +8,20 @@
 
 namespace fulgur {
 
-/// Logs how fast training goes, for each window of `window_size` batches:
+/// Logs the training throughput, for each window of `window_size` batches:
 ///
-/// - `device/batches_per_sec`, `device/samples_per_sec`, and `device/tokens_per_sec` where the module tells
-/// `num_tokens`;
-/// - `device/flops_per_sec` where `flops_per_sample` is given, and `device/mfu`, its share of the peak, where that is
-/// known;
-/// - `data_wait_share`: the part of the time (0 to 1) that the loop waited for the loader;
+/// - `device/batches_per_sec`, `device/samples_per_sec`, and `device/tokens_per_sec` if the module defines
+///   `num_tokens`;
+/// - `device/flops_per_sec` if `flops_per_sample` is set, and `device/mfu`, its fraction of the peak, if that is known;
+/// - `data_wait_share`: the fraction of the time (0 to 1) that the loop waited for the loader;
 /// - with several ranks the same with `global/` for all of them together, and `data_wait_share` as their mean.
 ///
 /// A row has the mean of the windows that ended since the last one, `device/` of rank 0. Validation does not count, nor
-/// does the first batch, which warms up. A CUDA device is timed by events on its stream, and nothing waits for it: a
-/// window is logged when the next one ends. On the CPU it is the clock, and a window is logged at once.
+/// does the first batch, which warms up. A CUDA device is timed with events on its stream, without synchronizing: a
+/// window is logged when the next one ends. On the CPU the clock is used, and a window is logged at once.
 ///
-/// Deviations from Lightning: training only, so names have no `train/` in front; batch size and length come from the
-/// run; `flops_per_sample` and `peak_flops` in place of a function and `available_flops`; nothing is synchronised.
+/// Deviations from Lightning: training only, so names have no `train/` prefix; batch size and length come from the run;
+/// `flops_per_sample` and `peak_flops` instead of a function and `available_flops`; no synchronization.
 class FULGUR_API ThroughputMonitor final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -8,8 +8,8 @@
 
 namespace fulgur {
 
-/// Measures how long each stage takes, on the run's one clock, and ends a fit whose training took `duration`. The time
-/// of training counts validation inside it and goes on in a resumed fit; that of other stages is of their last run.
+/// Measures how long each stage takes, on the run's common clock, and ends a fit whose training took `duration`. The
+/// training time includes validation and continues in a resumed fit; that of other stages is of their last run.
 class FULGUR_API Timer final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -19,7 +19,7 @@ class FULGUR_API Timer final : public Callback {
     void fields(Fields& f);
   };
 
-  /// Throws a ConfigError where `duration` is no time.
+  /// Throws a ConfigError if `duration` is not a time.
   explicit Timer(Options options);
 
   Phase phase() const override { return Phase::decide; }
@@ -41,12 +41,12 @@ class FULGUR_API Timer final : public Callback {
   void on_predict_start(RunContext& run) override;
   void on_predict_end(RunContext& run) override;
 
-  /// Seconds since the run began; nothing before the stage did.
+  /// Time (s since the run began) at which the stage started; nullopt before.
   std::optional<double> start_time_s(RunningStage stage = RunningStage::train) const;
-  /// Likewise; nothing before the stage ended.
+  /// The same for its end.
   std::optional<double> end_time_s(RunningStage stage = RunningStage::train) const;
   double time_elapsed_s(RunningStage stage = RunningStage::train) const;
-  /// Seconds of `duration` that are left to training, below 0 where it is over; nothing without a duration.
+  /// Seconds of `duration` left for training, below 0 if it is over; nullopt without a duration.
   std::optional<double> time_remaining_s() const;
 
  private:
@@ -62,7 +62,7 @@ class FULGUR_API Timer final : public Callback {
   Options options_;
   RunContext* run_ = nullptr;  // while there is one
   std::array<Span, 4> spans_;
-  double before_s_ = 0;  // of training, in the parts of the fit before this one
+  double before_s_ = 0;  // of training, in the earlier parts of a resumed fit
   bool told_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace fulgur {
 /// A tensor of a file, without its values.
 struct FULGUR_API TensorInfo {
   std::string name;
-  std::string dtype;  ///< as safetensors writes it: `F32`
+  std::string dtype;  ///< safetensors name: `F32`
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
 };
@@ -20,18 +20,18 @@ struct FULGUR_API TensorInfo {
 struct FULGUR_API CheckpointInspection {
   struct File {
     std::string name;
-    uint64_t bytes = 0;               ///< as the manifest says
+    uint64_t bytes = 0;               ///< according to the manifest
     std::vector<TensorInfo> tensors;  ///< of a safetensors file
   };
   CheckpointSummary summary;
   std::vector<File> files;
   std::map<std::string, std::string> aliases;  ///< tied parameter → name it is stored under
-  StateTree state;                             ///< empty where `report` has problems
+  StateTree state;                             ///< empty if `report` has problems
   VerifyReport report;                         ///< of every byte of the folder
 };
 
-/// Reads the manifest, all headers and the state, and compares every byte; keeps no weights in memory. Throws a
-/// CheckpointError where there is no manifest that can be read; any other damage is in `report`.
+/// Reads the manifest, all headers and the state, and verifies every byte; keeps no weights in memory. Throws a
+/// CheckpointError if there is no readable manifest; any other damage is in `report`.
 FULGUR_API CheckpointInspection inspect_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace fulgur

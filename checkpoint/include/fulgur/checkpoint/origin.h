@@ -16,14 +16,14 @@ FULGUR_API std::string libtorch_version();
 /// XXH3-64 of `bytes` as 16 hexadecimal digits, as `xxhsum -H3` prints it.
 FULGUR_API std::string content_hash(std::string_view bytes);
 
-/// Where a checkpoint comes from: what a resume that is to be exact to the bit depends on, beside the state itself.
+/// Origin of a checkpoint: what a bit-exact resume depends on, besides the state itself.
 struct FULGUR_API CheckpointOrigin {
-  std::string config_hash;     ///< of the resolved config; empty where there is none
+  std::string config_hash;     ///< of the resolved config; empty if there is none
   int64_t world_size = 1;      ///< processes of the run
   std::string device;          ///< kind and model of the device, such as `cpu` or `cuda NVIDIA H200`
-  int64_t threads = 0;         ///< intra-op threads; 0 where nobody said
-  bool deterministic = false;  ///< deterministic algorithms were asked for
-  int64_t save_counter = 0;    ///< saves of the run so far; orders checkpoints of one global step
+  int64_t threads = 0;         ///< intra-op threads; 0 if unknown
+  bool deterministic = false;  ///< whether deterministic algorithms were requested
+  int64_t save_counter = 0;    ///< number of saves of the run so far; orders checkpoints with the same global step
   std::string fulgur = fulgur_version();
   std::string libtorch = libtorch_version();
   bool operator==(const CheckpointOrigin&) const = default;

@@ -9,20 +9,20 @@
 
 namespace fulgur {
 
-/// A state dict of Python's, as torch.save writes it.
+/// A Python state dict, as written by torch.save.
 struct FULGUR_API PytorchFile {
-  NamedTensors tensors;               ///< on the CPU, in the file's order; those that share memory there share it here
-  std::vector<std::string> left_out;  ///< what else stood in the file, the first 100: `'epoch' (a number)`
+  NamedTensors tensors;  ///< on the CPU, in file order; tensors that share memory in the file share it here
+  std::vector<std::string> left_out;  ///< other contents of the file, the first 100: `'epoch' (a number)`
 };
 
-/// Reads what `torch.save(state_dict)` wrote, or the `state_dict` of a checkpoint of Lightning's. The pickle in it is
-/// read strictly: nothing is called, and any name of code that a state dict does not need is refused. Sizes are held
-/// against the file before memory is taken. Throws a CheckpointError that says what is wrong.
+/// Reads a file of `torch.save(state_dict)`, or the `state_dict` of a Lightning checkpoint. Its pickle is read
+/// strictly: nothing is called, and any code name that a state dict does not need is refused. Sizes are checked against
+/// the file before memory is allocated. Throws a CheckpointError that says what is wrong.
 FULGUR_API PytorchFile read_pytorch_file(const std::filesystem::path& path);
 
-/// Writes tensors (any device, copied to the CPU) so that Python's `torch.load(weights_only=True)` gives an OrderedDict
-/// of them, and syncs the file to disk. `aliases`: further name → name of the tensor that it shares memory with. Throws
-/// a CheckpointError that names path and reason, also where the file exists.
+/// Writes tensors (any device, copied to the CPU) so that Python's `torch.load(weights_only=True)` returns an
+/// OrderedDict of them, and syncs the file to disk. `aliases`: additional name → name of the tensor whose memory it
+/// shares. Throws a CheckpointError that names path and reason, also if the file exists.
 FULGUR_API void write_pytorch_file(const std::filesystem::path& path, const NamedTensors& tensors,
                                    const std::map<std::string, std::string>& aliases = {});
 

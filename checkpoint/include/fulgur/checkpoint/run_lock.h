@@ -6,14 +6,15 @@
 
 namespace fulgur {
 
-/// Keeps a run folder for one process: `run.lock` in it, with pid and host, locked by flock for as long as this lives.
+/// Reserves a run folder for one process: `run.lock` in it, with pid and host, locked with flock for the lifetime of
+/// this object.
 ///
-/// A lock whose holder died is taken over, with a warning. flock sees it at once; where a child of the dead process
-/// still holds it, or the file system knows no flock, the pid decides if the host is this one.
+/// A lock whose holder died is taken over, with a warning. flock detects that at once; if a child of the dead process
+/// still holds it, or the file system does not support flock, the pid decides if the host is this one.
 class FULGUR_API RunLock {
  public:
-  /// Throws a ConfigError that names pid and host where another process (or another RunLock) holds the folder, and a
-  /// CheckpointError where the file cannot be made. `folder` must exist.
+  /// Throws a ConfigError that names pid and host if another process (or another RunLock) holds the folder, and a
+  /// CheckpointError if the file cannot be created. `folder` must exist.
   explicit RunLock(const std::filesystem::path& folder);
   /// Releases the lock and removes the file.
   ~RunLock();

@@ -19,16 +19,16 @@ struct FULGUR_API SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-/// Name of a dtype in safetensors files, such as `F32`; null where the format cannot hold it.
+/// Name of a dtype in safetensors files, such as `F32`; null if the format cannot hold it.
 FULGUR_API const char* safetensors_dtype(at::ScalarType dtype);
 
 /// Writes tensors (any device, copied to the CPU) as a safetensors file and syncs it to disk. Throws a CheckpointError
-/// that names path and reason; what was at `path` before is then gone, so write to a temporary place.
+/// that names path and reason; a previous file at `path` is then lost, so write to a temporary location.
 FULGUR_API void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                                   const std::map<std::string, std::string>& metadata = {});
 
-/// Reads a safetensors file. The header is checked to the letter of the format before memory is allocated; throws a
-/// CheckpointError that says what is wrong.
+/// Reads a safetensors file. The header is validated strictly before memory is allocated; throws a CheckpointError that
+/// says what is wrong.
 FULGUR_API SafetensorsFile read_safetensors(const std::filesystem::path& path);
 
 }  // namespace fulgur

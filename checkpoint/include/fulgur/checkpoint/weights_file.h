@@ -9,26 +9,26 @@
 
 namespace fulgur {
 
-/// Files of weights that Python and C++ exchange.
+/// Formats of weight files exchanged between Python and C++.
 enum class WeightsFormat {
   safetensors,  ///< `.safetensors`
-  pytorch,      ///< `.pt`, `.pth`, Lightning's `.ckpt`: what torch.save writes
+  pytorch,      ///< `.pt`, `.pth`, Lightning's `.ckpt`: written by torch.save
 };
 
-/// Weights and where they come from.
+/// Weights and their origin.
 struct FULGUR_API WeightsFile {
   WeightsFormat format = WeightsFormat::safetensors;
   NamedTensors tensors;
   std::map<std::string, std::string>
       aliases;  ///< tied parameter → name it is stored under; a `.pt` has both names in `tensors`
-  std::vector<std::string> left_out;  ///< what else stood in the file
+  std::vector<std::string> left_out;  ///< other contents of the file
 };
 
-/// Reads a file of either format, which its first bytes tell. Throws a CheckpointError.
+/// Reads a file of either format, detected from its first bytes. Throws a CheckpointError.
 FULGUR_API WeightsFile read_weights_file(const std::filesystem::path& path);
 
-/// Writes `weights` into a hidden sibling, syncs and renames it: afterwards there is the whole file, or what was there
-/// before. A file that exists is replaced with `replace`, else an error. Throws a CheckpointError.
+/// Writes `weights` into a hidden sibling, syncs and renames it: afterwards the file is either complete or unchanged.
+/// An existing file is replaced with `replace`, else it is an error. Throws a CheckpointError.
 FULGUR_API void write_weights_file(const std::filesystem::path& path, const WeightsFile& weights, bool replace = false);
 
 }  // namespace fulgur

@@ -7,12 +7,12 @@
 
 namespace fulgur {
 
-/// Automatic mixed precision of this thread while it lives, as Python's `torch.autocast`: operations that gain by it
-/// compute in `dtype`, those that need the range in float32. Guards nest; `enabled = false` switches it off inside
-/// another. The copies of weights that it keeps are dropped when the outermost one ends, and where the format changes.
+/// Automatic mixed precision for this thread during its lifetime, like Python's `torch.autocast`: operations that
+/// benefit run in `dtype`, those that need the range run in float32. Guards nest; `enabled = false` disables autocast
+/// inside an enabled region. Cached weight casts are dropped when the outermost guard ends and when the dtype changes.
 class FULGUR_API Autocast {
  public:
-  /// `dtype` is kBFloat16 or kHalf; other types are an error of LibTorch at the first operation.
+  /// `dtype` is kBFloat16 or kHalf; with other types LibTorch throws at the first operation.
   Autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;

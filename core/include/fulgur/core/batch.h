@@ -26,20 +26,20 @@ class FULGUR_API Batch {
   Batch(std::initializer_list<Tensor> tensors);
   Batch(std::initializer_list<Entry> entries);
 
-  /// Appends an entry; throws an Error where the name is taken.
+  /// Appends an entry; throws an Error if the name is taken.
   void add(std::string name, Value value);
   /// Replaces the tensor entry at `index` and keeps its name.
   void set(size_t index, Tensor value);
 
   size_t entries() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
-  /// Lets go of all entries; their places stay reserved for the next batch.
+  /// Removes all entries; their capacity is kept for the next batch.
   void clear() { entries_.clear(); }
   const Entry& entry(size_t index) const;
   Entry& entry(size_t index);
   bool contains(std::string_view name) const;
 
-  /// The tensor at `index` or named `name`; throws an Error that lists the entries where there is none.
+  /// The tensor at `index` or named `name`; throws an Error that lists the entries if there is none.
   template <std::integral I>
   const Tensor& operator[](I index) const {
     return tensor_at(static_cast<size_t>(index));
@@ -53,16 +53,16 @@ class FULGUR_API Batch {
     return tensors;
   }
 
-  /// Samples: the length of dimension 0 of the first tensor, or of the first list. 0 for an empty batch.
+  /// Number of samples: the length of dimension 0 of the first tensor, or of the first list. 0 for an empty batch.
   int64_t size() const;
-  /// True where every tensor is on `device`.
+  /// True if every tensor is on `device`.
   bool is_on(const at::Device& device) const;
-  /// Every tensor on `device`; what is there already is shared. With `non_blocking`, pinned memory is copied
+  /// Moves every tensor to `device`; tensors already there are shared. With `non_blocking`, pinned memory is copied
   /// asynchronously on the current stream.
   Batch to(const at::Device& device, bool non_blocking = false) const;
   Batch pin_memory() const;
-  /// Samples [start, start + length) as views. Throws a DataError if an entry has another number of samples than the
-  /// batch has; tensors without dimensions are shared.
+  /// Samples [start, start + length) as views. Throws a DataError if the number of samples of an entry differs from the
+  /// batch's; tensors without dimensions are shared.
   Batch narrow(int64_t start, int64_t length) const;
 
   auto begin() const { return entries_.begin(); }
@@ -75,7 +75,8 @@ class FULGUR_API Batch {
   std::vector<Entry> entries_;
 };
 
-/// Converts the floating tensors of a batch to `dtype`; lists of tensors, integers and texts stay as they are.
+/// Converts the floating-point tensors of a batch to `dtype`; lists of tensors, integers and strings are left
+/// unchanged.
 FULGUR_API void convert_floating(Batch& batch, at::ScalarType dtype);
 
 }  // namespace fulgur

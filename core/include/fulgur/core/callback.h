@@ -14,22 +14,23 @@
 
 namespace fulgur {
 
-/// Order among callbacks: those that watch, then those that decide, then those that write checkpoints.
+/// Order among callbacks: first those that observe, then those that decide, then those that write checkpoints.
 enum class Phase { observe, decide, checkpoint };
 
-/// Something that watches or decides in a run. Derive and override what you need; all hooks do nothing by default.
-/// Hooks run on the thread of the run, in the order of `trainer.callbacks`, before the module's hook of the same name.
+/// Observes or controls a run. Derive and override what you need; all hooks do nothing by default. Hooks run on the
+/// run's thread, in the order of `trainer.callbacks`, before the module's hook of the same name.
 class FULGUR_API Callback : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "callback";
 
   ~Callback() override;
 
-  /// Names the state in checkpoints; two stateful callbacks with one key are a ConfigError. Default: the class name.
+  /// Identifies the state in checkpoints; two stateful callbacks with the same key are a ConfigError. Default: the
+  /// class name.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
-  /// What a checkpoint keeps of this callback: rank 0's, which a resume gives to all ranks. What each rank has of its
-  /// own is gathered in `on_save_checkpoint`, by `run.collectives()`.
+  /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
+  /// `on_save_checkpoint` with `run.collectives()`.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
@@ -37,7 +38,7 @@ class FULGUR_API Callback : public Stateful {
   virtual void teardown(RunContext&, TrainerFn) {}
   /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
-  /// A checkpoint from which a fit without `ckpt_path` goes on; asked once, before anything is set up.
+  /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
 
   virtual void on_fit_start(RunContext&) {}
@@ -80,19 +81,19 @@ class FULGUR_API Callback : public Stateful {
   virtual void on_predict_batch_end(RunContext&, const Outputs&, const Batch&, int64_t /*batch_idx*/,
                                     int64_t /*loader_idx*/) {}
 
-  /// May add to or change what the checkpoint will hold; runs after every callback has decided.
+  /// May add to or change what will be saved; runs after every callback has decided.
   virtual void on_save_checkpoint(RunContext&, StateTree& /*checkpoint*/) {}
   /// Before `load_state`, and before the module plans its optimizers.
   virtual void on_load_checkpoint(RunContext&, const StateTree& /*checkpoint*/) {}
-  /// The request with this ticket is safe on disk.
+  /// The request with this ticket has been written to disk.
   virtual void on_checkpoint_published(RunContext&, const CheckpointInfo&) {}
-  /// It is not; what was there before is intact.
+  /// The request failed; the previous checkpoints are intact.
   virtual void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) {}
 
   const HookMask& overridden() const { return overridden_; }
   void set_overridden(const HookMask& mask) { overridden_ = mask; }
 
-  /// Called by `make_component`: remembers the name and which batch hooks T overrides.
+  /// Called by `make_component`: records which batch hooks T overrides.
   template <class T>
   static void on_component_made(T& made, const ConfigNode& /*options*/) {
     made.set_overridden(hooks_of<T>());

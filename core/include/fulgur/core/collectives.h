@@ -13,55 +13,56 @@ namespace fulgur {
 
 enum class ReduceOp { sum, mean, min, max };
 
-/// A reduction under way. Its destructor waits for nothing.
+/// A reduction in progress. Its destructor does not wait.
 class FULGUR_API PendingReduction {
  public:
   virtual ~PendingReduction();
-  /// The result, once; waits for it.
+  /// The result; waits for it. Call once.
   virtual std::vector<int64_t> take() = 0;
 };
 
-/// Communication between the ranks of a run. Every function must be called by all ranks in the same order, else the run
-/// ends with exit code 5, at once or after the strategy's timeout; in a world of one each is the identity and costs
-/// nothing.
+/// Communication between the ranks of a run. Every function must be called by all ranks in the same order; otherwise
+/// the run ends with exit code 5, immediately or after the strategy's timeout. With one rank each is the identity and
+/// costs nothing.
 class FULGUR_API Collectives {
  public:
   virtual ~Collectives();
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// The reduced tensor; the input is not changed.
+  /// The reduced tensor; the input is not modified.
   virtual Tensor all_reduce(const Tensor& value, ReduceOp op) = 0;
-  /// Each rank's tensor, by rank. With `with_gradients`, backward reaches the tensors of all ranks.
+  /// The tensors of all ranks, in rank order. With `with_gradients`, backward reaches the tensors of all ranks.
   virtual std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) = 0;
-  /// The same for tensors that have one shape and dtype on all ranks: row r of the result is rank r's. One exchange
-  /// where the tensor is, which the host does not wait for; all_gather first exchanges the shapes on the host. Shapes
-  /// are compared the first time that one comes, and a difference then is a DistributedError.
+  /// The same for tensors with the same shape and dtype on all ranks: row r of the result is rank r's. One exchange on
+  /// the tensor's device, without synchronizing the host; all_gather first exchanges the shapes on the host. Each new
+  /// shape is compared once between ranks; a mismatch is a DistributedError.
   virtual Tensor all_gather_same(const Tensor& value, bool with_gradients = false);
   virtual Tensor broadcast(const Tensor& value, int64_t source_rank) = 0;
-  /// True where `value` is true on any rank.
+  /// True if `value` is true on any rank.
   virtual bool any(bool value) = 0;
-  /// Waits for all ranks; `reason` appears in the error when one does not come.
+  /// Waits for all ranks; `reason` appears in the error if one does not arrive.
   virtual void barrier(std::string_view reason) = 0;
-  /// Each rank's text (any bytes), by rank.
+  /// The texts (any bytes) of all ranks, in rank order.
   virtual std::vector<std::string> gather_text(std::string_view text) = 0;
   /// The text of `source_rank`.
   virtual std::string broadcast_text(std::string_view text, int64_t source_rank) = 0;
-  /// Begins the maximum over ranks of each number, on the host and behind training's back.
+  /// Starts the maximum over ranks of each number, on the host, in the background.
   virtual std::unique_ptr<PendingReduction> start_max(std::vector<int64_t> values) = 0;
-  /// Throws a DistributedError where an exchange on the device has failed. Called where the host has waited for the
-  /// device: exchanges there fail in the background, and what they computed is undefined then.
+  /// Throws a DistributedError if an exchange on the device has failed. Called after the host has synchronized with the
+  /// device: exchanges there fail asynchronously and leave undefined results.
   virtual void check() {}
-  /// What this rank does now (a literal), for the message of a rank that waits for it in vain. Cheap; no communication.
+  /// What this rank is doing (a string literal), shown in the error message of a rank that times out waiting for it.
+  /// Cheap; no communication.
   virtual void set_activity(const char* /*what*/) {}
-  /// How many steps of training are done, for the same message. The Trainer calls it.
+  /// Number of training steps done, for the same message. Called by the Trainer.
   virtual void set_steps_done(int64_t /*steps*/) {}
 };
 
-/// Whether these numbers are the same on all ranks, each of which must have as many. Exchanges two integers a number,
-/// however many ranks there are.
+/// Whether these numbers are equal on all ranks; every rank must pass the same count. Exchanges two integers per
+/// number, regardless of the number of ranks.
 FULGUR_API bool same_on_all_ranks(Collectives& collectives, std::vector<int64_t> numbers);
 
-/// The world of one.
+/// Collectives for one rank.
 class FULGUR_API SingleProcessCollectives final : public Collectives {
  public:
   int64_t rank() const override { return 0; }

@@ -11,21 +11,21 @@
 
 namespace fulgur {
 
-/// Where a value of the config was written. `line` and `column` count from 1; 0 where there is none.
+/// Where a config value was written. `line` and `column` start at 1; 0 if unknown.
 struct Location {
   std::string source;  ///< file name, `command line`, `environment variable NAME`, or empty for defaults
   int line = 0;
   int column = 0;
 
-  /// `file:line:column`, or the source alone.
+  /// `file:line:column`, or only the source.
   FULGUR_API std::string text() const;
 };
 
-/// False where an unquoted scalar of this text means, or may be taken for, null, a boolean or a number.
+/// False if an unquoted scalar with this text is, or may be taken for, null, a boolean or a number.
 FULGUR_API bool reads_as_text(std::string_view plain);
 
-/// A value of the config as it was written: null, scalar text, list or map (in order, keys unique). A scalar keeps its
-/// text and whether it was quoted; its type is decided by the field that reads it. Independent of the YAML library.
+/// A config value as written: null, scalar text, list or map (ordered, unique keys). A scalar keeps its text and
+/// whether it was quoted; the field that reads it decides its type. Independent of the YAML library.
 class FULGUR_API ConfigNode {
  public:
   enum class Kind { null, scalar, list, map };
@@ -59,17 +59,17 @@ class FULGUR_API ConfigNode {
   /// The entry named `key` of a map, or nullptr.
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);
-  /// The entry named `key`, made (null) where it is absent; turns a node that is no map into an empty one.
+  /// The entry named `key`, created (null) if absent; turns a node that is not a map into an empty map.
   ConfigNode& get_or_add(std::string_view key);
   void set(std::string_view key, ConfigNode value) { get_or_add(key) = std::move(value); }
   void erase(std::string_view key);
 
   Location where;       ///< of the value
-  Location key_where;   ///< of the key, for the entries of a map
+  Location key_where;   ///< of the key, for map entries
   std::string comment;  ///< written above the entry when it is printed with comments
 
-  /// Same kinds, texts and entries, in the same order; places and comments do not count, and quotes only where they
-  /// change what a text means (`"2"` against `2`).
+  /// Same kinds, texts and entries, in the same order; locations and comments are ignored, and quotes count only if
+  /// they change the meaning (`"2"` versus `2`).
   bool same_as(const ConfigNode& other) const;
 
  private:
@@ -80,25 +80,25 @@ class FULGUR_API ConfigNode {
   std::vector<Entry> entries_;
 };
 
-/// One thing that is wrong with a config.
+/// One error in a config.
 struct Problem {
   Location where;
   std::string path;  ///< `trainer.max_epochs`
   std::string message;
 };
 
-/// Collects everything that is wrong, so that one report names it all.
+/// Collects all errors, so that one report lists them all.
 class FULGUR_API Problems {
  public:
   void add(const Location& where, std::string path, std::string message);
   bool empty() const { return items_.empty(); }
   const std::vector<Problem>& items() const { return items_; }
-  /// A required option at `path` may be missing: something fills it later (a link).
+  /// The required option at `path` may be missing: it is filled in later (by a link).
   void allow_missing(std::string path) { may_miss_.push_back(std::move(path)); }
   bool may_miss(const std::string& path) const;
   /// One line per problem: `file:line:col: path: message`.
   std::string report() const;
-  /// Throws a ConfigError with the report where there is any problem.
+  /// Throws a ConfigError with the report if there are any problems.
   void throw_if_any() const;
 
  private:
@@ -106,7 +106,7 @@ class FULGUR_API Problems {
   std::vector<std::string> may_miss_;
 };
 
-/// `parent.child`, or `child` where the parent is empty.
+/// `parent.child`, or `child` if the parent is empty.
 FULGUR_API std::string join_path(std::string_view parent, std::string_view child);
 
 }  // namespace fulgur

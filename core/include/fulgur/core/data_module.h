@@ -12,14 +12,14 @@ namespace fulgur {
 
 class LightningModule;
 
-/// Everything about the data of a run: how it is prepared, split and loaded.
+/// The data of a run: how it is prepared, split and loaded.
 class FULGUR_API DataModule : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "data";
 
-  /// Checks or prepares files; called on one process per node, before `setup`. Sets no members.
+  /// Downloads, checks or prepares files; called on one process per node, before `setup`. Must not set members.
   virtual void prepare_data() {}
-  /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
+  /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
   /// Reads what `fn` needs; called on every process. Called again for another one.
   virtual void setup(TrainerFn fn);
@@ -38,10 +38,10 @@ class FULGUR_API DataModule : public Stateful {
   virtual void teardown(TrainerFn fn);
   /// After an exception in the run, before teardown.
   virtual void on_exception(const std::exception& error);
-  /// Facts that the config's `link` may pass to other components after `setup`: `num_classes`, `num_features`, ….
+  /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree exported_values() const { return {}; }
 
-  /// Which transfer hooks the class overrides; all, where a factory has not looked.
+  /// Which transfer hooks the class overrides; all, unless created by a factory.
   const HookMask& overridden() const { return overridden_; }
   void set_overridden(const HookMask& mask) { overridden_ = mask; }
   /// Called by `make_component`.
@@ -59,7 +59,7 @@ class FULGUR_API DataModule : public Stateful {
     return mask;
   }
 
-  /// What evaluation of a checkpoint must know of the data it was trained on (mean and standard deviation, …).
+  /// What the evaluation of a checkpoint needs to know about its training data (mean and standard deviation, …).
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 

@@ -7,13 +7,13 @@
 
 namespace fulgur {
 
-/// What a process of Fulgur returns to its caller. The numbers are part of the contract (docs/errors.md).
+/// The exit code of a Fulgur process. The numbers are part of the contract (docs/errors.md).
 enum class ExitCode : int {
   ok = 0,
   other = 1,
   usage = 2,        ///< wrong command line or config
   data = 3,         ///< a data set is missing, damaged or empty
-  checkpoint = 4,   ///< a checkpoint cannot be written, read or does not fit
+  checkpoint = 4,   ///< a checkpoint cannot be written or read, or does not fit
   distributed = 5,  ///< processes or devices cannot work together
   non_finite = 6,   ///< NaN or infinity in loss or gradients
   preempted = 75,   ///< stopped by SIGTERM after a checkpoint was written
@@ -21,8 +21,7 @@ enum class ExitCode : int {
   terminated = 143,  ///< stopped by SIGTERM without a checkpoint
 };
 
-/// Base of every error that Fulgur throws on purpose. The message has the form
-/// `[component.function] rule; what came. What to do.`
+/// Base of every error that Fulgur throws. The message has the form `[component.function] rule; what came. What to do.`
 class FULGUR_API Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, ExitCode code = ExitCode::other);
@@ -33,7 +32,7 @@ class FULGUR_API Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Wrong config or command line, or a combination of options that cannot work (exit code 2).
+/// Wrong config or command line, or incompatible options (exit code 2).
 class FULGUR_API ConfigError : public Error {
  public:
   explicit ConfigError(const std::string& message);
@@ -47,7 +46,7 @@ class FULGUR_API DataError : public Error {
   ~DataError() override;
 };
 
-/// A checkpoint that cannot be written, read, or does not fit the module (exit code 4).
+/// A checkpoint that cannot be written or read, or does not fit the module (exit code 4).
 class FULGUR_API CheckpointError : public Error {
  public:
   explicit CheckpointError(const std::string& message);
@@ -61,8 +60,8 @@ class FULGUR_API DistributedError : public Error {
   ~DistributedError() override;
 };
 
-/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit` and its kin return instead of throwing
-/// it.
+/// SIGINT or SIGTERM ended the run. Callbacks see it in `on_exception`; `fit`, `validate`, `test` and `predict` return
+/// instead of throwing it.
 class FULGUR_API Interrupted : public Error {
  public:
   explicit Interrupted(int signal);
@@ -73,7 +72,7 @@ class FULGUR_API Interrupted : public Error {
   int signal_;
 };
 
-/// NaN or infinity where training cannot go on (exit code 6).
+/// NaN or infinity where training cannot continue (exit code 6).
 class FULGUR_API NonFiniteError : public Error {
  public:
   explicit NonFiniteError(const std::string& message);

@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what libfulgur.so exports; everything else is hidden.
+/// Marks symbols exported by libfulgur.so; everything else is hidden.
 #define FULGUR_API __attribute__((visibility("default")))

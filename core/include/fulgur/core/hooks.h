@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// Hooks whose dispatch depends on whether anyone overrides them.
+/// Hooks whose dispatch depends on whether they are overridden.
 enum class Hook : uint8_t {
   validation_step,
   test_step,
@@ -33,7 +33,7 @@ enum class Hook : uint8_t {
   count_,
 };
 
-/// Which hooks a class overrides. All, until a factory that knows the class has looked.
+/// Which hooks a class overrides. All, until a factory that knows the class has checked.
 class HookMask {
  public:
   bool has(Hook hook) const { return (bits_ >> static_cast<int>(hook)) & 1u; }
@@ -41,7 +41,7 @@ class HookMask {
     const uint64_t bit = uint64_t{1} << static_cast<int>(hook);
     bits_ = on ? bits_ | bit : bits_ & ~bit;
   }
-  /// False until `set` decided from the class.
+  /// False until `set` has determined it from the class.
   bool exact = false;
 
  private:
@@ -50,7 +50,7 @@ class HookMask {
 
 }  // namespace fulgur
 
-/// True where T (derived from Base) overrides `hook`: then `&T::hook` has another class in its type. A hook that T made
+/// True if T (derived from Base) overrides `hook`: then `&T::hook` has another class in its type. A hook that T made
 /// inaccessible counts as overridden.
 #define FULGUR_OVERRIDES(T, Base, hook)                                   \
   ([]<class T_>() {                                                       \

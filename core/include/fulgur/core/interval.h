@@ -10,7 +10,7 @@
 
 namespace fulgur {
 
-/// How many batches: a count (`1`) or a fraction of what there is (`1.0`).
+/// How many batches: a count (`1`) or a fraction of those available (`1.0`).
 struct FULGUR_API BatchLimit {
   std::optional<int64_t> count;
   double fraction = 1.0;
@@ -18,13 +18,13 @@ struct FULGUR_API BatchLimit {
   BatchLimit(int64_t n) : count(n) {}
   BatchLimit(int n) : count(n) {}
   BatchLimit(double part) : fraction(part) {}
-  /// Batches of `available` (nothing: unknown) that are used; a fraction of an unknown number other than 1.0, and a
-  /// fraction that gives no batch of a non-empty loader, are ConfigErrors that name `option`.
+  /// Number of batches to use out of `available` (nullopt: unknown). A fraction other than 1.0 of an unknown number,
+  /// and a fraction that leaves no batch of a non-empty loader, are ConfigErrors that name `option`.
   std::optional<int64_t> resolve(std::optional<int64_t> available, std::string_view option) const;
   bool is_zero() const { return count ? *count == 0 : fraction == 0.0; }
 };
 
-/// A length of training or time, written `<number><unit>`: `10ep`, `500st`, `30min`. The one type for every interval.
+/// A length of training or time, written `<number><unit>`: `10ep`, `500st`, `30min`. Used for every interval.
 struct FULGUR_API Interval {
   enum class Unit {
     epochs,
@@ -33,17 +33,17 @@ struct FULGUR_API Interval {
     tokens,
     seconds,
     run
-  };  ///< ep, st, sa, tok, s|min|h, dur (part of the run)
+  };  ///< ep, st, sa, tok, s|min|h, dur (fraction of the run)
   double value = 0;
   Unit unit = Unit::steps;
   std::string text() const;
-  /// Nothing where `text` is no interval.
+  /// Nullopt if `text` is not an interval.
   static std::optional<Interval> parse(std::string_view text);
   /// `ep`, `st`, `sa`, `tok`, `s`, `min`, `h`, `dur`.
   static std::vector<std::string> all_units();
 };
 
-/// A bare count (`10`), in the unit that the option says, or an interval (`10ep`, `0.1dur`).
+/// A bare count (`10`) in the option's own unit, or an interval (`10ep`, `0.1dur`).
 struct FULGUR_API Length {
   int64_t count = 0;
   std::optional<Interval> interval;

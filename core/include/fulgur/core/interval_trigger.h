@@ -7,19 +7,19 @@
 
 namespace fulgur {
 
-/// Tells when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. Counts are
-/// multiples of the interval over the whole run, also after a resume; time counts from `start` or the last firing, on
-/// the run's one clock, so that all ranks decide alike.
+/// Decides when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. Counts are
+/// multiples of the interval over the whole run, including across a resume; time counts from `start` or the last
+/// firing, on the run's common clock, so that all ranks decide alike.
 class FULGUR_API IntervalTrigger {
  public:
   /// Throws a ConfigError for an interval of length 0.
   explicit IntervalTrigger(Interval every);
 
-  /// Begins at the run's position, without firing. Throws a ConfigError where the run cannot measure the interval:
-  /// tokens that the module does not count, parts of a run of unknown length.
+  /// Starts at the run's position, without firing. Throws a ConfigError if the run cannot measure the interval: tokens
+  /// that the module does not count, or a fraction of a run of unknown length.
   void start(RunContext& run);
-  /// True once for each interval that has passed since the last call that returned true. Several that passed at once
-  /// are one.
+  /// True once for each interval that has passed since the last call that returned true. Several that pass at once
+  /// count as one.
   bool due(RunContext& run);
 
   const Interval& every() const { return every_; }

@@ -6,13 +6,13 @@
 
 namespace fulgur {
 
-/// A number of a state that lies on a device, so that `state()` need not wait for it: a leaf that a checkpoint holds as
-/// the number that `scalar` (one element, integer, floating or boolean) has when the state is copied. Until then it is
-/// a map `{"__number__": scalar}`; `as_int`, `as_double` and their like read it, which waits for the device. A scalar
-/// on the CPU is read at once.
+/// A scalar in a state that is still on a device, so that `state()` need not wait for it: the checkpoint stores the
+/// number that `scalar` (one element; integer, floating or boolean) has when the state is copied. Until then it is a
+/// map `{"__number__": scalar}`; `as_int`, `as_double` etc. read it, which waits for the device. A scalar on the CPU is
+/// read at once.
 FULGUR_API StateTree late_number(const Tensor& scalar);
 
-/// The number of such a leaf, which this waits for; nothing for any other.
+/// The number of such a leaf (waits for the device); nullopt for any other.
 FULGUR_API std::optional<StateTree> read_late_number(const StateTree& state);
 
 }  // namespace fulgur

@@ -8,14 +8,15 @@
 
 namespace fulgur {
 
-/// Lets go of a tensor whose memory another stream has used (`record_stream`). LibTorch's allocator records an event
-/// when it frees such memory, which fails on a device that has failed: out of a tensor's destructor, the exception
-/// would end the process. Here the memory is leaked then. A tensor that somebody else holds too is only let go of.
+/// Releases a tensor whose memory another stream has used (`record_stream`). LibTorch's allocator records an event when
+/// it frees such memory, which fails on a failed device: thrown from a tensor's destructor, that exception would end
+/// the process. In that case the memory is leaked instead. If the tensor has other owners, only this reference is
+/// dropped.
 FULGUR_API void let_go(Tensor& tensor) noexcept;
-/// All tensors of the batch; it is empty then.
+/// Releases all tensors of the batch and leaves it empty.
 FULGUR_API void let_go(Batch& batch) noexcept;
 
-/// A batch that is let go of at the end of its life.
+/// A batch that is released with `let_go` on destruction.
 class HeldBatch {
  public:
   HeldBatch() = default;

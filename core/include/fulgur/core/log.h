@@ -7,8 +7,8 @@
 
 #include "fulgur/core/export.h"
 
-/// Messages to the person at the console (stderr). Metrics go through `Logger`, not through here.
-/// Every function may be called from any thread. Control characters in messages are escaped.
+/// Messages to the user on the console (stderr). Metrics go through `Logger` instead. Every function is thread-safe.
+/// Control characters in messages are escaped.
 namespace fulgur::log {
 
 enum class Level { debug, info, warning, error, off };
@@ -20,8 +20,8 @@ FULGUR_API void debug(std::string_view message);
 FULGUR_API void info(std::string_view message);
 FULGUR_API void error(std::string_view message);
 
-/// A warning with an identity such as `data.val_shuffled`. Each id is shown once per process, with the id in
-/// brackets, and not at all where the config's `silence` list names it.
+/// A warning with an id such as `data.val_shuffled`. Each id is shown once per process, in brackets, unless the
+/// config's `silence` list names it.
 FULGUR_API void warn(std::string_view id, std::string_view message);
 
 /// Silences warnings by id for this process (the config's `silence:` list).
@@ -30,22 +30,23 @@ FULGUR_API void silence(const std::vector<std::string>& ids);
 /// Forgets which warnings were shown; for tests and for a second run in one process.
 FULGUR_API void reset_warnings();
 
-/// For a process that is not the first of its run: lines go to a file instead of the console, and are kept until it is
-/// named; errors go to both, on the console behind `[name] `. An empty name: the console again, and the file is closed.
+/// For a process that is not the first of its run: lines go to a file instead of the console, and are buffered until
+/// the file is set; errors go to both, prefixed with `[name] ` on the console. An empty name restores the console and
+/// closes the file.
 FULGUR_API void leave_console(std::string_view name);
-/// That name; empty for a process that has the console.
+/// That name; empty for a process that writes to the console.
 FULGUR_API std::string process_name();
-/// The file of such a process. Where it cannot be written, lines are lost.
+/// Sets the file of such a process. If it cannot be written, lines are lost.
 FULGUR_API void write_to(const std::filesystem::path& file);
 
-/// Called around each line that goes to the console, so that a progress bar can clear and redraw itself.
+/// Called around each line written to the console, so that a progress bar can clear and redraw itself.
 struct ConsoleGuard {
   virtual ~ConsoleGuard() = default;
   virtual void before_line() = 0;
   virtual void after_line() = 0;
 };
 
-/// Installs `guard` (or none, with nullptr). The caller keeps it alive until it is replaced.
+/// Installs `guard` (nullptr: none). The caller keeps it alive until it is replaced.
 FULGUR_API void set_console_guard(ConsoleGuard* guard);
 
 /// Receives each message that is shown; for tests. An empty function removes it.

@@ -27,9 +27,9 @@ namespace fulgur {
 
 enum class ClipAlgorithm { norm, value };
 
-/// A network and how it learns. Derive, register layers as in LibTorch, and write `training_step`; the Trainer does the
-/// rest. Hooks have Lightning's names and do nothing by default; they run on the thread of the run, after those of the
-/// callbacks.
+/// A network and its training logic. Derive, register layers as in LibTorch, and write `training_step`; the Trainer
+/// does the rest. Hooks have Lightning's names and do nothing by default; they run on the run's thread, after those of
+/// the callbacks.
 class FULGUR_API LightningModule : public torch::nn::Module {
  public:
   static constexpr const char* kRegistryKind = "model";
@@ -37,35 +37,35 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   using torch::nn::Module::Module;
   ~LightningModule() override;
 
-  /// The loss of one batch (a scalar with a graph); the Trainer does backward, step and zero_grad.
+  /// The loss of one batch (a scalar with a graph); the Trainer runs backward, step and zero_grad.
   virtual StepOutput training_step(const Batch& batch, int64_t batch_idx) = 0;
-  /// One batch of a validation loader, without gradients and in eval mode. Log what you measure. Not overridden:
-  /// validation is skipped, with one warning.
+  /// One batch of a validation loader, without gradients and in eval mode. Log your metrics here. If not overridden,
+  /// validation is skipped with one warning.
   virtual Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
   virtual Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
-  /// What `trainer predict` writes; named tensors with samples in dimension 0. Not overridden: an error.
+  /// What `trainer predict` writes; named tensors with samples in dimension 0. An error if not overridden.
   virtual Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx);
 
-  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. Parameters that are not attached yet are: all
-  /// that require gradients. Default: empty, which means the config's.
+  /// Optimizers and schedules, in one of the forms of `OptimizerPlan`. An optimizer without attached parameters gets
+  /// all that require gradients. Default: empty, i.e. the config's.
   virtual OptimizerPlan configure_optimizers();
-  /// False: `training_step` does backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may use
+  /// False: `training_step` runs backward, step and zero_grad itself (`optimizers(i)`, `manual_backward`), and may use
   /// several optimizers.
   virtual bool automatic_optimization() const { return true; }
-  /// Callbacks that belong to the module; one of the class of a configured callback replaces it.
+  /// Callbacks that belong to the module; one replaces a configured callback of the same class.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks();
-  /// Called once before setup of the strategy; large layers may be made here.
+  /// Called once before the strategy's setup; large layers may be created here.
   virtual void configure_model() {}
-  /// Loaders for a run without a DataModule and without loaders of the caller.
+  /// Loaders for a run without a DataModule and without loaders passed by the caller.
   virtual Loaders train_dataloader() { return {}; }
   virtual Loaders val_dataloader() { return {}; }
   virtual Loaders test_dataloader() { return {}; }
   virtual Loaders predict_dataloader() { return {}; }
-  /// Tokens of a training batch, for intervals in `tok`. Default: not told.
+  /// Number of tokens in a training batch, for intervals in `tok`. Default: unknown.
   virtual std::optional<int64_t> num_tokens(const Batch&) const { return std::nullopt; }
 
   virtual void prepare_data() {}
-  /// True: `prepare_data` runs once on each node, for files on its own disk; false: once in all, for shared ones.
+  /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
   virtual void setup(TrainerFn) {}
   virtual void teardown(TrainerFn) {}
@@ -81,28 +81,29 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_train_batch_end(const StepOutput&, const Batch&, int64_t /*batch_idx*/) {}
 
   virtual Batch on_before_batch_transfer(Batch batch, int64_t /*loader_idx*/) { return batch; }
-  /// Default: every tensor to `device`, without blocking.
+  /// Default: moves every tensor to `device`, non-blocking.
   virtual Batch transfer_batch_to_device(Batch batch, const at::Device& device, int64_t loader_idx);
   virtual Batch on_after_batch_transfer(Batch batch, int64_t /*loader_idx*/) { return batch; }
 
   virtual void on_before_zero_grad(Optimizer&) {}
-  /// Default: `optimizer.zero_grad()`, which sets the gradients of its parameters to none.
+  /// Default: `optimizer.zero_grad()`, which sets the gradients of its parameters to undefined.
   virtual void optimizer_zero_grad(int64_t epoch, int64_t batch_idx, Optimizer& optimizer);
   virtual void on_before_backward(const Tensor& /*loss*/) {}
   /// Default: `loss.backward()`. An override must leave gradients in `.grad`.
   virtual void backward(const Tensor& loss, const BackwardOptions& options);
   virtual void on_after_backward() {}
   virtual void on_before_optimizer_step(Optimizer&) {}
-  /// Makes the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty but for
-  /// optimizers that need one. An override that does not step keeps the weights; the gradients are zeroed all the same.
+  /// Performs the step of automatic optimization; default: `optimizer.step(closure)`. `closure` is empty except for
+  /// optimizers that need one. An override that does not step leaves the weights unchanged; the gradients are zeroed
+  /// anyway.
   virtual void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure);
   /// Steps a schedule; default: `scheduler.step(metric)`.
   virtual void lr_scheduler_step(LrScheduler& scheduler, std::optional<double> metric);
-  /// Clips the gradients of `optimizer`; the default does as `gradient_clip_val` and `_algorithm` say, on the device.
-  /// An override may call `clip_gradients`.
+  /// Clips the gradients of `optimizer`; the default follows `gradient_clip_val` and `gradient_clip_algorithm`, on the
+  /// device. An override may call `clip_gradients`.
   virtual void configure_gradient_clipping(Optimizer& optimizer, std::optional<double> clip_val,
                                            ClipAlgorithm algorithm);
-  /// Returns the joint 2-norm before, on the device, where `algorithm` is norm; else an undefined tensor.
+  /// Returns the joint 2-norm before clipping, on the device, if `algorithm` is norm; otherwise an undefined tensor.
   Tensor clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm = ClipAlgorithm::norm);
 
   virtual void on_validation_model_zero_grad();
@@ -134,7 +135,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   virtual void on_predict_batch_end(const Outputs&, const Batch&, int64_t /*batch_idx*/, int64_t /*loader_idx*/) {}
 
   virtual void on_save_checkpoint(StateTree& /*checkpoint*/) {}
-  /// Before the checkpoint's weights are loaded: the module may make layers or buffers for them.
+  /// Before the checkpoint's weights are loaded: the module may create layers or buffers for them.
   virtual void on_load_checkpoint(const StateTree& /*checkpoint*/) {}
 
   /// Logs a scalar of this step; see `LogOptions`. Outside a run: warns once and does nothing.
@@ -142,12 +143,12 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   void log(std::string_view name, double value, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
-  /// A line to the console, from rank 0 only.
+  /// Prints a line to the console, on rank 0 only.
   void print(std::string_view line);
 
-  // ---- manual optimization; each throws an Error outside of a run ----
+  // ---- manual optimization; each throws an Error outside a run ----
   OptimizerHandle& optimizers(size_t index = 0) const;
-  /// The optimizer itself as an O; throws an Error where it is none.
+  /// The optimizer itself as an O; throws an Error if it is not one.
   template <std::derived_from<Optimizer> O>
   O& optimizers(size_t index = 0) const;
   /// All of them: `auto [generator, discriminator] = optimizers<2>();`. Throws an Error if there are not `N`.
@@ -158,9 +159,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// Backward through precision, hooks and strategy. With an optimizer, only its parameters get gradients.
   void manual_backward(const Tensor& loss, const BackwardOptions& options = {});
   void manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options = {});
-  /// While the result lives, parameters of the other optimizers need no gradient.
+  /// While the result is alive, parameters of the other optimizers do not require gradients.
   [[nodiscard]] ToggledOptimizer toggled(OptimizerHandle& optimizer) const;
-  /// While the result lives, `manual_backward` does not exchange gradients between ranks.
+  /// While the result is alive, `manual_backward` does not exchange gradients between ranks.
   class FULGUR_API NoSync {
    public:
     explicit NoSync(RunContext& run);
@@ -172,37 +173,36 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     RunContext& run_;
   };
   [[nodiscard]] NoSync no_sync() const { return NoSync(run()); }
-  /// Averages the gradients of `optimizer` over all ranks, after backwards under `no_sync` that no other followed. All
-  /// ranks must call it; with one rank it does nothing.
+  /// Averages the gradients of `optimizer` over all ranks, after backwards under `no_sync` that were not followed by
+  /// one that exchanges. All ranks must call it; with one rank it does nothing.
   void sync_gradients(OptimizerHandle& optimizer) const;
 
   /// No parameter requires a gradient, and the module is in eval mode.
   void freeze();
   /// All parameters require gradients, and the module is in train mode.
   void unfreeze();
-  /// Each rank's tensor, by rank; all ranks must call it. See `Collectives::all_gather`.
+  /// The tensors of all ranks, in rank order; all ranks must call it. See `Collectives::all_gather`.
   std::vector<Tensor> all_gather(const Tensor& value, bool with_gradients = false) const;
   int64_t current_epoch() const { return run().progress().epoch; }
   int64_t global_step() const { return run().progress().global_step; }
   int64_t global_rank() const { return run().rank(); }
 
-  /// The run that this module is in; throws an Error outside of one.
+  /// The run that this module is in; throws an Error outside a run.
   RunContext& run() const;
   bool in_run() const { return run_ != nullptr; }
-  /// The options this module was made from (init_args), or null where it was made by hand.
+  /// The options this module was created from (init_args), or null if it was constructed directly.
   const ConfigNode& hparams() const { return hparams_; }
-  /// Device of the first parameter; CPU where there is none.
+  /// Device of the first parameter; CPU if there is none.
   at::Device device() const;
 
   /// Called by the Trainer.
   void set_run(RunContext* run) { run_ = run; }
   void set_hparams(ConfigNode hparams) { hparams_ = std::move(hparams); }
-  /// Makes another module of this class from the same options; empty where nobody has said how.
+  /// Creates another module of this class from the same options; empty if not created by a factory.
   using Factory = std::function<std::shared_ptr<LightningModule>()>;
   const Factory& factory() const { return factory_; }
   void set_factory(Factory factory) { factory_ = std::move(factory); }
-  /// Submodules that a strategy may put on devices of their own, in the order in which they were registered; see
-  /// nn::Placed.
+  /// Submodules that a strategy may place on other devices, in registration order; see nn::Placed.
   const std::vector<std::shared_ptr<PlacedModule>>& placed_modules() const { return placed_modules_; }
   void add_placed_module(std::shared_ptr<PlacedModule> placed) { placed_modules_.push_back(std::move(placed)); }
   const HookMask& overridden() const { return overridden_; }
@@ -272,11 +272,11 @@ auto LightningModule::optimizers() const {
 /// The norms of gradients before a module's `clip_gradients` changed them; for the Trainer, which need not compute them
 /// a second time, and cannot after values were clipped.
 struct GradientNorm {
-  /// That of the optimizer's gradients; undefined where they were not clipped since the last call.
+  /// The norm of the optimizer's gradients; undefined if they were not clipped since the last call.
   FULGUR_API static Tensor take(LightningModule& module, const Optimizer& optimizer);
-  /// Gradients are others now.
+  /// The gradients have changed.
   static void forget(LightningModule& module) { module.clipped_norms_.clear(); }
-  /// From now on clipping by value notes the norm as well.
+  /// From now on, clipping by value also records the norm.
   static void note_also_of_values(LightningModule& module, bool on) { module.notes_norms_ = on; }
 };
 
@@ -287,20 +287,20 @@ class FULGUR_API StepNotOverridden : public Error {
   ~StepNotOverridden() override;
 };
 
-/// A parameter under the first name it has in the module.
+/// A parameter under its first name in the module.
 struct NamedParameter {
   std::string name;
   Tensor value;
 };
 
 /// Each parameter once, by identity, under its first name in `named_parameters()`. The only source for optimizers,
-/// counts, clipping and checkpoints: `parameters()` lists a tied tensor twice, and would step it twice.
+/// counts, clipping and checkpoints: `parameters()` lists a tied tensor twice, so it would be stepped twice.
 FULGUR_API std::vector<NamedParameter> unique_parameters(const torch::nn::Module& module);
 
-/// Registers the tensor of parameter `name` also as `other` (dotted names). A layer's typed member is a handle of its
-/// own, so assign it too: `decoder->weight = encoder->weight; tie_parameters(*this, "encoder.weight",
-/// "decoder.weight");` Throws an Error for unknown names or other shapes. (Not called `tie`: std::tie would be found
-/// first.)
+/// Registers the tensor of parameter `name` also as `other` (dotted names). A layer's typed member is a separate
+/// handle, so assign it too: `decoder->weight = encoder->weight; tie_parameters(*this, "encoder.weight",
+/// "decoder.weight");` Throws an Error for unknown names or different shapes. (Not called `tie`: argument-dependent
+/// lookup would find std::tie.)
 FULGUR_API void tie_parameters(torch::nn::Module& module, const std::string& name, const std::string& other);
 
 /// One group of all parameters that require gradients.

@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// Threads that are started while this lives get no signals: those are for the thread of the run.
+/// Threads started during its lifetime have all signals blocked: signals are handled by the run's thread.
 class NoSignals {
  public:
   NoSignals() {

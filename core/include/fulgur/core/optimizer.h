@@ -16,66 +16,66 @@ namespace fulgur {
 
 /// Parameters that share hyper-parameters.
 struct ParamGroup {
-  std::string name;                        ///< shown by LearningRateMonitor; may be empty
-  std::vector<Tensor> params;              ///< what the optimizer steps
-  std::vector<std::string> names;          ///< dotted names in the module, one per parameter
-  std::vector<Tensor> module_params = {};  ///< the module's own where `params` are copies of them; else empty
-  /// Parameters of the module, which backward gives gradients.
+  std::string name;            ///< shown by LearningRateMonitor; may be empty
+  std::vector<Tensor> params;  ///< what the optimizer steps
+  std::vector<std::string>
+      names;  ///< dotted names, one per parameter, relative to the module the group was made from (`trainable_groups`)
+  std::vector<Tensor> module_params = {};  ///< the module's own parameters if `params` are copies of them; else empty
+  /// The module's parameters, whose gradients backward computes.
   const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }
-  double lr = 0;                            ///< learning rate now
+  double lr = 0;                            ///< current learning rate
   double initial_lr = 0;                    ///< before any schedule
   std::optional<double> weight_decay = {};  ///< overrides the optimizer's
 };
 
-/// Computes the loss and its gradients anew; for optimizers that evaluate it several times in a step (LBFGS).
+/// Recomputes the loss and its gradients; for optimizers that evaluate it several times in a step (LBFGS).
 using Closure = std::function<Tensor()>;
 
-/// An optimizer: hyper-parameters from its options, parameters attached by the Trainer or by the user in
+/// An optimizer: hyper-parameters come from its options; parameters are attached by the Trainer, or by the user in
 /// `configure_optimizers`. Used by one thread.
 class FULGUR_API Optimizer : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "optimizer";
 
-  /// Takes the parameters. Throws a ConfigError where there is none, or where one stands twice.
+  /// Takes the parameters. Throws a ConfigError if there are none, or if one appears twice.
   void attach(std::vector<ParamGroup> groups);
   bool attached() const { return !groups_.empty(); }
-  /// Steps `copy_of(name, parameter)` from now on in the place of each parameter; whoever gives the copies brings
-  /// gradients to them and values back. Behind `attach`, before any step.
+  /// From now on steps `copy_of(name, parameter)` in place of each parameter; the caller copies gradients to the copies
+  /// and values back. Call after `attach`, before any step.
   void step_copies(const std::function<Tensor(const std::string&, const Tensor&)>& copy_of);
   std::vector<ParamGroup>& groups() { return groups_; }
   const std::vector<ParamGroup>& groups() const { return groups_; }
-  /// Learning rate of the options, for groups that name none.
+  /// Learning rate from the options, for groups that do not set one.
   virtual double default_lr() const = 0;
   /// Class name, for logs (`AdamW`).
   virtual std::string name() const = 0;
-  /// What a schedule of momentum moves now: the momentum, or the first beta; nothing where there is none.
+  /// What a momentum schedule changes: the momentum, or the first beta; nullopt if there is none.
   virtual std::optional<double> momentum() const { return std::nullopt; }
-  /// Sets it for all groups. Throws a ConfigError where there is none.
+  /// Sets it for all groups. Throws a ConfigError if the optimizer has none.
   virtual void set_momentum(double momentum);
 
-  /// Weight decay of a group; nothing where the optimizer has none.
+  /// Weight decay of a group; nullopt if the optimizer has none.
   virtual std::optional<double> weight_decay(const ParamGroup& group) const { return group.weight_decay; }
 
-  /// One step on the gradients; parameters without a gradient are left alone. With `found_inf` (a float32 scalar on
-  /// any device), a value other than 0 leaves everything as it is, decided on the device.
+  /// One step on the gradients; parameters without a gradient are unchanged. With `found_inf` (a float32 scalar on any
+  /// device), a value other than 0 skips the step, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so
-  /// that a recorded step can be launched again with other rates. False where the optimizer cannot.
+  /// that a recorded step can be launched again with other rates. False if the optimizer does not support it.
   virtual bool keep_rates_on_device() { return false; }
   /// Before a recorded step is launched; does not wait for the device.
   virtual void upload_rates() {}
-  /// Multiplies the learning rates of all groups, now and before any schedule.
+  /// Multiplies the learning rates of all groups, current and initial.
   void scale_lr(double factor);
-  /// Sets the gradients of these parameters, and of the module's that they are copies of, to none.
+  /// Sets the gradients of these parameters, and of the module's parameters that they are copies of, to undefined.
   void zero_grad();
-  /// True where the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of
-  /// `step`.
+  /// True if the optimizer evaluates the loss several times in a step; then `step_closure` is called instead of `step`.
   virtual bool needs_closure() const { return false; }
   /// One step that calls `closure`; only for optimizers that need one. Returns the loss of the first evaluation.
   virtual Tensor step_closure(const Closure& closure);
-  /// Bytes of state once every parameter has had a gradient; nothing where that is not known.
+  /// Bytes of state once every parameter has had a gradient; nullopt if unknown.
   virtual std::optional<int64_t> full_state_bytes() const { return std::nullopt; }
-  /// Gradients now, over all groups; undefined ones left out.
+  /// Current gradients over all groups, without undefined ones.
   std::vector<Tensor> gradients() const;
 
   /// Attached parameters as `state[name]`, hyper-parameters as `groups`.
@@ -88,10 +88,10 @@ class FULGUR_API Optimizer : public Stateful {
   /// State of one parameter (`exp_avg`, `step`, …), named as Python does; empty before its first step.
   virtual StateTree parameter_state(const Tensor& parameter) const = 0;
   virtual void load_parameter_state(const Tensor& parameter, const StateTree& state) = 0;
-  /// Throws a CheckpointError where `state` is not of this kind of optimizer or does not fit the parameter.
+  /// Throws a CheckpointError if `state` belongs to another kind of optimizer or does not fit the parameter.
   virtual void check_parameter_state(const std::string& name, const Tensor& parameter,
                                      const StateTree& state) const = 0;
-  /// What `attach` takes of the groups that it is given; an optimizer whose options name parameters splits them here.
+  /// Transforms the groups passed to `attach`; an optimizer whose options name parameters splits them here.
   virtual std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) { return groups; }
   /// Called at the end of `attach`.
   virtual void on_attached() {}
@@ -102,7 +102,8 @@ class FULGUR_API Optimizer : public Stateful {
 
 enum class ScheduleInterval { epoch, step };
 
-/// How long a run is, as far as it is known before its first step; with it a schedule resolves lengths of its options.
+/// The length of a run as far as it is known before its first step; a schedule uses it to resolve lengths in its
+/// options.
 struct FULGUR_API RunLength {
   std::optional<int64_t> epochs;  ///< of the whole run
   std::optional<int64_t> steps;   ///< optimizer steps of the whole run
@@ -115,27 +116,27 @@ class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
 
-  /// Remembers the optimizer, which must outlive this, and sets the rates of step 0.
+  /// Stores the optimizer, which must outlive this, and sets the rates of step 0.
   void attach(Optimizer& optimizer);
   Optimizer& optimizer() const;
-  /// One step of the schedule; `metric` is the monitored value of a schedule that wants one.
+  /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
   int64_t steps_done() const { return steps_; }
   virtual bool wants_metric() const { return false; }
-  /// Told by the Trainer before `attach`: the length of the run, and how often the schedule steps.
+  /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
   /// The rate of a group after `steps` steps: a pure function where possible.
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
-  /// Momentum of the optimizer after `steps` steps; nothing where the schedule leaves it alone.
+  /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
   virtual std::optional<double> momentum_at(int64_t steps) const;
-  /// Receives the metric of the step that follows `steps` steps, before `lr_at`.
+  /// Receives the metric for the step after `steps` steps, before `lr_at`.
   virtual void observe(int64_t steps, std::optional<double> metric);
-  /// Schedules that this one is made of, in the order of its options.
+  /// The schedules this one is composed of, in the order of its options.
   virtual std::vector<std::shared_ptr<LrScheduler>> parts() const { return {}; }
-  /// Multiplies the rates that the options name, such as `max_lr`; called before `attach`. Default: those of the parts.
+  /// Multiplies the rates set in the options, such as `max_lr`; called before `attach`. Default: those of the parts.
   virtual void scale_rates(double factor);
-  /// Options that were `auto` (`total_steps`) and the steps that they came to, once attached.
+  /// Options that were `auto` (`total_steps`) and the steps they resolved to, once attached.
   const std::map<std::string, int64_t, std::less<>>& decided() const { return decided_; }
 
   StateTree state() const override;
@@ -144,14 +145,15 @@ class FULGUR_API LrScheduler : public Stateful {
  protected:
   /// Called by `attach` before the first rates are set, once the length of the run is known.
   virtual void on_attach(const Optimizer& optimizer);
-  /// For a schedule made of others: `part` counts as this one does, and its `auto` is `steps` steps (nothing: unknown).
+  /// For a schedule composed of others: `part` counts as this one does, and its `auto` is `steps` steps (nullopt:
+  /// unknown).
   void adopt(LrScheduler& part, const Optimizer& optimizer, std::optional<int64_t> steps) const;
-  /// Steps of this schedule in the whole run, or in its part of another; nothing where that is not known.
+  /// Steps of this schedule in the whole run, or in its part of another schedule; nullopt if unknown.
   std::optional<int64_t> known_steps() const;
-  /// A length of the options in steps of this schedule: a count as it is, an interval by the length of the run. Throws
-  /// a ConfigError that names `option` (`StepLR.step_size`) where the run's length is not known.
+  /// A length from the options in steps of this schedule: a count as is, an interval converted by the length of the
+  /// run. Throws a ConfigError that names `option` (`StepLR.step_size`) if the run's length is unknown.
   int64_t steps_of(const Length& length, std::string_view option) const;
-  /// `known_steps()`; throws likewise.
+  /// `known_steps()`; throws the same error if unknown.
   int64_t total_steps(std::string_view option) const;
 
  private:
@@ -171,7 +173,7 @@ struct SchedulerConfig {
   std::shared_ptr<LrScheduler> scheduler;
   ScheduleInterval interval = ScheduleInterval::epoch;
   int64_t frequency = 1;                    ///< every n epochs or steps, counted over the run
-  std::optional<std::string> monitor = {};  ///< metric given to a scheduler that wants one
+  std::optional<std::string> monitor = {};  ///< metric passed to a scheduler that needs one
   bool strict = true;                       ///< a missing metric is an error, else a warning
   std::string name = {};                    ///< label in logs; empty: `lr-<optimizer>`
 };
@@ -208,7 +210,7 @@ struct FULGUR_API OptimizerPlan {
   OptimizerPlan(std::shared_ptr<O> optimizer, std::shared_ptr<S> scheduler)
       : optimizers{{std::move(optimizer), SchedulerConfig{.scheduler = std::move(scheduler)}}} {}
   OptimizerPlan(std::vector<PlannedOptimizer> planned) : optimizers(std::move(planned)) {}
-  /// True where the config decides.
+  /// True if the config decides.
   bool empty() const { return optimizers.empty() && !without_optimizer; }
 };
 

@@ -12,16 +12,16 @@ namespace fulgur {
 
 /// How a backward runs.
 struct BackwardOptions {
-  bool retain_graph = false;        ///< the graph is used again
-  bool create_graph = false;        ///< gradients of gradients
+  bool retain_graph = false;        ///< keep the graph for another backward
+  bool create_graph = false;        ///< build a graph of the gradients (higher-order derivatives)
   std::vector<Tensor> inputs = {};  ///< only these leaves get gradients; empty: all
 };
 
-/// An optimizer as a run drives it: its step goes through the run's hooks, precision and strategy. Made by the Trainer;
-/// a module with manual optimization gets it from `optimizers(i)`. Used by the thread of the run.
+/// An optimizer as driven by a run: its step goes through the run's hooks, precision and strategy. Created by the
+/// Trainer; a module with manual optimization gets it from `optimizers(i)`. Used by the run's thread.
 class FULGUR_API OptimizerHandle {
  public:
-  /// Steps `optimizer` through the run; `closure` is empty but for optimizers that need one.
+  /// Steps `optimizer` through the run; `closure` is empty except for optimizers that need one.
   using Stepper = std::function<void(OptimizerHandle&, const Closure& closure)>;
   OptimizerHandle(std::shared_ptr<Optimizer> optimizer, Stepper stepper);
   OptimizerHandle(const OptimizerHandle&) = delete;
@@ -29,12 +29,12 @@ class FULGUR_API OptimizerHandle {
 
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
-  /// A step that was made otherwise than by `step` (a recorded one).
+  /// Counts a step that was not made by `step` (a recorded one).
   void count_step() { ++steps_; }
   std::vector<ParamGroup>& groups() { return optimizer_->groups(); }
-  /// One step, with the hooks that belong to it. Throws an Error outside of the run's steps.
+  /// One step, with its hooks. Throws an Error outside the run's steps.
   void step(const Closure& closure = {});
-  /// Sets the gradients of this optimizer's parameters to none, and of no others.
+  /// Sets the gradients of only this optimizer's parameters to undefined.
   void zero_grad() { optimizer_->zero_grad(); }
   /// All parameters of this optimizer.
   std::vector<Tensor> parameters() const;
@@ -48,7 +48,7 @@ class FULGUR_API OptimizerHandle {
   int64_t steps_ = 0;
 };
 
-/// While it lives, parameters that are not of the toggled optimizer need no gradient; made by
+/// While alive, parameters that do not belong to the toggled optimizer do not require gradients; created by
 /// `LightningModule::toggled`.
 class FULGUR_API ToggledOptimizer {
  public:

@@ -35,28 +35,28 @@ namespace fulgur {
 
 class Fields;
 
-/// The type of an option, as help and JSON Schema show it.
+/// The type of an option, as shown in help and JSON Schema.
 struct TypeInfo {
   enum class Kind { boolean, integer, number, string, path, list, map, object, component, any_of };
   Kind kind = Kind::string;
   bool nullable = false;
   std::string name = {};                             ///< `int`, `float`, `list of int`, `callback`, …
   std::string pattern = {};                          ///< regular expression of a string, or empty
-  std::vector<std::string> choices = {};             ///< allowed texts, or empty
+  std::vector<std::string> choices = {};             ///< allowed values, or empty
   std::optional<double> minimum = {}, maximum = {};  ///< inclusive
   std::optional<double> above = {}, below = {};      ///< exclusive
   std::optional<int64_t> min_items = {};
-  std::vector<std::string> units = {};                   ///< of an interval: those that it may have
+  std::vector<std::string> units = {};                   ///< of an interval: the allowed units
   std::string registry_kind = {};                        ///< of a component
   std::vector<TypeInfo> parts = {};                      ///< item of a list or map; alternatives of any_of
-  std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, made on demand
+  std::function<std::unique_ptr<Fields>()> object = {};  ///< fields of an object, created on demand
 };
 
-/// The type with its conditions in words: `int, at least 1`, `one of norm, value`, `list of callback`.
+/// The type and its conditions in words: `int, at least 1`, `one of norm, value`, `list of callback`.
 FULGUR_API std::string type_text(const TypeInfo& type);
 
-/// Reads and writes options of type T. Specialise `FieldTraits<T>` with `type()`, `read()` and `write()` to teach the
-/// binder a type of your own.
+/// Reads and writes options of type T. Specialise `FieldTraits<T>` with `type()`, `read()` and `write()` to support a
+/// custom type.
 template <class T>
 struct FieldTraits;
 
@@ -66,13 +66,13 @@ struct Field {
   std::string doc;
   TypeInfo type;
   bool required = false;
-  /// Sets the member from the config; what is wrong goes to the problems and leaves the member as it was.
+  /// Sets the member from the config; errors are added to the problems and leave the member unchanged.
   std::function<void(const ConfigNode&, Problems&, const std::string& path)> read;
   /// The member's value.
   std::function<ConfigNode()> write;
 };
 
-/// Adds conditions to the field that was declared last.
+/// Adds conditions to the most recently declared field.
 class FULGUR_API FieldRef {
  public:
   explicit FieldRef(Field& field) : field_(&field) {}
@@ -80,7 +80,7 @@ class FULGUR_API FieldRef {
     field_->required = true;
     return *this;
   }
-  /// `null` is a value of the field too.
+  /// Allows `null` as well.
   FieldRef& nullable() {
     field_->type.nullable = true;
     return *this;
@@ -110,11 +110,11 @@ class FULGUR_API FieldRef {
     field_->type.min_items = count;
     return *this;
   }
-  /// Units that an interval may have here (`{"s", "min", "h"}`); another one is a config error.
+  /// Units allowed for an interval here (`{"s", "min", "h"}`); another one is a config error.
   FieldRef& units(const std::vector<std::string>& names);
 
  private:
-  // Conditions on the items of a list are conditions on its numbers.
+  // Conditions on a list apply to its items.
   TypeInfo& type() {
     TypeInfo* t = &field_->type;
     while (t->kind == TypeInfo::Kind::list && !t->parts.empty()) t = &t->parts[0];
@@ -137,13 +137,13 @@ class FULGUR_API Fields {
 
   const std::vector<Field>& all() const { return fields_; }
 
-  /// Reads a map: unknown keys (with the nearest names), wrong types, values out of range and missing required
-  /// options are added to `problems`.
+  /// Reads a map: unknown keys (with the nearest names), wrong types, values out of range and missing required options
+  /// are added to `problems`.
   void read(const ConfigNode& node, Problems& problems, const std::string& path) const;
-  /// All options with their values, in the order of declaration, docs as comments.
+  /// All options with their values, in declaration order, with docs as comments.
   ConfigNode write() const;
 
-  /// Answers for keys that were valid elsewhere (`gpus`): returns what to say, or nothing. Used by TrainerOptions.
+  /// A hint for keys that are valid elsewhere (`gpus`), or nullopt. Used by TrainerOptions.
   std::function<std::optional<std::string>(std::string_view key)> hint_for_unknown;
 
  private:
@@ -152,11 +152,11 @@ class FULGUR_API Fields {
 };
 
 /// Checks a value (of a list or map: each item) against the conditions of `type`: null, range, choices, length, and the
-/// alternatives of an any_of. Adds what is wrong to `problems`; other wrong types are left to the field's reader.
+/// alternatives of an any_of. Adds errors to `problems`; other wrong types are left to the field's reader.
 FULGUR_API bool check_conditions(const ConfigNode& written, const TypeInfo& type, Problems& problems,
                                  const std::string& path);
 
-/// Options of any component, with the type erased.
+/// Type-erased options of any component.
 class FULGUR_API AnyOptions {
  public:
   virtual ~AnyOptions();
@@ -174,7 +174,7 @@ class OptionsOf final : public AnyOptions {
   T value{};
 };
 
-/// Options of a component that has none.
+/// Options of a component without any.
 struct NoOptions {
   void fields(Fields&) {}
 };
@@ -243,7 +243,7 @@ struct FieldTraits<float> {
   static bool read(const ConfigNode& n, float& v, Problems& p, const std::string& path) {
     return detail::read_float(n, v, p, path);
   }
-  /// The shortest number that is read as the same value.
+  /// The shortest number that reads back as the same value.
   static ConfigNode write(float v) { return detail::write_float(v); }
 };
 
@@ -412,13 +412,13 @@ struct FieldTraits<std::map<std::string, T>> {
   }
 };
 
-/// A struct with `fields()` inside another.
+/// A struct with `fields()` nested in another.
 template <class T>
 requires requires(T t, Fields& f) { t.fields(f); }
 struct FieldTraits<T> {
   static TypeInfo type() {
     return {.kind = TypeInfo::Kind::object, .name = "map", .object = [] {
-              // The fields refer to members of an object that must live as long as they do.
+              // The fields refer to members of an object, which must live as long as they do.
               struct Holder : Fields {
                 T value{};
               };

@@ -21,7 +21,7 @@ class FULGUR_API Outputs {
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }
   bool contains(std::string_view name) const;
-  /// Throws an Error that lists the names where there is none such.
+  /// Throws an Error that lists the names if there is none with this name.
   const Tensor& operator[](std::string_view name) const;
   /// Detached from the graph.
   Outputs detach() const;
@@ -32,7 +32,7 @@ class FULGUR_API Outputs {
   std::vector<Entry> entries_;
 };
 
-/// What `training_step` returns: the loss (a scalar with a graph) and whatever callbacks should see of the step. An
+/// What `training_step` returns: the loss (a scalar with a graph) and anything callbacks should see of the step. An
 /// undefined loss skips the step.
 struct FULGUR_API StepOutput {
   Tensor loss;

@@ -16,8 +16,8 @@ class Module;
 
 namespace fulgur {
 
-/// A submodule that a strategy may put on a device of its own, or on several with a copy of it on each. `nn::Placed<M>`
-/// is what a user's module holds of it. Used by the thread of the run; its copies also by those that they compute on.
+/// A submodule that a strategy may place on its own device, or replicate on several. `nn::Placed<M>` is the handle in a
+/// user's module. Used by the run's thread; its copies also by the threads that compute on them.
 class FULGUR_API PlacedModule {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -28,17 +28,17 @@ class FULGUR_API PlacedModule {
   PlacedModule& operator=(const PlacedModule&) = delete;
 
   const std::string& name() const { return name_; }
-  /// The one that is registered with the user's module: its tensors are those of optimizers and checkpoints.
+  /// The one registered with the user's module: its tensors are those of optimizers and checkpoints.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
-  /// Where it computes, and moves its inputs to; empty: inputs are left where they are.
+  /// Where it computes and moves its inputs to; empty: inputs are not moved.
   const std::vector<at::Device>& devices() const { return devices_; }
   /// The module and its copies, one on each of `devices()`.
   const std::vector<std::shared_ptr<torch::nn::Module>>& replicas() const { return replicas_; }
 
-  /// Moves the module to the first of `devices`, and makes a copy for each of the rest, whose tensors are those of a
-  /// new module: `nn::ReplicaTensors` brings them the values. Empty: it is where it is, and the copies are gone.
+  /// Moves the module to the first of `devices`, and creates a copy for each of the others from a new module:
+  /// `nn::ReplicaTensors` fills in the values. Empty: the module stays where it is, and the copies are removed.
   void place(std::vector<at::Device> devices);
-  /// True: inputs are never moved, and one on another device than the module is an error.
+  /// True: inputs are never moved, and an input on another device than the module is an error.
   void check_inputs(bool on) { checks_inputs_ = on; }
   bool checks_inputs() const { return checks_inputs_; }
 

@@ -7,16 +7,17 @@
 
 namespace fulgur {
 
-/// Where this process stands among those of a run, and where they meet.
+/// The place of this process among those of a run, and where they meet.
 struct FULGUR_API ProcessPlace {
-  std::string environment = "none";  ///< who said so: launcher, torchrun, slurm, mpi, variables; `none`: a world of one
+  std::string environment =
+      "none";  ///< who set it: launcher, torchrun, slurm, mpi, variables; `none`: a single process
   int64_t rank = 0, world_size = 1;
   int64_t local_rank = 0, local_world_size = 1;  ///< among the processes of this node
   int64_t node_rank = 0, num_nodes = 1;
-  std::string main_address = "127.0.0.1";  ///< where the store of the run listens
+  std::string main_address = "127.0.0.1";  ///< where the run's store listens
   int64_t main_port = 0;
-  bool store_is_hosted = false;  ///< somebody else (launcher, torchrun's agent) keeps the store; else rank 0 does
-  int64_t restarts = 0;          ///< times the group was started again after a failure
+  bool store_is_hosted = false;  ///< another process (launcher, torchrun's agent) hosts the store; else rank 0 does
+  int64_t restarts = 0;          ///< number of restarts of the group after failures
 };
 
 }  // namespace fulgur

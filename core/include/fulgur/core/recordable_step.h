@@ -6,19 +6,19 @@
 
 namespace fulgur {
 
-/// An Optimizer whose step can be recorded and launched again (`cuda_graph`). A recorded step goes on using the tensors
-/// that it used when it was recorded, so the optimizer says when a step of its own would use others.
+/// An Optimizer whose step can be recorded and launched again (`cuda_graph`). A recorded step keeps using the tensors
+/// it was recorded with, so the optimizer reports when its next step would use others.
 class FULGUR_API RecordableStep {
  public:
   virtual ~RecordableStep();
-  /// Rises whenever the next step uses other tensors than the one before: other parameters with gradients, state that
-  /// was made or loaded into new tensors, other learning-rate tensors.
+  /// Incremented whenever the next step uses other tensors than the previous one: other parameters with gradients,
+  /// state that was created or loaded into new tensors, other learning-rate tensors.
   virtual int64_t layout() const = 0;
-  /// While true, a step throws an Error instead of making state: recorded, that would be made again by each launch.
+  /// While true, a step throws an Error instead of creating state: a recording would create it again at each launch.
   virtual void set_recording(bool recording) = 0;
   /// From now on each step reads the momentum (the first beta) from the parameters' device, where
-  /// `Optimizer::upload_rates` puts it, so that a schedule can move it between launches. Called after
-  /// `Optimizer::keep_rates_on_device`. False if the optimizer cannot.
+  /// `Optimizer::upload_rates` puts it, so that a schedule can change it between launches. Called after
+  /// `Optimizer::keep_rates_on_device`. False if the optimizer does not support it.
   virtual bool keep_momentum_on_device() { return false; }
 };
 

@@ -9,21 +9,22 @@
 
 namespace fulgur {
 
-/// The random numbers of a device's work while it is recorded (`GraphCapture`). The generator's state cannot be read
-/// then: each launch has its own. What is known is how many numbers the recording has drawn. The library of the device
+/// Random numbers of a device's work while it is recorded (`GraphCapture`). The generator's state cannot be read then,
+/// since each launch has its own. What is known is how many numbers the recording has drawn. The device's library
 /// registers an object of this class.
 class FULGUR_API RecordedRandom {
  public:
   virtual ~RecordedRandom();
-  /// The place of the default generator of `device` in the recording; nothing unless its current stream is recorded.
+  /// The position of the default generator of `device` in the recording; nullopt unless its current stream is being
+  /// recorded.
   virtual std::optional<uint64_t> position(c10::Device device) const = 0;
-  /// What is recorded next draws, in each launch, the numbers that were drawn from `position` on.
+  /// What is recorded next draws, in each launch, the numbers starting at `position`.
   virtual void set_position(c10::Device device, uint64_t position) const = 0;
 };
 
 /// Keeps the pointer for the life of the process.
 FULGUR_API void register_recorded_random(c10::DeviceType type, const RecordedRandom* recorded);
-/// Of devices of that type, or nullptr.
+/// The one for devices of that type, or nullptr.
 FULGUR_API const RecordedRandom* recorded_random(c10::DeviceType type);
 
 }  // namespace fulgur

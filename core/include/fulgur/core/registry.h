@@ -15,31 +15,31 @@
 
 namespace fulgur {
 
-/// What a registry knows of a component.
+/// What a registry knows about a component.
 struct ComponentInfo {
   std::string name;
   std::string doc;
   std::string file;  ///< where it was registered
   int line = 0;
   std::function<std::unique_ptr<AnyOptions>()> make_options;
-  /// Makes the component; the pointer inside is a `Base*` of the registry's Base.
+  /// Creates the component; the pointer inside is a `Base*` of the registry's Base.
   std::function<std::shared_ptr<void>(const AnyOptions&)> create;
 };
 
 /// The components of one kind (`callback`, `model`, …), by name. Lives in libfulgur.so, one per kind and process, so
-/// that plug-ins register into the same one. Adding is meant for start-up; reading may happen from any thread.
+/// that plug-ins register into the same one. Components are added at start-up; reading is thread-safe.
 class FULGUR_API ComponentRegistry {
  public:
   explicit ComponentRegistry(std::string kind) : kind_(std::move(kind)) {}
   const std::string& kind() const { return kind_; }
-  /// Never throws, since it runs before main: a name that is taken is kept as a problem that `throw_if_problems`
+  /// Never throws, since it runs before main: a duplicate name is recorded as a problem that `throw_if_problems`
   /// reports.
   void add(ComponentInfo info) noexcept;
-  /// Another name of a component, as `16` of `16-mixed`; a config that says it is read as if it said `name`.
+  /// Another name for a component, such as `16` for `16-mixed`; a config with the alias is read as if it said `name`.
   void add_alias(std::string alias, std::string name) noexcept;
-  /// By name or alias. Nothing where the name is unknown.
+  /// By name or alias. nullptr if the name is unknown.
   const ComponentInfo* find(std::string_view name) const;
-  /// Throws a ConfigError that names the nearest names.
+  /// Throws a ConfigError that lists the nearest names.
   const ComponentInfo& get(std::string_view name) const;
   /// Sorted; without aliases.
   std::vector<std::string> names() const;
@@ -51,17 +51,17 @@ class FULGUR_API ComponentRegistry {
   std::string kind_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<ComponentInfo>> components_;
-  std::vector<std::pair<std::string, std::string>> aliases_;  // with the names that they stand for
+  std::vector<std::pair<std::string, std::string>> aliases_;  // with the names they stand for
   std::vector<std::string> problems_;
 };
 
-/// The registry of `kind`, made at its first use.
+/// The registry of `kind`, created on first use.
 FULGUR_API ComponentRegistry& component_registry(std::string_view kind);
 
 /// All kinds that have a registry, sorted.
 FULGUR_API std::vector<std::string> registry_kinds();
 
-/// Throws where a registration failed before main (two components with one name), with both places.
+/// Throws if a registration failed before main (two components with one name), with both locations.
 FULGUR_API void throw_if_registration_failed();
 
 namespace detail {
@@ -76,11 +76,12 @@ struct OptionsTypeOf<T> {
 };
 }  // namespace detail
 
-/// Options of a component class: its `Options` member type, or none.
+/// Options of a component class: its `Options` member type, or `NoOptions`.
 template <class T>
 using OptionsType = typename detail::OptionsTypeOf<T>::type;
 
-/// Makes a T from its options as the registry does: what a factory sets (hyper-parameters, overridden hooks) is set.
+/// Creates a T from its options as the registry does, including what a factory sets (hyper-parameters, overridden
+/// hooks).
 template <class Base, class T>
 std::shared_ptr<T> make_component(const OptionsType<T>& options) {
   std::shared_ptr<T> made;
@@ -104,7 +105,7 @@ namespace detail {
 template <class T>
 concept HasOptions = !std::same_as<OptionsType<T>, NoOptions>;
 
-/// Says in one line what keeps T from being a component; the compiler's own errors are about what comes of it.
+/// Says in one line why T cannot be a component; the compiler's own errors only describe the consequences.
 template <class Base, class T>
 consteval bool check_component() {
   constexpr bool derives = std::derived_from<T, Base>;
@@ -120,9 +121,9 @@ consteval bool check_component() {
   static_assert(described, "FULGUR_REGISTER: the class's Options have no `void fields(fulgur::Fields&)`");
   constexpr bool made =
       HasOptions<T> ? std::is_constructible_v<T, const OptionsType<T>&> : std::is_default_constructible_v<T>;
-  static_assert(!derives || !concrete || made,
-                "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, where it has "
-                "no Options)");
+  static_assert(
+      !derives || !concrete || made,
+      "FULGUR_REGISTER: the class has no public constructor that takes its Options (or nothing, if it has no Options)");
   return derives && concrete && described && made;
 }
 
@@ -134,7 +135,7 @@ class Registry {
  public:
   static ComponentRegistry& instance() { return component_registry(Base::kRegistryKind); }
 
-  /// Registers T (its `Options`, or none) under `name`.
+  /// Registers T (with its `Options`, if any) under `name`.
   template <class T>
   static bool add(std::string name, std::string doc, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) noexcept {
@@ -165,7 +166,7 @@ class Registry {
 };
 
 /// `{class_path: Name, init_args: {…}}` or just `Name`: a component chosen by the config. Its options are checked when
-/// the config is read, before anything is made.
+/// the config is read, before anything is created.
 class FULGUR_API ComponentSpec {
  public:
   explicit ComponentSpec(std::string kind) : kind_(std::move(kind)) {}
@@ -180,20 +181,20 @@ class FULGUR_API ComponentSpec {
   /// Empty: nothing chosen.
   const std::string& class_path() const { return class_path_; }
   explicit operator bool() const { return !class_path_.empty(); }
-  /// Throws std::logic_error where nothing is chosen, and a ConfigError where the class is unknown.
+  /// Throws std::logic_error if nothing is chosen, and a ConfigError if the class is unknown.
   AnyOptions& options();
   const AnyOptions& options() const;
 
-  /// Null: nothing chosen. A map without `class_path` sets options of the class that is chosen already.
+  /// Null: nothing chosen. A map without `class_path` sets options of the class already chosen.
   bool read(const ConfigNode& node, Problems& problems, const std::string& path);
-  /// Null where nothing is chosen.
+  /// Null if nothing is chosen.
   ConfigNode write() const;
   Location where;  ///< of the class path in the config
 
  private:
   std::string kind_;
   std::string class_path_;
-  mutable std::unique_ptr<AnyOptions> options_;  // made at first use: the class may be registered after this object
+  mutable std::unique_ptr<AnyOptions> options_;  // created at first use: the class may be registered after this object
 };
 
 template <class Base>
@@ -220,8 +221,8 @@ struct FieldTraits<Spec<Base>> {
 #define FULGUR_CONCAT_(a, b) a##b
 #define FULGUR_CONCAT(a, b) FULGUR_CONCAT_(a, b)
 
-/// Registers a class of the user's own, in one .cpp file of the program or plug-in:
-/// `FULGUR_REGISTER(fulgur::Callback, MyCallback, "What it does.")`.
+/// Registers a custom class, in one .cpp file of the program or plug-in: `FULGUR_REGISTER(fulgur::Callback, MyCallback,
+/// "What it does.")`.
 #define FULGUR_REGISTER(Base, Type, doc)                                              \
   [[maybe_unused]] static const bool FULGUR_CONCAT(fulgur_registered_, __COUNTER__) = \
       ::fulgur::Registry<Base>::add<Type>(#Type, doc)

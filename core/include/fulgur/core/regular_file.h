@@ -8,12 +8,12 @@
 
 namespace fulgur {
 
-/// The whole of a regular file; nothing if there is none at `path`. Throws an Error that names it for a folder, fifo or
-/// device, which it never waits for, and for a file that cannot be read.
+/// The contents of a regular file; nullopt if `path` does not exist. Throws an Error that names it for a folder, fifo
+/// or device (without blocking on it), and for a file that cannot be read.
 FULGUR_API std::optional<std::string> read_regular_file(const std::filesystem::path& path);
 
-/// Throws an Error that names `path` if something other than a regular file or a link is there, so that opening it for
-/// writing could wait forever or write elsewhere.
+/// Throws an Error that names `path` if something other than a regular file or a link exists there, so that opening it
+/// for writing could block forever or write elsewhere.
 FULGUR_API void check_replaceable(const std::filesystem::path& path);
 
 }  // namespace fulgur

@@ -10,18 +10,18 @@ namespace fulgur {
 
 /// Seeds the default generators of every loaded device.
 FULGUR_API void seed_everything(uint64_t seed);
-/// The seed of a rank's generators: `seed` itself on rank 0, another for each of the rest.
+/// The seed of a rank's generators: `seed` itself on rank 0, a different one on each other rank.
 FULGUR_API uint64_t rank_seed(uint64_t seed, int64_t rank);
 /// A seed from the system's entropy.
 FULGUR_API uint64_t random_seed();
-/// Seeds the generators of `devices`, those behind the first as ranks of their own.
+/// Seeds the generators of `devices`; those after the first are seeded like further ranks.
 FULGUR_API void seed_devices(uint64_t seed, const std::vector<at::Device>& devices);
-/// States of the default generators of the CPU and of those of `devices` that have one of their own.
+/// States of the default generators of the CPU and of those of `devices` that have their own.
 FULGUR_API StateTree rng_state(const std::vector<at::Device>& devices);
-/// Those of `devices` that the state has; the rest go on as they are.
+/// Restores those of `devices` that are in the state; the others are left unchanged.
 FULGUR_API void load_rng_state(const std::vector<at::Device>& devices, const StateTree& state);
 
-/// Saves the generators and restores them at the end of its life: evaluation does not move training's numbers.
+/// Saves the generators and restores them on destruction: evaluation does not affect training's random numbers.
 class FULGUR_API RngGuard {
  public:
   explicit RngGuard(std::vector<at::Device> devices);

@@ -26,73 +26,73 @@ class Optimizer;
 class OptimizerHandle;
 struct OptimizerPlan;
 
-/// A wish for a checkpoint. The callback owns ranking and names; files are the Trainer's. `last.ckpt` points to the
-/// newest checkpoint that is not weights-only.
+/// A request for a checkpoint. The callback owns ranking and names; the Trainer owns the files. `last.ckpt` points to
+/// the newest checkpoint that is not weights-only.
 struct CheckpointRequest {
   std::filesystem::path name;  ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
   std::string reason;          ///< for the log
-  bool best = false;           ///< `best.ckpt` shall point to it
+  bool best = false;           ///< `best.ckpt` should point to it
   bool keep = true;            ///< keep until the owner releases it; else only while `last.ckpt` points to it
   bool weights_only = false;
-  std::string owner;            ///< state key of the callback that asks
+  std::string owner;            ///< state key of the requesting callback
   std::optional<double> score;  ///< of the monitored metric
 };
 
-/// What became of a request.
+/// The result of a request.
 struct CheckpointInfo {
   uint64_t ticket = 0;
-  std::filesystem::path path;  ///< of the folder, after it was published
+  std::filesystem::path path;  ///< of the folder, once published
   int64_t epoch = 0;
   int64_t global_step = 0;
   CheckpointRequest request;
 };
 
-/// All that modules and callbacks see of a run. They read, log and *request*; the Trainer acts on requests at one
-/// place, on the same step on all ranks. Valid during a run and on the thread that runs it.
+/// The view that modules and callbacks have of a run. They read, log and *request*; the Trainer acts on requests at one
+/// place, at the same step on all ranks. Valid during a run and on the thread that runs it.
 class FULGUR_API RunContext {
  public:
   virtual ~RunContext();
 
   virtual const Progress& progress() const = 0;
-  /// Index of the running batch inside its loader and epoch.
+  /// Index of the current batch within its loader and epoch.
   virtual int64_t batch_idx() const = 0;
   virtual TrainerFn fn() const = 0;
   virtual RunningStage stage() const = 0;
   virtual bool sanity_checking() const = 0;
   virtual bool fast_dev_run() const = 0;
-  /// Batches that the stage runs (all loaders), after limits; nothing where unknown.
+  /// Batches that the stage runs (all loaders), after limits; nullopt if unknown.
   virtual std::optional<int64_t> num_batches(RunningStage stage) const = 0;
   virtual int64_t num_loaders(RunningStage stage) const = 0;
-  /// Optimizer steps of the whole fit, those of earlier parts of it included, by the accumulation factor of now;
-  /// nothing where unknown: a loader without a length and no `max_steps`, or no limit at all.
+  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor;
+  /// nullopt if unknown: a loader without a length and no `max_steps`, or no limit at all.
   virtual std::optional<int64_t> estimated_steps() const = 0;
-  /// Epoch and step limits of the fit; nothing where there is none.
+  /// Epoch and step limits of the fit; nullopt if not limited.
   virtual std::optional<int64_t> max_epochs() const = 0;
   virtual std::optional<int64_t> max_steps() const = 0;
-  /// How much of the fit is done, 0 to 1, by steps, else by time; nothing where its length is not known.
+  /// Fraction of the fit that is done, 0 to 1, by steps, else by time; nullopt if its length is unknown.
   virtual std::optional<double> progress_fraction() const = 0;
-  /// True where the module tells the tokens of a batch (`num_tokens`).
+  /// True if the module counts the tokens of a batch (`num_tokens`).
   virtual bool has_token_counts() const = 0;
-  /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks decide alike
-  /// by them. All ranks must call it; with several it costs a small exchange a batch.
+  /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks make the
+  /// same decisions. All ranks must call it; with several ranks it costs a small exchange per batch.
   virtual void count_each_batch() = 0;
-  /// True where a validation loop runs in this fit.
+  /// True if a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
-  /// True where validation runs once per epoch, at its end.
+  /// True if validation runs once per epoch, at its end.
   virtual bool validates_each_epoch_end() const = 0;
 
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
   bool is_global_zero() const { return rank() == 0; }
   virtual at::Device device() const = 0;
-  /// All that this process computes on, `device()` first.
+  /// All devices this process computes on, `device()` first.
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual Collectives& collectives() = 0;
-  /// Averages the gradients of `optimizer` over all ranks, all of which call it; see Strategy::sync_gradients.
+  /// Averages the gradients of `optimizer` over all ranks; all ranks must call it. See Strategy::sync_gradients.
   virtual void sync_gradients(Optimizer& optimizer) = 0;
 
   virtual LightningModule& module() = 0;
-  /// The module as M; throws an Error where it is none.
+  /// The module as an M; throws std::bad_cast if it is not one.
   template <class M>
   M& module_as();
   virtual std::vector<Optimizer*> optimizers() = 0;
@@ -102,22 +102,22 @@ class FULGUR_API RunContext {
   virtual const OptimizerPlan& optimizer_plan() const = 0;
   /// Backward through precision, hooks and strategy; manual optimization only.
   virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
-  /// The gradients of an optimizer become those of the loss as it is, where the precision scales it; once per step, for
-  /// whoever reads them in manual optimization before `step`. `clip_gradients` calls it.
+  /// Unscales the gradients of an optimizer if the precision scales the loss; call once per step to read them in manual
+  /// optimization before `step`. `clip_gradients` calls it.
   virtual void unscale_gradients(Optimizer& /*optimizer*/) {}
-  /// Bytes of the float32 copies of the weights that the precision keeps; 0 for most.
+  /// Bytes of float32 master weights that the precision keeps; 0 for most.
   virtual int64_t master_weight_bytes() const { return 0; }
-  /// Whether manual backwards exchange gradients between ranks now, or keep them to themselves.
+  /// Whether manual backwards exchange gradients between ranks or accumulate them locally.
   virtual void set_manual_sync(bool on) = 0;
 
-  /// The newest value of a logged metric, by its final name; nothing where it was never logged. May copy from the
-  /// device and so wait for it.
+  /// The newest value of a logged metric, by its final name; nullopt if it was never logged. May copy from the device
+  /// and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
-  /// The loop that logged the metric; nothing where it was never logged.
+  /// The loop that logged the metric; nullopt if it was never logged.
   virtual std::optional<RunningStage> metric_stage(std::string_view name) const = 0;
   /// Names of all metrics that have a value.
   virtual std::vector<std::string> metric_names() const = 0;
-  /// Metrics logged with prog_bar, newest values. Reads the device: call it when a line is drawn, not each step.
+  /// Newest values of the metrics logged with prog_bar. Reads the device: call it when a line is drawn, not each step.
   virtual Metrics progress_metrics() = 0;
 
   /// Logs a scalar; see `LogOptions`. A tensor stays on its device until it is read.
@@ -125,13 +125,13 @@ class FULGUR_API RunContext {
   virtual void log(std::string_view name, double value, const LogOptions& options = {}) = 0;
   void log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options = {});
   void log_dict(const Metrics& values, const LogOptions& options = {});
-  /// A line to the console, from rank 0 only.
+  /// Prints a line to the console, on rank 0 only.
   virtual void print(std::string_view line) = 0;
 
-  /// The module's options as they were resolved.
+  /// The module's resolved options.
   virtual const ConfigNode& hparams() const = 0;
   virtual const std::vector<std::shared_ptr<Logger>>& loggers() const = 0;
-  /// The run folder; empty where there is none.
+  /// The run folder; empty if there is none.
   virtual std::filesystem::path log_dir() const = 0;
   virtual std::filesystem::path checkpoint_dir() const = 0;
   virtual std::optional<std::filesystem::path> last_checkpoint() const = 0;
@@ -139,11 +139,12 @@ class FULGUR_API RunContext {
 
   /// Seconds since the run began, the same on all ranks.
   virtual double elapsed_s() const = 0;
-  /// Seconds that the fit has taken over all its parts, where it was resumed; the same on all ranks.
+  /// Seconds that the fit has taken, including the parts before a resume; the same on all ranks.
   virtual double fit_time_s() const = 0;
-  /// Seconds that training has waited for its loader, counted from the first reading on: for the difference of two.
+  /// Seconds that training has waited for its loader, counted from the first call on: use the difference of two
+  /// readings.
   virtual double data_wait_s() const = 0;
-  /// True at the end of a training batch behind which a row of step metrics is written: for what costs something to
+  /// True at the end of a training batch after which a row of step metrics is written: for values that are expensive to
   /// read.
   virtual bool is_logging_step() const = 0;
   /// `32-true`, `bf16-mixed`.
@@ -152,14 +153,14 @@ class FULGUR_API RunContext {
   /// From the next window on, `count` batches make one optimizer step. All ranks must call it, at the same batch.
   virtual void set_accumulation(int64_t count) = 0;
   virtual int64_t accumulation() const = 0;
-  /// Ends the fit at the end of this step, or once `min_epochs` and `min_steps` are reached. Any rank may ask; several
-  /// stop together at the step after their next agreement, about a second later (`trainer.agree_every`).
+  /// Ends the fit at the end of this step, or once `min_epochs` and `min_steps` are reached. Any rank may call it;
+  /// several ranks stop together at the step after their next agreement, about a second later (`trainer.agree_every`).
   virtual void request_stop(std::string reason) = 0;
   virtual bool stop_requested() const = 0;
-  /// A checkpoint at the end of this step (or epoch, or validation); returns its ticket. All ranks must ask for it at
-  /// the same step: they collect its state together.
+  /// Requests a checkpoint at the end of this step (or epoch, or validation); returns its ticket. All ranks must call
+  /// it at the same step: they collect its state together.
   virtual uint64_t request_checkpoint(CheckpointRequest request) = 0;
-  /// Removes a published checkpoint that this owner keeps no more; done after the next one is safe. All ranks call it.
+  /// Removes a published checkpoint that this owner no longer keeps, once the next one is safe. All ranks must call it.
   virtual void release_checkpoint(const std::filesystem::path& path, std::string_view owner) = 0;
 };
 

@@ -10,12 +10,12 @@ namespace fulgur {
 class LightningModule;
 class OptimizerHandle;
 
-/// What a Strategy also is if all its ranks are to be the same: weights, learning rates and numbers of steps.
+/// Implemented by a Strategy whose ranks must stay identical: weights, learning rates and numbers of steps.
 class FULGUR_API SameRanks {
  public:
   virtual ~SameRanks();
   /// Throws a DistributedError, on all ranks, that names the first weight, learning rate or optimizer that differs. The
-  /// Trainer calls it on all ranks: at each end of an epoch, before a save of weights that lie on the host, and at the
+  /// Trainer calls it on all ranks: at the end of each epoch, before a save of weights that are on the host, and at the
   /// end of a fit. May wait for the device once.
   virtual void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                                 int64_t global_step) = 0;

@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// All that an order may depend on.
+/// All an order may depend on.
 struct SamplerContext {
   uint64_t seed = 0;
   int64_t epoch = 0;
@@ -15,8 +15,8 @@ struct SamplerContext {
   int64_t world_size = 1;
 };
 
-/// The order of samples of an epoch: a pure function of seed, epoch, rank and world size, so that a position in it is
-/// all that resume needs.
+/// The order of samples in an epoch: a pure function of seed, epoch, rank and world size, so that a position in it is
+/// all a resume needs.
 class FULGUR_API Sampler {
  public:
   virtual ~Sampler();
@@ -24,16 +24,16 @@ class FULGUR_API Sampler {
   virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
   /// Their indices, in order.
   virtual std::vector<int64_t> order(const SamplerContext& context) const = 0;
-  /// True where the order is not that of the dataset (a validation loader that shuffles is warned of).
+  /// True if the order is not that of the dataset (a validation loader that shuffles gets a warning).
   virtual bool shuffles() const { return false; }
 };
 
-/// Whole batches of an epoch, for batches that are more than the next few samples of an order (alike lengths, a share
-/// of each class). Pure, as a Sampler is.
+/// Whole batches of an epoch, for batches that are not just the next samples of an order (similar lengths, balanced
+/// classes). Pure, like a Sampler.
 class FULGUR_API BatchSampler {
  public:
   virtual ~BatchSampler();
-  /// Batches that this rank sees in an epoch; they may depend on nothing else.
+  /// Batches that this rank sees in an epoch; may depend on nothing else.
   virtual int64_t size(int64_t rank, int64_t world_size) const = 0;
   /// Samples in a full batch.
   virtual int64_t batch_size() const = 0;
@@ -41,7 +41,7 @@ class FULGUR_API BatchSampler {
   virtual std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const = 0;
   /// Samples that this rank sees in an epoch.
   virtual int64_t samples(int64_t rank, int64_t world_size) const = 0;
-  /// True where the order is not that of the dataset.
+  /// True if the order is not that of the dataset.
   virtual bool shuffles() const { return false; }
 };
 

@@ -4,7 +4,7 @@
 
 namespace fulgur {
 
-/// Mixes the bits of `x` so that near values give unlike ones.
+/// Mixes the bits of `x` so that nearby values give unrelated results.
 constexpr uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

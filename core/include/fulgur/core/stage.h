@@ -6,9 +6,9 @@
 
 namespace fulgur {
 
-/// What the user asked for; `setup(verb)` and `teardown(verb)` receive it.
+/// What the user asked for; passed to `setup(verb)` and `teardown(verb)`.
 enum class TrainerFn { fit, validate, test, predict };
-/// Which loop runs.
+/// The current loop.
 enum class RunningStage { train, validate, test, predict };
 
 FULGUR_API std::string_view name_of(TrainerFn fn);

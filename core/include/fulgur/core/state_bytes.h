@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// A state as bytes, for another process of the same run: not for files, since it carries no checks. Tensors are copied
+/// Serializes a state for another process of the same run: not for files, since it has no checksums. Tensors are copied
 /// to the host.
 FULGUR_API std::string pack_state(const StateTree& state);
 /// Throws a CheckpointError for bytes that `pack_state` did not write.

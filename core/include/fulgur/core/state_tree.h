@@ -14,8 +14,8 @@
 
 namespace fulgur {
 
-/// State that a checkpoint holds: a tree of maps and lists whose leaves are tensors, integers, doubles, booleans and
-/// strings. It is data only. Tensors may alias live ones: whoever writes the tree copies them before the next step.
+/// State stored in a checkpoint: a tree of maps and lists whose leaves are tensors, integers, doubles, booleans and
+/// strings. It is pure data. Tensors may alias live ones: whoever writes the tree copies them before the next step.
 class FULGUR_API StateTree {
  public:
   using Map = std::map<std::string, StateTree, std::less<>>;
@@ -49,14 +49,14 @@ class FULGUR_API StateTree {
   /// `map`, `list`, `tensor`, `int`, …
   std::string type_name() const;
 
-  /// The entry, made (an empty map) where it is absent.
+  /// The entry, created (an empty map) if absent.
   StateTree& operator[](std::string_view key);
-  /// The entry; throws a CheckpointError that names it where it is absent or this is no map.
+  /// The entry; throws a CheckpointError that names it if it is absent or this is not a map.
   const StateTree& at(std::string_view key) const;
   bool contains(std::string_view key) const;
 
-  /// The leaf as T; throws a CheckpointError that says what is there instead. int64 and uint64 convert where they fit;
-  /// integers convert to double.
+  /// The leaf as T; throws a CheckpointError that names the actual type otherwise. int64 and uint64 convert if the
+  /// value fits; integers convert to double.
   const Tensor& tensor() const;
   int64_t as_int() const;
   uint64_t as_uint() const;
@@ -76,7 +76,8 @@ class FULGUR_API StateTree {
   std::variant<std::nullptr_t, Tensor, bool, int64_t, uint64_t, double, std::string, List, Map> value_;
 };
 
-/// Something whose state a checkpoint holds. `load_state` is all or nothing: it throws before it changes anything.
+/// Something whose state is stored in a checkpoint. `load_state` is all or nothing: it throws before it changes
+/// anything.
 struct FULGUR_API Stateful {
   virtual ~Stateful();
   virtual StateTree state() const = 0;

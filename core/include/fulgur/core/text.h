@@ -16,7 +16,7 @@ namespace fulgur {
 /// or `.nan`, `.inf`, `-.inf` as YAML writes them.
 FULGUR_API std::string format_double(double value);
 
-/// `value` with `digits` places after the point, for people to read.
+/// `value` with `digits` decimals, for display.
 FULGUR_API std::string format_fixed(double value, int digits);
 
 /// `count` as `123`, `1.2 K`, `2.0 M`, `3.0 B`, `400 T`.
@@ -25,13 +25,13 @@ FULGUR_API std::string format_count(int64_t count);
 /// `text` with control characters (newline, ESC, …) written as `\n`, `\x1b`; safe for terminals and log lines.
 FULGUR_API std::string escape_controls(std::string_view text);
 
-/// True where `text` is well-formed UTF-8.
+/// True if `text` is well-formed UTF-8.
 FULGUR_API bool is_utf8(std::string_view text);
 
-/// The names of `candidates` that a person may have meant by `name`, nearest first, at most three.
+/// The names in `candidates` that may have been meant by `name`, nearest first, at most three.
 FULGUR_API std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& candidates);
 
-/// `; did you mean 'a' or 'b'?`, or nothing where no candidate is near.
+/// `; did you mean 'a' or 'b'?`, or empty if no candidate is near.
 FULGUR_API std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 /// `a, b, c`.
@@ -53,7 +53,7 @@ void append(std::string& out, I part) {
 }
 }  // namespace detail
 
-/// Joins texts and numbers to one string; how messages are made (`std::format` is absent from g++ 12).
+/// Concatenates texts and numbers to a string, for messages (g++ 12 has no `std::format`).
 template <class... TrainerComponents>
 std::string cat(const TrainerComponents&... parts) {
   std::string out;

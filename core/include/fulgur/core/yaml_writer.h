@@ -8,8 +8,8 @@
 namespace fulgur {
 
 struct YamlStyle {
-  bool comments = false;   ///< each node's comment in a line above it
-  bool skip_null = false;  ///< leaves out entries that are null
+  bool comments = false;   ///< each node's comment on a line above it
+  bool skip_null = false;  ///< omit null entries
 };
 
 /// YAML that parses back to the same nodes.

@@ -11,8 +11,8 @@
 
 namespace fulgur {
 
-/// Names, shapes and types of a batch that has tensors only; no batch is of the kind of one with lists. Strides and
-/// devices do not count.
+/// Names, shapes and dtypes of a batch that contains only tensors; a batch with lists matches no kind. Strides and
+/// devices are ignored.
 class FULGUR_API BatchKind {
  public:
   BatchKind() = default;

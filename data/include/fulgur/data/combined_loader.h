@@ -11,22 +11,22 @@ namespace fulgur {
 
 /// When a CombinedLoader's epoch ends.
 enum class CombinedMode {
-  max_size_cycle,  ///< with the longest loader; shorter ones begin again, in a new order where they shuffle
+  max_size_cycle,  ///< with the longest loader; shorter ones start again, in a new order if they shuffle
   min_size,        ///< with the shortest loader
-  max_size,        ///< with the longest loader; entries of those that have ended are missing
+  max_size,        ///< with the longest loader; entries of finished loaders are missing
   sequential,      ///< one loader after the other
 };
 
-/// Several loaders as one. A batch has the entries of a batch of each, named `loader.entry`; with `sequential` it is a
-/// batch of one of them, as it is. The loaders are used by nobody else.
+/// Several loaders as one. A batch contains the entries of one batch of each, named `loader.entry`; with `sequential`
+/// it is an unchanged batch of one of them. The loaders must not be used elsewhere.
 class FULGUR_API CombinedLoader : public Loader {
  public:
   using Named = std::pair<std::string, std::shared_ptr<Loader>>;
-  /// Throws a ConfigError for no loader, an empty one or a name that comes twice.
+  /// Throws a ConfigError for no loaders, a null loader or a duplicate name.
   explicit CombinedLoader(std::vector<Named> loaders, CombinedMode mode = CombinedMode::max_size_cycle);
 
   std::optional<int64_t> size() const override;
-  /// Known with `sequential` only: else a batch's samples are those of its first entry.
+  /// Known only with `sequential`: otherwise a batch's samples are those of its first entry.
   std::optional<int64_t> samples() const override;
   /// That of the first loader.
   int64_t batch_size() const override { return parts_.front().loader->batch_size(); }
@@ -37,7 +37,7 @@ class FULGUR_API CombinedLoader : public Loader {
   void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   bool keep_order() override;
-  /// Each loader shares out what it has left.
+  /// Each loader redistributes what it has left.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
@@ -46,14 +46,14 @@ class FULGUR_API CombinedLoader : public Loader {
   struct Part {
     std::string name;
     std::shared_ptr<Loader> loader;
-    int64_t cycle = 0;   ///< how often it has begun again
-    bool ended = false;  ///< once at least in this epoch
+    int64_t cycle = 0;   ///< how often it has started again
+    bool ended = false;  ///< at least once in this epoch
   };
   bool next_sequential(Batch& out);
   bool next_together(Batch& out);
-  /// Where the parts are.
+  /// The states of the parts.
   StateTree collect() const;
-  /// Brings the parts to the place `state` of the epoch, or to its begin.
+  /// Moves the parts to position `state` of the epoch, or to its start.
   void go_to(const StateTree* state);
 
   std::vector<Part> parts_;
@@ -62,7 +62,7 @@ class FULGUR_API CombinedLoader : public Loader {
   size_t current_ = 0;  ///< of `sequential`
   bool over_ = false;
   bool stale_ = false;  ///< the parts are not at `position_`
-  StateTree position_;  ///< behind the batch that was given out last
+  StateTree position_;  ///< after the batch that was returned last
   std::optional<StateTree> before_last_, loaded_;
 };
 

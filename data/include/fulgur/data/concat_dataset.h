@@ -10,12 +10,12 @@ namespace fulgur {
 /// Datasets one after the other. They must have the same entries, dtypes and shapes.
 class FULGUR_API ConcatDataset : public Dataset {
  public:
-  /// Throws a DataError for no dataset at all, or for one whose samples are unlike the first one's.
+  /// Throws a DataError for no datasets, or if samples of one differ in kind from the first one's.
   explicit ConcatDataset(std::vector<std::shared_ptr<const Dataset>> parts);
   int64_t size() const override { return ends_.back(); }
   Batch prototype() const override;
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
-  /// A view where the range lies in one part that has one.
+  /// A view if the range is within one part that provides one.
   std::optional<Batch> view(int64_t start, int64_t length) const override;
 
  private:

@@ -7,15 +7,15 @@
 
 namespace fulgur {
 
-/// Copies the next batch to the device while the last one is computed with, on a stream of its own, once `read_ahead`
-/// says that the device has its work. The copies are asynchronous where the loader's batches are pinned (`pin_memory`).
-/// On a CPU batches pass through.
+/// Copies the next batch to the device on a side stream while the current one is being computed, once `read_ahead` says
+/// that the device has work. The copies are asynchronous if the loader's batches are pinned (`pin_memory`). On a CPU
+/// batches pass through.
 ///
-/// The current stream waits for the copy when the batch comes out of `next`; the host does not. Transfer hooks see a
-/// batch that is on the device already. One batch is read ahead; the state is that of the batches given out.
+/// The current stream waits for the copy when `next` returns the batch; the host does not. Transfer hooks see a batch
+/// that is already on the device. One batch is prefetched; the state is that of the returned batches.
 class FULGUR_API DevicePrefetcher : public Loader {
  public:
-  /// Throws a ConfigError for no loader, and what LibTorch throws for a device that is not there.
+  /// Throws a ConfigError for a null loader, and LibTorch's error for a device that does not exist.
   DevicePrefetcher(std::shared_ptr<Loader> loader, at::Device device);
   ~DevicePrefetcher() override;
 
@@ -24,11 +24,11 @@ class FULGUR_API DevicePrefetcher : public Loader {
   int64_t batch_size() const override { return loader_->batch_size(); }
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
-  /// To be called when the step of the last batch was launched: the following batch is read and its copy begun. `next`
-  /// does not, since a loader that is late would hold up the step of a batch that is there.
+  /// Call after the step of the last batch was launched: reads the following batch and starts its copy. `next` does not
+  /// do this, since a slow loader would delay the step of a batch that is ready.
   void read_ahead();
-  /// From the next batch that is read on, batches are copied into these sets where their kind fits; nullptr: into fresh
-  /// memory again. On a CPU it does nothing.
+  /// From the next batch on, batches are copied into these sets if their kind matches; nullptr: into fresh memory
+  /// again. No effect on a CPU.
   void write_into(std::shared_ptr<InputSets> sets);
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override {
@@ -47,7 +47,7 @@ class FULGUR_API DevicePrefetcher : public Loader {
  private:
   struct Device;
   std::shared_ptr<Loader> loader_;
-  std::unique_ptr<Device> device_;  ///< none on a CPU
+  std::unique_ptr<Device> device_;  ///< null on a CPU
 };
 
 }  // namespace fulgur

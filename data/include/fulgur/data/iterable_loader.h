@@ -12,22 +12,22 @@ namespace fulgur {
 /// How an IterableLoader makes batches.
 struct IterableLoaderOptions {
   int64_t batch_size = 1;
-  bool drop_last = false;                      ///< leaves out a last batch that is not full
+  bool drop_last = false;                      ///< drops an incomplete last batch
   std::function<Batch(Batch)> transform = {};  ///< applied to each batch, on the thread that calls `next`
-  std::string name = "data";                   ///< of the set in messages
-  int64_t num_workers = 0;      ///< 0, or 1: a thread reads ahead (a stream has one position, so no more)
-  int64_t prefetch_factor = 2;  ///< batches that it reads ahead
-  double timeout_s = 0;         ///< for a batch that the thread reads; 0: none
-  double slow_after_s = 30;     ///< a batch that takes longer is warned of; 0: never
+  std::string name = "data";                   ///< of the set, for messages
+  int64_t num_workers = 0;                     ///< 0, or 1: a thread prefetches (a stream has one position, so no more)
+  int64_t prefetch_factor = 2;                 ///< batches prefetched
+  double timeout_s = 0;                        ///< for a batch from the thread; 0: none
+  double slow_after_s = 30;                    ///< a batch that takes longer gives a warning; 0: never
 };
 
-/// Batches of a stream, whose length is not known. The state has the dataset's own state as it was behind the batch
-/// that was given out last, whatever was read ahead.
+/// Batches of a stream of unknown length. The state contains the dataset's own state after the batch returned last,
+/// regardless of prefetching.
 ///
-/// What the dataset throws comes out of `next` with the batch's number in the message: Fulgur's errors with their type,
-/// others nested in a DataError. The batch does not count as consumed then, nor where it is late (`timeout_s`). A
-/// thread that is stuck in the dataset keeps it: until it comes back, `next` throws the same error, and so does going
-/// to another place.
+/// Exceptions of the dataset are rethrown from `next` with the batch number in the message: Fulgur's errors keep their
+/// type, others are nested in a DataError. The batch then does not count as consumed, nor if it times out
+/// (`timeout_s`). A thread that is stuck in the dataset keeps it: until it returns, `next` throws the same error, and
+/// so does moving to another position.
 class FULGUR_API IterableLoader : public Loader {
  public:
   /// Throws a ConfigError for options out of range.
@@ -41,7 +41,7 @@ class FULGUR_API IterableLoader : public Loader {
   bool next(Batch& out) override;
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
-  /// Throws a CheckpointError: a stream cannot be shared out again from its middle.
+  /// Throws a CheckpointError: a stream cannot be redistributed from its middle.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;

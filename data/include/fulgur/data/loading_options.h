@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// How batches are read, as the built-in data modules offer it: a member of their options, whose fields are theirs.
+/// How the built-in data modules read batches: a member of their options, whose fields become theirs.
 struct FULGUR_API LoadingOptions {
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;

@@ -4,10 +4,10 @@
 
 namespace fulgur {
 
-/// Sequences of random tokens and their reversal, to train models of sequences on: made, not read. Batches: `source`
-/// and `target`, both (N, length) int64 with tokens in [1, vocabulary); 0 is left for the beginning of a sequence. A
-/// sample is a function of seed, stage and index alone: more samples do not change those that were there. Predict has
-/// the test's sources.
+/// Synthetic sequences of random tokens and their reversal, to train sequence models. Batches: `source` and `target`,
+/// both (N, length) int64 with tokens in [1, vocabulary); 0 is reserved for the start of a sequence. A sample is a
+/// function only of seed, stage and index: adding samples does not change existing ones. Predict uses the test's
+/// sources.
 class FULGUR_API ReversalDataModule : public TensorDataModule {
  public:
   struct Options {

@@ -13,8 +13,8 @@
 namespace fulgur {
 
 /// One sample: ordered, named values without a batch dimension. `Sample({{"image", x}, {"label", 3}, {"file", path}})`.
-/// In a batch, tensors of one shape are stacked; integers become an int64 tensor, `double` float64, `float` float32,
-/// `bool` bool, each of shape (N); texts become a list. A sample within a sample gives entries `outer.inner`.
+/// In a batch, tensors of equal shape are stacked; integers become an int64 tensor, `double` float64, `float` float32,
+/// `bool` bool, each of shape (N); strings become a list. A sample within a sample gives entries `outer.inner`.
 class FULGUR_API Sample {
  public:
   using Value = std::variant<Tensor, int64_t, double, float, bool, std::string>;
@@ -40,7 +40,7 @@ class FULGUR_API Sample {
   };
 
   Sample() = default;
-  /// Throws an Error for a name that comes twice.
+  /// Throws an Error for a duplicate name.
   Sample(std::initializer_list<Part> parts);
   void add(Part part);
 

@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// A dataset whose user writes one function from an index to a sample:
+/// A dataset for which the user writes a single function from an index to a sample:
 ///
 ///     struct Images : fulgur::SampleDataset {
 ///       int64_t size() const override { return 1000; }
@@ -18,7 +18,7 @@ namespace fulgur {
 /// a collate function (`data/collate.h`).
 class FULGUR_API SampleDataset : public Dataset {
  public:
-  /// Called by all worker threads at once. For random transforms: `SplitMix64 random = context.random(index);`.
+  /// Called concurrently by all worker threads. For random transforms: `SplitMix64 random = context.random(index);`.
   virtual Sample get(int64_t index, const SampleContext& context) const = 0;
   /// From `get(0)`.
   Batch prototype() const override;

@@ -8,7 +8,7 @@
 
 namespace fulgur {
 
-/// The dataset's order. Rank r of w sees the samples r, r + w, …: no sample twice, sizes differ by one at most.
+/// The dataset's order. Rank r of w sees the samples r, r + w, …: no duplicates; sizes differ by at most one.
 class FULGUR_API SequentialSampler : public Sampler {
  public:
   /// Throws a ConfigError for a negative size.
@@ -20,8 +20,8 @@ class FULGUR_API SequentialSampler : public Sampler {
   int64_t dataset_size_;
 };
 
-/// A new permutation each epoch, a pure function of seed and epoch on every platform. Ranks share it as
-/// SequentialSampler's do.
+/// A new permutation each epoch, a pure function of seed and epoch on every platform. Ranks share it like
+/// SequentialSampler's.
 class FULGUR_API RandomSampler : public Sampler {
  public:
   /// Throws a ConfigError for a negative size.
@@ -34,8 +34,8 @@ class FULGUR_API RandomSampler : public Sampler {
   int64_t dataset_size_;
 };
 
-/// Some samples, in the order given or, with `shuffle`, in a new one each epoch. Ranks share them as
-/// SequentialSampler's do.
+/// Selected samples, in the given order or, with `shuffle`, in a new one each epoch. Ranks share them like
+/// SequentialSampler's.
 class FULGUR_API SubsetSampler : public Sampler {
  public:
   explicit SubsetSampler(std::vector<int64_t> indices, bool shuffle = false);
@@ -48,13 +48,14 @@ class FULGUR_API SubsetSampler : public Sampler {
   bool shuffle_;
 };
 
-/// `num_samples` drawn by weight, anew each epoch. With replacement a sample comes about in proportion to its weight;
-/// without, each comes once at most, heavy ones first as a rule (Efraimidis and Spirakis 2006). Weights need not add up
-/// to one; samples of weight 0 are never drawn. Ranks share one drawing as SequentialSampler's do.
+/// `num_samples` drawn by weight, again for each epoch. With replacement the expected frequency of a sample is
+/// proportional to its weight; without, each occurs at most once, heavy ones usually first (Efraimidis and Spirakis
+/// 2006). Weights need not sum to one; samples of weight 0 are never drawn. Ranks share one drawing like
+/// SequentialSampler's.
 class FULGUR_API WeightedSampler : public Sampler {
  public:
-  /// Throws a ConfigError for a weight that is negative or not finite, for none above 0, or where there are not as many
-  /// samples to be drawn without replacement.
+  /// Throws a ConfigError for a weight that is negative or not finite, if none is above 0, or if there are not enough
+  /// samples to draw without replacement.
   WeightedSampler(std::vector<double> weights, int64_t num_samples, bool replacement = true);
   int64_t size(int64_t rank, int64_t world_size) const override;
   std::vector<int64_t> order(const SamplerContext& context) const override;
@@ -73,7 +74,7 @@ class FULGUR_API WeightedSampler : public Sampler {
 /// (`pad`), its rest is left out (`drop`), or a DataError is thrown when the order is asked for (`error`).
 class FULGUR_API DistributedSampler : public Sampler {
  public:
-  /// Throws a ConfigError where there is no sampler.
+  /// Throws a ConfigError if there is no sampler.
   explicit DistributedSampler(std::shared_ptr<const Sampler> source, UnevenShares rest = UnevenShares::pad);
   int64_t size(int64_t rank, int64_t world_size) const override;
   std::vector<int64_t> order(const SamplerContext& context) const override;
@@ -85,7 +86,7 @@ class FULGUR_API DistributedSampler : public Sampler {
   UnevenShares rest_;
 };
 
-/// A sampler's order cut into batches.
+/// A sampler's order split into batches.
 class FULGUR_API FixedBatchSampler : public BatchSampler {
  public:
   /// Throws a ConfigError for a batch size below 1 or no sampler.

@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// Some samples of another dataset, in an order of one's own.
+/// Selected samples of another dataset, in a given order.
 class FULGUR_API SubsetDataset : public Dataset {
  public:
   /// Throws a DataError for an index outside the source.
@@ -15,7 +15,7 @@ class FULGUR_API SubsetDataset : public Dataset {
   int64_t size() const override { return static_cast<int64_t>(indices_.size()); }
   Batch prototype() const override { return source_->prototype(); }
   void read(c10::ArrayRef<int64_t> indices, int64_t first_row, Batch& out, const SampleContext& context) const override;
-  /// A view where the range is one range of the source, too.
+  /// A view if the range is contiguous in the source, too.
   std::optional<Batch> view(int64_t start, int64_t length) const override;
   /// Indices into the source.
   const std::vector<int64_t>& indices() const { return indices_; }
@@ -26,8 +26,8 @@ class FULGUR_API SubsetDataset : public Dataset {
 };
 
 /// Disjoint random parts of 0 … dataset_size - 1 with `sizes` samples, each in ascending order: a pure function of its
-/// arguments. The parts are taken one after the other from one permutation; `sizes` may leave a rest. Throws a
-/// ConfigError where a size is negative or their sum is more than there is.
+/// arguments. The parts are consecutive ranges of one permutation; `sizes` may leave a remainder. Throws a ConfigError
+/// if a size is negative or their sum is too large.
 FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size, const std::vector<int64_t>& sizes,
                                                            uint64_t seed);
 
@@ -35,9 +35,9 @@ FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size,
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset,
                                                              const std::vector<int64_t>& sizes, uint64_t seed);
 
-/// TrainerComponents by shares of the whole, as `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and
-/// what is left over goes to the first parts, one sample each. Throws a ConfigError where a share is negative or they
-/// do not add up to 1.
+/// TrainerComponents by fractions of the whole, like `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down
+/// and the remaining samples go to the first parts, one each. Throws a ConfigError if a fraction is negative or they do
+/// not add up to 1.
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset,
                                                                     const std::vector<double>& shares, uint64_t seed);
 

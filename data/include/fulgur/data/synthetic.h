@@ -6,9 +6,9 @@
 
 namespace fulgur {
 
-/// A classification task that is made, not read: each class has a random prototype, a sample is its prototype plus
-/// `noise` times a standard normal. Batches: `image` (N, *shape) float32, `label` (N) int64. A pure function of the
-/// options; for tests, examples and measurements.
+/// A synthetic classification task: each class has a random prototype, a sample is its prototype plus `noise` times a
+/// standard normal. Batches: `image` (N, *shape) float32, `label` (N) int64. A pure function of the options; for tests,
+/// examples and benchmarks.
 class FULGUR_API SyntheticDataModule : public TensorDataModule {
  public:
   struct Options {

@@ -16,8 +16,8 @@ struct TensorDataOptions {
   LoadingOptions loading = {};
 };
 
-/// Data sets from tensors in memory, samples in dimension 0; what is left out has no loader. Entries keep their names
-/// and dtypes. Throws a DataError for entries of different lengths, or where a loader would have no batch.
+/// Data sets from tensors in memory, samples in dimension 0; omitted sets have no loader. Entries keep their names and
+/// dtypes. Throws a DataError for entries of different lengths, or if a loader would have no batch.
 class FULGUR_API TensorDataModule : public DataModule {
  public:
   struct Sets {
@@ -27,7 +27,7 @@ class FULGUR_API TensorDataModule : public DataModule {
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
 
  protected:
-  /// For data that is made in `setup`; the sets come with `set_data`.
+  /// For data created in `setup`; pass the sets with `set_data`.
   explicit TensorDataModule(TensorDataOptions options);
   void set_data(Sets sets);
 

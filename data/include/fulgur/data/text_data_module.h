@@ -10,17 +10,17 @@
 
 namespace fulgur {
 
-/// A plain text file for language models. The text is cut into a beginning for training, then a part for validation,
-/// then one for test and predict. A sample is a window of block_size tokens and what follows each: batches have `input`
-/// and `target`, both (N, block_size) int64, target one token ahead. Tokens lie in memory as one byte each (four where
-/// the vocabulary has more than 256); windows are cut as they are read.
+/// A plain text file for language models. The text is split into a training part, then a validation part, then one for
+/// test and predict. A sample is a window of block_size tokens and their successors: batches have `input` and `target`,
+/// both (N, block_size) int64, target shifted by one token. Tokens are in memory as one byte each (four if the
+/// vocabulary has more than 256); windows are cut when they are read.
 ///
-/// Windows in training begin anywhere (`random`: a pure function of seed, epoch and index), as many an epoch as
-/// samples_per_epoch says, or each `stride` tokens (`strided`, in a new order each epoch). Those of validation and test
-/// lie side by side; what is left at the end of a part is not used.
+/// Training windows start anywhere (`random`: a pure function of seed, epoch and index), samples_per_epoch of them per
+/// epoch, or every `stride` tokens (`strided`, in a new order each epoch). Those of validation and test are side by
+/// side; the remainder of a part is not used.
 ///
-/// Facts: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is of the whole
-/// file and goes into the checkpoint; a checkpoint's is used from then on.
+/// Facts: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is that of the
+/// whole file and is saved in the checkpoint; after loading a checkpoint its vocabulary is used.
 class FULGUR_API TextDataModule : public DataModule {
  public:
   struct Options {
@@ -47,10 +47,10 @@ class FULGUR_API TextDataModule : public DataModule {
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;
   StateTree state() const override;
-  /// Throws a CheckpointError for a vocabulary that lacks characters of the file, or one of the other kind.
+  /// Throws a CheckpointError for a vocabulary that lacks characters of the file, or of the other kind.
   void load_state(const StateTree& state) override;
 
-  /// Known behind setup.
+  /// Available after setup.
   const TextVocabulary& vocabulary() const;
 
  private:

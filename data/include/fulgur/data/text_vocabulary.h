@@ -10,22 +10,22 @@
 
 namespace fulgur {
 
-/// Tokens of a text and their numbers: its bytes, or its characters (code points of UTF-8) in their order.
+/// Tokens of a text and their indices: its bytes, or its characters (Unicode code points) in sorted order.
 class FULGUR_API TextVocabulary {
  public:
   /// The 256 bytes.
   static TextVocabulary bytes();
-  /// The different characters of `text`; throws a DataError where it is not UTF-8.
+  /// The distinct characters of `text`; throws a DataError if it is not UTF-8.
   static TextVocabulary characters_of(std::string_view text);
 
   int64_t size() const;
   bool is_bytes() const { return characters_.empty(); }
-  /// All characters in the order of their numbers, as UTF-8; empty for bytes. `characters_of` of it is this vocabulary.
+  /// All characters in index order, as UTF-8; empty for bytes. `characters_of` of it gives this vocabulary.
   std::string characters() const;
-  /// (tokens) uint8 where the vocabulary has at most 256, else int32. Throws a DataError that names a character which
-  /// the vocabulary has not, and where.
+  /// (tokens) uint8 if the vocabulary has at most 256 entries, else int32. Throws a DataError that names a character
+  /// missing from the vocabulary, and where it is.
   Tensor encode(std::string_view text) const;
-  /// The text of tokens of any integer type and shape, in the order of rows; throws a DataError for one out of range.
+  /// The text of tokens of any integer dtype and shape, in row order; throws a DataError for one out of range.
   std::string decode(const Tensor& tokens) const;
 
  private:

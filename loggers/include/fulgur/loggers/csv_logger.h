@@ -8,18 +8,18 @@
 namespace fulgur {
 
 /// Metrics as a table, `metrics.csv` in the run folder: columns `step`, `epoch`, then metrics in the order of their
-/// first appearance; an empty field where a row has no value. Rows are appended; a new column rewrites the file through
-/// a temporary one. Fields are quoted as RFC 4180 says, rows end with a line feed.
+/// first appearance; an empty field if a row has no value. Rows are appended; a new column rewrites the file through a
+/// temporary one. Fields are quoted according to RFC 4180, rows end with a line feed.
 ///
-/// Where the file cannot be written, one warning (`logger.csv_write`) says so and the run goes on; rows wait for the
-/// next flush, up to 1 MiB of them.
+/// If the file cannot be written, one warning (`logger.csv_write`) reports it and the run continues; up to 1 MiB of
+/// rows wait for the next flush.
 class FULGUR_API CsvLogger : public Logger {
  public:
   struct Options : LoggerOptions {
     int64_t flush_every_n_rows = 1;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError where `name` is no plain folder name.
+  /// Throws a ConfigError if `name` is not a plain folder name.
   explicit CsvLogger(const Options& options);
   CsvLogger();
   ~CsvLogger() override;
@@ -29,7 +29,7 @@ class FULGUR_API CsvLogger : public Logger {
   StateTree state() override;
   void load_state(const StateTree& state) override;
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
-  /// Writes `hparams.yaml` beside the metrics.
+  /// Writes `hparams.yaml` next to the metrics.
   void log_hyperparams(const ConfigNode& hparams) override;
   void log_metrics(const Metrics& metrics, int64_t step) override;
   void flush() override;

@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// Options of every logger that writes into the run folder: which folder that is.
+/// Options of every logger that writes into the run folder: its name and version.
 struct FULGUR_API LoggerOptions {
   std::string name = "fulgur_logs";
   Auto<int64_t> version;

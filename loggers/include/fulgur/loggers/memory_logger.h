@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// Keeps all that is logged in public members; for tests and for programs that read their own metrics.
+/// Keeps everything that is logged in public members; for tests and for programs that read their own metrics.
 class FULGUR_API MemoryLogger : public Logger {
  public:
   struct Row {
@@ -28,7 +28,7 @@ class FULGUR_API MemoryLogger : public Logger {
   void after_save_checkpoint(const CheckpointInfo& info) override { checkpoints.push_back(info); }
   void finalize(RunStatus final_status) noexcept override { status = final_status; }
 
-  /// Values of a metric in the order of logging, with their steps.
+  /// Values of a metric in logging order, with their steps.
   std::vector<std::pair<int64_t, double>> values(std::string_view name) const;
 
   std::filesystem::path log_dir;

@@ -10,19 +10,19 @@
 namespace fulgur {
 
 /// Metrics and hyper-parameters for TensorBoard: an event file `events.out.tfevents.TIME.HOST.PID.N` in the run folder,
-/// a new one with each `start`. Values are stored as float, as TensorBoard does; names that are no UTF-8 are mended.
+/// a new one for each `start`. Values are stored as float, as TensorBoard does; names that are not UTF-8 are repaired.
 ///
-/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and texts; lists, null
-/// and numbers that are not finite as text. The end of the run sets the status: success, or failure. An interrupted run
-/// keeps the status unknown, since TensorBoard keeps the first one that it reads, and the run may go on.
+/// Hyper-parameters go to the HParams table under names like `optimizer/lr`: numbers, booleans and strings; lists, null
+/// and non-finite numbers as text. The end of the run sets the status: success, or failure. An interrupted run leaves
+/// the status unknown, since TensorBoard keeps the first one that it reads, and the run may continue.
 ///
-/// A run that resumes cuts the event file of its checkpoint where it was then, and removes later ones. Without a state
-/// of the logger in the checkpoint, or if that file is not what it was, the files stay as they are. Either way the new
-/// file tells a TensorBoard that has read them to drop later steps; its fast loader does not heed that: there a later
-/// step stays until the same name is logged again at that step or before.
+/// A resumed run truncates the event file of its checkpoint to its length at that time, and removes later ones. Without
+/// a logger state in the checkpoint, or if that file has changed, the files stay as they are. Either way the new file
+/// makes a TensorBoard that has read them drop later steps; its fast loader ignores that: there a later step stays
+/// until the same name is logged again at that step or before.
 ///
-/// Where the file cannot be written, one warning (`logger.tensorboard_write`) says so and the run goes on; rows wait
-/// for the next flush, up to 1 MiB of them.
+/// If the file cannot be written, one warning (`logger.tensorboard_write`) reports it and the run continues; up to 1
+/// MiB of rows wait for the next flush.
 class FULGUR_API TensorBoardLogger : public Logger {
  public:
   struct Options : LoggerOptions {
@@ -32,7 +32,7 @@ class FULGUR_API TensorBoardLogger : public Logger {
     double flush_every_s = 10;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError where `name` is no plain folder name, or `sub_dir` no folder below the run folder.
+  /// Throws a ConfigError if `name` is not a plain folder name, or `sub_dir` not a folder below the run folder.
   explicit TensorBoardLogger(const Options& options);
   TensorBoardLogger();
   ~TensorBoardLogger() override;
@@ -41,7 +41,7 @@ class FULGUR_API TensorBoardLogger : public Logger {
   std::optional<int64_t> run_version() const override;
   StateTree state() override;
   void load_state(const StateTree& state) override;
-  /// Throws a ConfigError where a link stands in the way of `sub_dir`.
+  /// Throws a ConfigError if `sub_dir` passes through a link.
   void start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) override;
   void log_hyperparams(const ConfigNode& hparams) override;
   void log_metrics(const Metrics& metrics, int64_t step) override;

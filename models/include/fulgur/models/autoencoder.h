@@ -8,10 +8,10 @@
 
 namespace fulgur {
 
-/// Learns to give back its input from a short code: the submodules `encoder` and `decoder` are fully connected layers
-/// with mirrored widths, and may be placed on devices of their own. The loss is the mean squared error; logs
-/// `train_loss`, `val_loss`, `test_loss`. Prediction returns `reconstruction` in the input's shape and `code` (N,
-/// code_size). Reads `batch[0]`.
+/// Learns to reconstruct its input from a short code: the submodules `encoder` and `decoder` are fully connected layers
+/// with mirrored widths, and may be placed on different devices. The loss is the mean squared error; logs `train_loss`,
+/// `val_loss`, `test_loss`. Prediction returns `reconstruction` in the input's shape and `code` (N, code_size). Reads
+/// `batch[0]`.
 class FULGUR_API Autoencoder : public LightningModule {
  public:
   struct Options {

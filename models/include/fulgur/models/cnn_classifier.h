@@ -25,7 +25,7 @@ class FULGUR_API CnnClassifier : public Classifier {
     double dropout = 0.25;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError where pooling leaves nothing of the image.
+  /// Throws a ConfigError if pooling reduces the image to nothing.
   explicit CnnClassifier(const Options& options);
   /// Throws a ConfigError for images of another shape.
   Tensor forward(const Tensor& input) override;

@@ -21,8 +21,8 @@ class FULGUR_API DenseStack : public torch::nn::Module {
   double dropout_;
 };
 
-/// `batch` as (N, features); throws a ConfigError that names `component` and its option where a sample of `batch` has
-/// another number of values.
+/// `batch` as (N, features); throws a ConfigError that names `component` and its option if a sample of `batch` has a
+/// different number of values.
 FULGUR_API Tensor flatten_samples(const Tensor& batch, int64_t features, const char* component, const char* option);
 
 }  // namespace fulgur

@@ -12,16 +12,17 @@
 
 namespace fulgur {
 
-/// A decoder-only transformer for text, of GPT-2's shape as in nanoGPT, whose names of parameters it has
-/// (`transformer.wte`, `transformer.h.0.attn.c_attn`, …, `lm_head`): embeddings of tokens and positions, blocks, a last
-/// norm, and an output layer that shares its weight with the embedding of tokens. Weights start as GPT-2's: normal with
-/// 0.02, those that end a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what
-/// activation_checkpointing saves.
+/// A decoder-only transformer for text, with GPT-2's architecture and nanoGPT's parameter names (`transformer.wte`,
+/// `transformer.h.0.attn.c_attn`, …, `lm_head`): token and position embeddings, blocks, a final norm, and an output
+/// layer that shares its weight with the token embedding. Weights are initialized like GPT-2's: normal with 0.02, those
+/// at the end of a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what activation_checkpointing
+/// saves.
 ///
-/// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` what follows each, alike; -100 is left out of
-/// the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`, `test_loss`,
-/// `test_perplexity`; a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks. Prediction
-/// returns `prediction` (N, T) int64, the most probable token after each, and its `probability` (N, T).
+/// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` the next tokens, in the same shape; -100 is
+/// excluded from the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`,
+/// `test_loss`, `test_perplexity`; a perplexity is exp of the mean loss over all tokens of the stage, and of all ranks.
+/// Prediction returns `prediction` (N, T) int64, the most probable next token at each position, and its `probability`
+/// (N, T).
 class FULGUR_API GPT : public LightningModule {
  public:
   struct Options {
@@ -35,11 +36,11 @@ class FULGUR_API GPT : public LightningModule {
     std::string activation_checkpointing = "none";
     void fields(Fields& f);
   };
-  /// Throws a ConfigError for an n_embd that is no multiple of n_head, or another activation_checkpointing.
+  /// Throws a ConfigError if n_embd is not a multiple of n_head, or for an invalid activation_checkpointing.
   explicit GPT(const Options& options);
 
-  /// Logits (N, T, vocab_size) of tokens (N, T) int64; a DataError for more than block_size of them or, on the CPU, for
-  /// one outside of [0, vocab_size).
+  /// Logits (N, T, vocab_size) for tokens (N, T) int64; throws a DataError for T above block_size or, on the CPU, for a
+  /// token outside [0, vocab_size).
   Tensor forward(const Tensor& tokens);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

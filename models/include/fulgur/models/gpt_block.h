@@ -17,7 +17,7 @@ struct GptBlockOptions {
   bool bias = true;
 };
 
-/// Causal self-attention of several heads, by LibTorch's fused kernel where it has one.
+/// Causal multi-head self-attention, with LibTorch's fused kernel if available.
 class FULGUR_API CausalSelfAttention : public torch::nn::Module {
  public:
   explicit CausalSelfAttention(const GptBlockOptions& options);
@@ -42,10 +42,10 @@ class FULGUR_API GptMlp : public torch::nn::Module {
   double dropout_;
 };
 
-/// One block of a decoder: x + attention(norm(x)), then x + mlp(norm(x)). Names as in nanoGPT: ln_1, attn, ln_2, mlp.
+/// One decoder block: x + attention(norm(x)), then x + mlp(norm(x)). Names as in nanoGPT: ln_1, attn, ln_2, mlp.
 class FULGUR_API GptBlock : public torch::nn::Module {
  public:
-  /// Throws a ConfigError where n_head does not divide n_embd.
+  /// Throws a ConfigError if n_head does not divide n_embd.
   explicit GptBlock(const GptBlockOptions& options);
   /// (N, T, n_embd) to the same.
   Tensor forward(const Tensor& input);

@@ -8,15 +8,15 @@
 
 namespace fulgur {
 
-/// Sequence to sequence (Sutskever et al. 2014): recurrent layers read the source, others write the target from the
-/// state behind it. The submodules `encoder` and `decoder` may be placed on devices of their own.
+/// Sequence to sequence (Sutskever et al. 2014): recurrent layers read the source, others generate the target from the
+/// final state. The submodules `encoder` and `decoder` may be placed on different devices.
 ///
-/// `batch["source"]` (N, S) and `batch["target"]` (N, T) are tokens, int64 in [0, vocabulary); token 0 is the beginning
-/// of a sequence, which the decoder is given first. In training it is given the target then, one token late (teacher
-/// forcing). The loss is the mean cross entropy per token. Logs `train_loss`; `val_loss`, `val_acc` (share of tokens
-/// right, with the target's as input) and `val_exact` (share of sequences right as a whole, with its own most probable
-/// tokens as input); `test_loss`, `test_acc`, `test_exact`. Prediction returns `tokens` (N, S) int64, as many as the
-/// source has.
+/// `batch["source"]` (N, S) and `batch["target"]` (N, T) are tokens, int64 in [0, vocabulary); token 0 is the start
+/// token, which is the decoder's first input. In training it is followed by the target, shifted by one token (teacher
+/// forcing). The loss is the mean cross entropy per token. Logs `train_loss`; `val_loss`, `val_acc` (fraction of
+/// correct tokens, with the target's as input) and `val_exact` (fraction of completely correct sequences, with its own
+/// most probable tokens as input); `test_loss`, `test_acc`, `test_exact`. Prediction returns `tokens` (N, S) int64, as
+/// many as the source has.
 class FULGUR_API Seq2Seq : public LightningModule {
  public:
   struct Options {
@@ -28,14 +28,13 @@ class FULGUR_API Seq2Seq : public LightningModule {
     double dropout = 0.0;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError for another cell than gru or lstm.
+  /// Throws a ConfigError for a cell other than gru or lstm.
   explicit Seq2Seq(const Options& options);
 
-  /// Logits (N, T, vocabulary) of each token of the target, of its beginning and the source; on the decoder's device.
+  /// Logits (N, T, vocabulary) of each target token, given the previous ones and the source; on the decoder's device.
   /// Throws a DataError for tokens of another shape or dtype and, on the CPU, for one out of range.
   Tensor forward(const Tensor& source, const Tensor& target);
-  /// The most probable tokens (N, `length`) one after the other, each with those before it as input; on the decoder's
-  /// device. `length` is at least 1.
+  /// The most probable tokens (N, `length`), decoded greedily; on the decoder's device. `length` is at least 1.
   Tensor decode(const Tensor& source, int64_t length);
 
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override;

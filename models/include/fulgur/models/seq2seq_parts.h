@@ -23,17 +23,16 @@ struct Seq2SeqPartOptions {
   double dropout;
 };
 
-/// What the parts of a Seq2Seq share: an `embedding` of tokens and recurrent layers `rnn`. Samples are in dimension 0
-/// of every tensor that goes in or out, also of a state: one tensor (N, layers, hidden) of a GRU, two of an LSTM.
+/// Base of the parts of a Seq2Seq: a token `embedding` and recurrent layers `rnn`. Samples are in dimension 0 of every
+/// input and output tensor, including a state: one tensor (N, layers, hidden) for a GRU, two for an LSTM.
 class FULGUR_API Seq2SeqPart : public torch::nn::Module {
  public:
   using State = std::vector<Tensor>;
-  /// Throws a ConfigError for another cell than gru or lstm.
+  /// Throws a ConfigError for a cell other than gru or lstm.
   explicit Seq2SeqPart(const Seq2SeqPartOptions& options);
 
  protected:
-  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the state behind them. An empty state is one of
-  /// zeros.
+  /// Outputs (N, T, hidden) of the last layer for tokens (N, T), and the final state. An empty state means zeros.
   std::tuple<Tensor, State> run(const Tensor& tokens, const State& state);
 
  private:
@@ -47,16 +46,16 @@ class FULGUR_API Seq2SeqPart : public torch::nn::Module {
 class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
  public:
   using Seq2SeqPart::Seq2SeqPart;
-  /// Tokens (N, T) int64 to the state behind the last one.
+  /// Maps tokens (N, T) int64 to the final state.
   State forward(const Tensor& tokens);
 };
 
-/// As the encoder, and `output.weight`, `output.bias`.
+/// As for the encoder, and `output.weight`, `output.bias`.
 class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
  public:
   explicit Seq2SeqDecoder(const Seq2SeqPartOptions& options);
-  /// Tokens (N, T) int64 and the state before them to logits (N, T, vocabulary) of what follows each, and the state
-  /// behind them.
+  /// Maps tokens (N, T) int64 and the state before them to logits (N, T, vocabulary) of the next tokens, and the final
+  /// state.
   std::tuple<Tensor, State> forward(const Tensor& tokens, const State& state);
 
  private:

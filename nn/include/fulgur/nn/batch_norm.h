@@ -17,22 +17,22 @@ using torch::nn::BatchNorm2dOptions;
 using torch::nn::BatchNorm3dOptions;
 using torch::nn::BatchNormOptions;
 
-/// What BatchNorm1d, 2d and 3d share: a drop-in for LibTorch's layers, with the same options, names of parameters and
-/// buffers, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. Switched
-/// over with sync_over, it gives the results, gradients and running statistics of the batches of all ranks as one. With
-/// `momentum` of nullopt the counter is read to the host in each training step.
+/// Common to BatchNorm1d, 2d and 3d: a drop-in for LibTorch's layers, with the same options, parameter and buffer
+/// names, and results. LibTorch's forward is not virtual, so a run could not change how those normalise. After
+/// sync_over, it gives the results, gradients and running statistics of all ranks' batches as one. With `momentum` of
+/// nullopt the counter is copied to the host in each training step.
 template <class Derived>
 class FULGUR_API BatchNormImplBase : public torch::nn::Cloneable<Derived>, public SyncableNorm {
  public:
   explicit BatchNormImplBase(const BatchNormOptions& options_);
 
-  /// Registers parameters and buffers anew and sets them to their start values.
+  /// Registers parameters and buffers again and sets them to their initial values.
   void reset() override;
   void reset_running_stats();
   void reset_parameters();
-  /// (N, C, …) to the same shape, normalised over all dimensions but C: by the batch in training and where running
-  /// statistics are not tracked, else by the running ones. Throws an Error for another number of dimensions or
-  /// channels, and in training for a single value per channel.
+  /// (N, C, …) to the same shape, normalised over all dimensions except C: with batch statistics in training and if
+  /// running statistics are not tracked, else with the running ones. Throws an Error for another number of dimensions
+  /// or channels, and in training for a single value per channel.
   Tensor forward(const Tensor& input);
   void sync_over(Collectives* collectives) override;
   void pretty_print(std::ostream& stream) const override;

@@ -18,25 +18,26 @@ class Sequential;
 
 namespace fulgur::nn {
 
-/// What Python's `torch.utils.checkpoint` takes by the same names.
+/// Same names as in Python's `torch.utils.checkpoint`.
 struct CheckpointOptions {
-  /// The recompute draws the same random numbers: of the CPU's default generator, and of those of the inputs' devices.
+  /// The recompute draws the same random numbers: from the CPU's default generator, and from those of the inputs'
+  /// devices.
   bool preserve_rng_state = true;
-  /// The recompute ends with the last tensor that backward needs. The function is left by an exception then, of a type
-  /// that is no std::exception; false for one that cannot bear it (`noexcept`, `catch (...)`).
+  /// The recompute stops at the last tensor that backward needs. It then leaves the function with an exception that is
+  /// not derived from std::exception; set to false for a function that does not allow this (`noexcept`, `catch (...)`).
   bool early_stop = true;
-  /// Shape, dtype and device of each recomputed tensor are compared with those of forward.
+  /// Compares shape, dtype and device of each recomputed tensor with those of forward.
   bool determinism_check = true;
 };
 
-/// True while backward runs a checkpointed function again on this thread. For layers that change something of their own
-/// in forward, such as running statistics: once is enough.
+/// True while backward runs a checkpointed function again on this thread. For layers that modify state in forward, such
+/// as running statistics, which must happen only once.
 FULGUR_API bool in_recompute();
 
 namespace detail {
 
-/// While it lives, what operations on this thread save for backward is dropped, and recomputed by `run(inputs)` when
-/// backward first asks for some of it.
+/// During its lifetime, what operations on this thread save for backward is dropped, and recomputed by `run(inputs)`
+/// when backward first needs it.
 class FULGUR_API CheckpointRegion {
  public:
   using Run = std::function<void(const std::vector<Tensor>&)>;
@@ -61,17 +62,17 @@ decltype(auto) call_checkpointed(Fn& fn, const Inputs&... inputs) {
 
 }  // namespace detail
 
-/// `fn(inputs…)`, of which backward keeps only the inputs: what the operations in it save is dropped and computed again
-/// by a second call of `fn` in backward. Python's `torch.utils.checkpoint.checkpoint(fn, *inputs,
-/// use_reentrant=False)`: right under nesting, autocast, double backward, several backward passes (each computes
-/// again), and for parameters that `fn` holds. Without gradients it is a plain call.
+/// `fn(inputs…)`, of which backward keeps only the inputs: what its operations save is dropped and recomputed by a
+/// second call of `fn` in backward. Python's `torch.utils.checkpoint.checkpoint(fn, *inputs, use_reentrant=False)`:
+/// supports nesting, autocast, double backward, several backward passes (each recomputes), and parameters that `fn`
+/// holds. Without gradients it is a plain call.
 ///
-/// `fn` is a callable of tensors, a module holder or a shared_ptr to a module; it returns what it likes. A copy of it
-/// lives as long as the graph does: let it hold modules by pointer, nothing of the stack by reference. It must do the
-/// same each time: where the recompute saves another number of tensors, or others by shape, dtype or device, backward
-/// throws an Error, and so it does where a parameter or a recomputed tensor was changed in place meanwhile. The
-/// recompute runs on the thread of backward. Random numbers are those of forward; where other threads draw from the
-/// CPU's default generator at the same time, they may not be.
+/// `fn` is a callable taking tensors, a module holder or a shared_ptr to a module; it may return anything. A copy of it
+/// lives as long as the graph: let it hold modules by pointer, and nothing on the stack by reference. It must be
+/// deterministic: if the recompute saves a different number of tensors, or different shapes, dtypes or devices,
+/// backward throws an Error, as it does if a parameter or a recomputed tensor was changed in place in between. The
+/// recompute runs on the thread of backward. Random numbers are those of forward, unless other threads draw from the
+/// CPU's default generator at the same time.
 template <class Fn, class... Inputs>
 requires(std::convertible_to<const Inputs&, const Tensor&>&&...) auto checkpoint(const CheckpointOptions& options,
                                                                                  Fn&& fn, const Inputs&... inputs) {
@@ -93,8 +94,8 @@ requires(!std::same_as<std::remove_cvref_t<Fn>, CheckpointOptions> &&
   return checkpoint(CheckpointOptions(), std::forward<Fn>(fn), inputs...);
 }
 
-/// `modules` on `input` in `segments` parts, as even as can be with the rest in the last. All parts but the last are
-/// checkpointed, as in Python. Each module takes and gives one tensor. Throws an Error unless segments is in
+/// `modules` on `input` in `segments` parts, as even as possible with the remainder in the last. All parts except the
+/// last are checkpointed, as in Python. Each module takes and returns one tensor. Throws an Error unless segments is in
 /// [1, number of modules].
 FULGUR_API Tensor checkpoint_sequential(const torch::nn::Sequential& modules, int64_t segments, const Tensor& input,
                                         const CheckpointOptions& options = {});

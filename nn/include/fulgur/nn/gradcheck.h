@@ -19,21 +19,21 @@ struct GradcheckOptions {
 
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-/// Checks the backward of `function` against central differences, as Python's `torch.autograd.gradcheck` (slow mode):
-/// the Jacobian of each output by each input that requires a gradient; that two backward passes agree; and that a
-/// gradient of zeros gives zeros. Throws an Error that names output, input, the largest difference and where it is; a
-/// ConfigError where no input requires a gradient, or one that does is not float64, in which differences mean nothing.
-/// For small inputs: the function is called twice per value.
+/// Checks the backward of `function` against central differences, like Python's `torch.autograd.gradcheck` (slow mode):
+/// the Jacobian of each output with respect to each input that requires a gradient; that two backward passes agree; and
+/// that a gradient of zeros gives zeros. Throws an Error that names output, input, the largest difference and where it
+/// is; a ConfigError if no input requires a gradient, or one that does is not float64, for which differences are
+/// meaningless. For small inputs: the function is called twice per value.
 FULGUR_API void gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 
-/// The same for the second derivative, with gradients of the outputs from a standard normal:
+/// The same for the second derivative, with output gradients drawn from a standard normal:
 /// `torch.autograd.gradgradcheck`.
 FULGUR_API void gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               const GradcheckOptions& options = {});
 
 namespace detail {
-/// A function of as many tensors as inputs, which returns a tensor or several.
+/// A function of as many tensors as there are inputs, which returns one or several tensors.
 template <class Fn>
 concept OfTensors = !std::convertible_to<Fn, TensorFunction>;
 

@@ -14,14 +14,14 @@ namespace fulgur::nn {
 using torch::nn::LinearOptions;
 
 /// y = x Wᵀ + b, a drop-in for LibTorch's with its options, names and initial weights, which computes what Python's
-/// does: one `at::linear`. LibTorch's own adds the bias of an input of more than two dimensions in a second pass over
-/// the output, under autocast in float32, and casts its weight anew in each call.
+/// does: one `at::linear`. For inputs with more than two dimensions LibTorch's own adds the bias in a second pass over
+/// the output, in float32 under autocast, and casts its weight in each call.
 class FULGUR_API LinearImpl : public torch::nn::Cloneable<LinearImpl> {
  public:
   explicit LinearImpl(const LinearOptions& options_);
   LinearImpl(int64_t in_features, int64_t out_features) : LinearImpl(LinearOptions(in_features, out_features)) {}
   void reset() override;
-  /// Uniform in ±1/√in_features, weight and bias alike (He et al. 2015 with a = √5, as PyTorch).
+  /// Uniform in ±1/√in_features, for both weight and bias (He et al. 2015 with a = √5, like PyTorch).
   void reset_parameters();
   /// (*, in_features) to (*, out_features); under autocast in its dtype.
   Tensor forward(const Tensor& input);

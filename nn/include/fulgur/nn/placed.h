@@ -18,8 +18,8 @@
 
 namespace fulgur::nn {
 
-/// A submodule that a strategy may put on a device of its own, or on a group of devices: a handle that is called as the
-/// module is, and sees to it that inputs are where it computes. Copies are of one submodule. Made by `register_placed`:
+/// A submodule that a strategy may place on its own device, or on a group of devices: a handle that is called like the
+/// module, and moves inputs to where it computes. Copies refer to the same submodule. Created by `register_placed`:
 ///
 ///     struct Translator : fulgur::LightningModule {
 ///       fulgur::nn::Placed<Encoder> encoder_ = fulgur::nn::register_placed<Encoder>(*this, "encoder", 64, 128);
@@ -27,22 +27,21 @@ namespace fulgur::nn {
 ///     };
 ///
 /// What a call does with its tensor arguments (Tensor, TensorList; std::optional, std::vector, std::tuple and std::pair
-/// of them) depends on where the strategy has put the submodule; arguments of any other type pass as they are, also
-/// where they hold tensors:
+/// of them) depends on where the strategy has placed the submodule; arguments of any other type are passed unchanged,
+/// even if they hold tensors:
 /// - nowhere: nothing;
 /// - on one device: they are moved there, differentiably; the result is there;
-/// - on several: they are cut along dimension 0 into as even parts as can be, one for each device's copy of the module,
-/// which
-///   compute at the same time (`parallel_apply`); the results are joined in dimension 0 on the first device. A batch of
-///   fewer samples uses fewer devices. All tensors must have one number of samples, but for those without dimensions
-///   and undefined ones, which go to every device; a result must have its samples in dimension 0. Other arguments are
-///   shared by the copies, const: a `forward` that changes or takes over one of them is for one device. An Error names
-///   the module and what it came upon otherwise;
-/// - by hand (`placement().checks_inputs()`): nothing, and a tensor on another device than the module's first parameter
-/// is an Error
-///   that names both.
-/// The module's `forward` returns a Tensor, or a std::tuple, pair, vector or optional of them. `forward` of an
-/// nn::Placed that is empty is an Error.
+/// - on several: they are split along dimension 0 into parts as even as possible, one for each device's copy of the
+///   module, which compute concurrently (`parallel_apply`); the results are joined in dimension 0 on the first device.
+///   A batch with fewer samples uses fewer devices. All tensors must have the same number of samples, except for those
+///   without dimensions and undefined ones, which go to every device; a result must have its samples in dimension 0.
+///   Other arguments are shared by the copies, const: a `forward` that modifies or takes ownership of one of them works
+///   only on one device. Otherwise an Error names the module and the cause;
+/// - manually (`placement().checks_inputs()`): nothing, and a tensor on another device than the module's first
+///   parameter is an Error that names both.
+///
+/// The module's `forward` returns a Tensor, or a std::tuple, pair, vector or optional of them. `forward` of an empty
+/// nn::Placed is an Error.
 template <class M>
 class Placed {
   static_assert(std::derived_from<M, torch::nn::Module>,
@@ -62,11 +61,10 @@ class Placed {
   template <class... Args>
   auto forward(Args&&... args) const {
     using Result = std::remove_cvref_t<decltype(module_->forward(std::forward<Args>(args)...))>;
-    static_assert(
-        detail::kGatherable<Result>,
-        "nn::Placed<M>: M::forward must return a Tensor, or a std::tuple, std::pair, std::vector or std::optional of "
-        "tensors, so that the results of "
-        "several devices can be joined; return the tensors, and make anything else of them where the call returns");
+    static_assert(detail::kGatherable<Result>,
+                  "nn::Placed<M>: M::forward must return a Tensor, or a std::tuple, std::pair, std::vector or "
+                  "std::optional of tensors, so that the results of several devices can be joined; return the tensors, "
+                  "and compute anything else from them after the call");
     if (!module_) detail::throw_empty_placed();
     const PlacedModule& placed = *placement_;
     if (placed.checks_inputs()) {
@@ -87,13 +85,13 @@ class Placed {
     return Result(module_->forward(std::forward<Args>(args)...));
   }
 
-  /// The module that is registered, for setting it up: on its device, and without its copies.
+  /// The registered module, for setting it up: on its device, and without its copies.
   M* operator->() const { return module_.get(); }
   M& operator*() const { return *module_; }
   const std::shared_ptr<M>& ptr() const { return module_; }
   explicit operator bool() const { return static_cast<bool>(module_); }
 
-  /// Where it is; a strategy's, through `LightningModule::placed_modules()`.
+  /// Where it is placed; set by a strategy through `LightningModule::placed_modules()`.
   const PlacedModule& placement() const {
     if (!placement_) detail::throw_empty_placed();
     return *placement_;
@@ -120,15 +118,15 @@ class Placed {
   std::shared_ptr<PlacedModule> placement_;
 };
 
-/// Makes an M from `args`, registers it as submodule `name` of `parent`, and tells the parent's strategy of it. For a
-/// constructor, `setup` or `configure_model`. Copies for more devices are made from the same `args`, which are kept:
-/// give values (options, numbers, texts), not tensors or modules, which all copies would share. In checkpoints it is a
-/// submodule as any other.
+/// Creates an M from `args`, registers it as submodule `name` of `parent`, and makes it known to the parent's strategy.
+/// For a constructor, `setup` or `configure_model`. Copies for more devices are created from the same `args`, which are
+/// kept: pass values (options, numbers, strings), not tensors or modules, which all copies would share. In checkpoints
+/// it is an ordinary submodule.
 template <class M, class... Args>
 Placed<M> register_placed(LightningModule& parent, const std::string& name, Args... args) {
   static_assert(std::constructible_from<M, const Args&...>,
                 "nn::register_placed<M>: M must have a constructor for these arguments, which must be copyable, since "
-                "each copy of M is made from them");
+                "each copy of M is created from them");
   auto make = [args = std::tuple<Args...>(std::move(args)...)] {
     return std::apply([](const auto&... each) { return std::make_shared<M>(each...); }, args);
   };

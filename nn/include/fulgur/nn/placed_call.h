@@ -19,11 +19,11 @@
 #include "fulgur/core/placed_module.h"
 #include "fulgur/core/tensor.h"
 
-/// What `nn::Placed` is made of: tensors within values, moved, cut and joined. Not for users.
+/// Implementation of `nn::Placed`: tensors within values, moved, split and joined. Not for users.
 namespace fulgur::nn::detail {
 
-/// For T without const and reference: whether it is or holds tensors that a call moves, the type of a value of its own
-/// (references in tuples gone), and how its tensors are reached.
+/// For T without const and reference: whether it is or holds tensors that a call moves, the type of an owned value
+/// (without references in tuples), and how its tensors are reached.
 template <class T>
 struct Tensors {
   static constexpr bool held = false;
@@ -63,7 +63,7 @@ template <class T, class F>
 void for_each_tensor(const T& value, const F& f) {
   if constexpr (kHoldsTensors<T>) TensorsOf<T>::each(value, f);
 }
-/// `value` with `f` of each tensor in its place.
+/// `value` with each tensor replaced by `f` of it.
 template <class T, class F>
 Owned<T> map_tensors(const T& value, const F& f) {
   if constexpr (kHoldsTensors<T>)
@@ -126,10 +126,10 @@ struct Tensors<std::tuple<Ts...>> : TensorsOfTuple<std::tuple<Owned<Ts>...>, Ts.
 template <class A, class B>
 struct Tensors<std::pair<A, B>> : TensorsOfTuple<std::pair<Owned<A>, Owned<B>>, A, B> {};
 
-/// `tensor` on `device`; itself where it is there, or undefined. Waits only for copies to the CPU.
+/// `tensor` on `device`; unchanged if it is already there, or undefined. Waits only for copies to the CPU.
 FULGUR_API Tensor move_tensor(const Tensor& tensor, at::Device device);
 
-/// An argument with its tensors on `device`; any other as it is.
+/// An argument with its tensors on `device`; any other unchanged.
 template <class Arg>
 decltype(auto) moved(Arg&& arg, at::Device device) {
   if constexpr (kHoldsTensors<Arg>)
@@ -138,7 +138,7 @@ decltype(auto) moved(Arg&& arg, at::Device device) {
     return std::forward<Arg>(arg);
 }
 
-/// What `moved` has made of an Arg, to pass on: tensors as lvalues, for a forward that takes `Tensor&`.
+/// The result of `moved` for an Arg, to pass on: tensors as lvalues, for a forward that takes `Tensor&`.
 template <class Arg, class Moved>
 decltype(auto) as_given(Moved& moved) {
   if constexpr (kHoldsTensors<Arg>)
@@ -148,10 +148,10 @@ decltype(auto) as_given(Moved& moved) {
 }
 
 [[noreturn]] FULGUR_API void throw_empty_placed();
-/// For a forward that changes or takes over an argument.
+/// For a forward that modifies or takes ownership of an argument.
 [[noreturn]] FULGUR_API void throw_not_shareable(const PlacedModule& placed);
 
-/// The base is what `make_shared<M>` has made; static where M's bases allow it.
+/// The base is the object that `make_shared<M>` created; a static cast if M's bases allow it.
 template <class M>
 M& cast_module(torch::nn::Module& module) {
   if constexpr (requires { static_cast<M&>(module); })
@@ -160,11 +160,11 @@ M& cast_module(torch::nn::Module& module) {
     return dynamic_cast<M&>(module);
 }
 
-/// Arguments of a module that was placed by hand.
+/// Arguments of a manually placed module.
 class FULGUR_API InputCheck {
  public:
   explicit InputCheck(const PlacedModule& placed);
-  /// Throws an Error for one on another device than the module's first parameter.
+  /// Throws an Error for a tensor on another device than the module's first parameter.
   void look(const Tensor& tensor, size_t argument) const;
 
  private:
@@ -172,21 +172,21 @@ class FULGUR_API InputCheck {
   std::optional<at::Device> device_;
 };
 
-/// One call of a module on a group of devices: how many of them, which samples each has, and the joined results.
+/// One call of a module on a group of devices: their number, the samples of each, and the joined results.
 class FULGUR_API GroupCall {
  public:
   explicit GroupCall(const PlacedModule& placed) : placed_(placed) {}
-  /// Before all else, with each tensor of the arguments. Throws an Error for another number of samples than before.
+  /// Call first, with each tensor of the arguments. Throws an Error if the number of samples differs.
   void look(const Tensor& tensor, size_t argument);
-  /// Devices in use: as many as the group has, fewer for fewer samples, at least one.
+  /// Number of devices in use: that of the group, or of the samples if smaller; at least one.
   size_t parts() const;
-  /// The samples of device `part`, there; whole where it has no dimension.
+  /// The samples for device `part`, on that device; the whole tensor if it has no dimensions.
   Tensor part(const Tensor& tensor, size_t part);
-  /// `work` with each part's copy of the module, at the same time, each with its device and the caller's stream of it
-  /// as the current.
+  /// Calls `work` with each part's copy of the module, concurrently, each with its device and the caller's stream of it
+  /// as current.
   void run(const std::function<void(size_t, torch::nn::Module&)>& work) const;
-  /// The rows of all parts on the first device. Throws an Error for results without dimensions, or that have not as
-  /// many rows for each sample.
+  /// The rows of all parts on the first device. Throws an Error for results without dimensions, or with different
+  /// numbers of rows per sample.
   Tensor join(const std::vector<Tensor>& rows) const;
   [[noreturn]] void throw_unlike_results() const;
 
@@ -199,7 +199,7 @@ class FULGUR_API GroupCall {
   std::string where() const;
 
   const PlacedModule& placed_;
-  std::optional<int64_t> samples_;  ///< none: no argument has a batch
+  std::optional<int64_t> samples_;  ///< nullopt: no argument has a batch
   size_t first_argument_ = 0;       ///< that has
   std::vector<Whole> cut_;
 };
@@ -216,7 +216,7 @@ PartOf<Arg> part_of(const Arg& arg, GroupCall& call, size_t part) {
     return arg;
 }
 
-/// Results that can be joined: tensors, and structures of nothing but tensors.
+/// Results that can be joined: tensors, and structures that consist only of tensors.
 template <class T>
 struct Gatherable : std::false_type {};
 template <class T>

@@ -12,14 +12,14 @@ class Module;
 
 namespace fulgur::nn {
 
-/// A layer whose statistics a run can take over the batches of all ranks: BatchNorm1d, 2d and 3d.
+/// A layer whose statistics a run can compute over the batches of all ranks: BatchNorm1d, 2d and 3d.
 class FULGUR_API SyncableNorm {
  public:
   virtual ~SyncableNorm();
-  /// From now on training normalises over the batches of all ranks; nullptr, or a world of one, switches back. Then
-  /// each forward in training and its backward communicate: all ranks must call them, in the same order, with as many
-  /// samples as they like, none included. Evaluation never communicates. `collectives` must outlive the use and all
-  /// graphs made meanwhile; a copy of the layer keeps it.
+  /// From now on training normalises over the batches of all ranks; nullptr, or a single rank, switches back. Then each
+  /// training forward and its backward communicate: all ranks must call them, in the same order, with any number of
+  /// samples, including none. Evaluation never communicates. `collectives` must outlive this use and all graphs created
+  /// during it; a copy of the layer keeps it.
   virtual void sync_over(Collectives* collectives) = 0;
 };
 

@@ -34,7 +34,7 @@ class FULGUR_API Adam : public FusedOptimizer {
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
   bool takes_device_rates() const override { return true; }
   bool takes_device_momentum() const override { return true; }
-  /// What the kernel gets in the place of its arguments with a beta on the device; weight decay is done.
+  /// The kernel's arguments with a beta on the device; weight decay is already done.
   struct Moved {
     std::vector<Tensor> gradients;
     Tensor lr;
@@ -44,8 +44,8 @@ class FULGUR_API Adam : public FusedOptimizer {
   Options options_;
 };
 
-/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on ATen's fused kernel; equals torch.optim.AdamW. As Adam, but
-/// weight decay is apart from the gradient: θ ← θ − lr·λ·θ.
+/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on ATen's fused kernel; equals torch.optim.AdamW. Like Adam,
+/// but with decoupled weight decay: θ ← θ − lr·λ·θ.
 class FULGUR_API AdamW final : public Adam {
  public:
   struct FULGUR_API Options {

@@ -7,11 +7,11 @@
 #include "fulgur/core/optimizer.h"
 #include "fulgur/core/registry.h"
 
-/// Schedules made of others. A part counts from its own first step, and `auto` in it is the length of its part of the
-/// run. Metric, momentum and state of the parts go through.
+/// Schedules composed of others. A part counts from its own first step, and `auto` in it is the length of its part of
+/// the run. Metric, momentum and state are passed to the parts.
 namespace fulgur {
 
-/// A rise to the first rate of `after`, then `after`; without `after` the rate stays. Before the end of the warm-up the
+/// A rise to the first rate of `after`, then `after`; without `after` the rate stays constant. During the warm-up the
 /// rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f = start_factor.
 class FULGUR_API WarmupLR final : public LrScheduler {
  public:
@@ -23,7 +23,7 @@ class FULGUR_API WarmupLR final : public LrScheduler {
     void fields(Fields& f);
   };
   explicit WarmupLR(Options options);
-  /// With a schedule that was made already; it must be in no other.
+  /// With an existing schedule, which must not be part of another.
   WarmupLR(Options options, std::shared_ptr<LrScheduler> after);
   bool wants_metric() const override { return after_ && after_->wants_metric(); }
   double lr_at(int64_t steps, double initial_lr) const override;
@@ -42,7 +42,7 @@ class FULGUR_API WarmupLR final : public LrScheduler {
   std::shared_ptr<LrScheduler> after_;
 };
 
-/// One schedule after another: the next begins at each milestone; torch's SequentialLR.
+/// One schedule after another: the next starts at each milestone; torch's SequentialLR.
 class FULGUR_API SequentialLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -61,7 +61,7 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   void load_state(const StateTree& state) override;
 
  protected:
-  /// Throws a ConfigError where the milestones do not rise.
+  /// Throws a ConfigError if the milestones are not increasing.
   void on_attach(const Optimizer& optimizer) override;
 
  private:
@@ -72,8 +72,8 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   std::vector<Length> milestones_;
 };
 
-/// All schedules at once: each acts on the rate that the one before it gives. Equal to torch's ChainedScheduler for
-/// schedules that multiply (all but those with a lowest rate, CyclicLR and OneCycleLR).
+/// All schedules at once: each acts on the rate from the previous one. Equals torch's ChainedScheduler for
+/// multiplicative schedules (all but those with a lowest rate, CyclicLR and OneCycleLR).
 class FULGUR_API ChainedScheduler final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -84,7 +84,7 @@ class FULGUR_API ChainedScheduler final : public LrScheduler {
   explicit ChainedScheduler(std::vector<std::shared_ptr<LrScheduler>> parts);
   bool wants_metric() const override;
   double lr_at(int64_t steps, double initial_lr) const override;
-  /// That of the last part that moves it.
+  /// That of the last part that changes it.
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
   std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }

@@ -8,9 +8,9 @@
 
 namespace fulgur {
 
-/// The rate goes up and down between base_lr and max_lr, momentum the other way (Smith 2017, arXiv 1506.01186); torch's
-/// CyclicLR. `triangular2` halves the height with each cycle, `exp_range` multiplies it by gamma^s. The optimizer's own
-/// rate does not count.
+/// The rate cycles between base_lr and max_lr, momentum inversely (Smith 2017, arXiv 1506.01186); torch's CyclicLR.
+/// `triangular2` halves the amplitude with each cycle, `exp_range` multiplies it by gamma^s. The optimizer's own rate
+/// is ignored.
 class FULGUR_API CyclicLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -38,9 +38,9 @@ class FULGUR_API CyclicLR final : public LrScheduler {
   Options options_;
 };
 
-/// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, momentum the other
-/// way (Smith and Topin 2018, arXiv 1708.07120); torch's OneCycleLR, of which it also has the three phases: up, down to
-/// the first rate, down to the last. It stays at the end where torch throws. The optimizer's own rate does not count.
+/// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, momentum inversely
+/// (Smith and Topin 2018, arXiv 1708.07120); torch's OneCycleLR, including its three phases: up, down to the first
+/// rate, down to the last. It stays at the end where torch throws. The optimizer's own rate is ignored.
 class FULGUR_API OneCycleLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {

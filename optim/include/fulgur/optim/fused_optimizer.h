@@ -9,8 +9,8 @@
 
 namespace fulgur {
 
-/// Base of the optimizers on ATen's multi-tensor kernels: keeps state per parameter under Python's names, hands the
-/// kernel lists of one device and dtype, and makes state at a parameter's first gradient.
+/// Base of the optimizers on ATen's multi-tensor kernels: keeps state per parameter under Python's names, passes the
+/// kernel lists with the same device and dtype, and creates state at a parameter's first gradient.
 class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
@@ -29,36 +29,37 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   /// What one kernel call works on; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
-    Tensor lr;               ///< the group's rate on the parameters' device, where it is kept there; else undefined
+    Tensor lr;               ///< the group's rate on the parameters' device, if it is kept there; else undefined
     double uploaded_lr = 0;  ///< that `lr` has
     Tensor momentum;         ///< a float64 scalar on the device, if it is kept there; else undefined
     double uploaded_momentum = 0;
-    float count = 0;  ///< with `momentum`, the updates that each parameter had when the lists were made
+    float count = 0;  ///< with `momentum`, the number of updates of each parameter when the lists were built
     std::vector<Tensor> params, grads;
     std::vector<std::vector<Tensor>> state;  ///< one list per state name
-    std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty where they are not counted
+    std::vector<Tensor> steps;               ///< float32 scalars: updates done; empty if they are not counted
     std::vector<const std::string*> names;
   };
 
-  /// Names of the state tensors that have the parameter's shape (`exp_avg`, …); may depend on the options. All
-  /// parameters of a group have the same.
+  /// Names of the state tensors with the parameter's shape (`exp_avg`, …); may depend on the options. All parameters of
+  /// a group have the same.
   virtual std::vector<std::string> state_names(const Tensor& parameter) const = 0;
-  /// False where the update needs no count of updates; then none is kept.
+  /// False if the update needs no update counter; then none is kept.
   virtual bool counts_steps(const Tensor& parameter) const;
   /// The value that new state tensors are filled with.
   virtual double initial_state() const { return 0; }
-  /// False if `update` cannot leave such parameters as they are by `found_inf`; this class then does it, with a copy.
+  /// False if `update` cannot leave such parameters unchanged depending on `found_inf`; this class then does it, with a
+  /// copy.
   virtual bool takes_found_inf(const Tensor& /*parameter*/) const { return true; }
-  /// True where `update` uses `lr` of the bucket where it is defined.
+  /// True if `update` uses `lr` of the bucket if it is defined.
   virtual bool takes_device_rates() const { return false; }
-  /// True if `update` uses `momentum` of the bucket if it is defined. A bucket's parameters then have one count of
-  /// updates.
+  /// True if `update` uses `momentum` of the bucket if it is defined. All parameters of a bucket then have the same
+  /// update count.
   virtual bool takes_device_momentum() const { return false; }
-  /// values −= factor · (others + own · values), by one kernel for all; `factor` is a scalar on the device. With
-  /// `found_inf`, everything is left if it is 1.
+  /// values −= factor · (others + own · values), with one kernel for all; `factor` is a scalar on the device. With
+  /// `found_inf`, nothing changes if it is 1.
   static void subtract(at::TensorList values, at::TensorList others, double own, const Tensor& factor,
                        const std::optional<Tensor>& found_inf);
-  /// One call of the kernels. With `found_inf`, everything is left where it is not 0.
+  /// One call of the kernels. With `found_inf`, nothing changes if it is nonzero.
   virtual void update(Bucket& bucket, const std::optional<Tensor>& found_inf) = 0;
 
   StateTree parameter_state(const Tensor& parameter) const override;
@@ -83,7 +84,7 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   int64_t layout_ = 0;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
-  std::vector<size_t> places_;  ///< per parameter, its bucket; none where it had no gradient when they were built
+  std::vector<size_t> places_;  ///< per parameter, its bucket; none if it had no gradient when they were built
 };
 
 }  // namespace fulgur

@@ -31,15 +31,15 @@ class FULGUR_API LBFGS final : public Optimizer {
   std::optional<double> weight_decay(const ParamGroup&) const override { return std::nullopt; }
 
   bool needs_closure() const override { return true; }
-  /// `closure` computes the loss and its gradients from gradients of none.
+  /// `closure` computes the loss and its gradients, starting from undefined gradients.
   Tensor step_closure(const Closure& closure) override;
   /// Throws an Error: a step needs the closure.
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
-  /// Throws a CheckpointError also where the parameters stand in another order: its vectors are all of them in a row.
+  /// Throws a CheckpointError also if the parameters are in another order: its vectors are their concatenation.
   void load_state(const StateTree& state) override;
 
  protected:
-  /// The whole state, in that of the first parameter, as Python has it.
+  /// The whole state, stored with the first parameter, as in Python.
   StateTree parameter_state(const Tensor& parameter) const override;
   void load_parameter_state(const Tensor& parameter, const StateTree& state) override;
   void check_parameter_state(const std::string& name, const Tensor& parameter, const StateTree& state) const override;

@@ -6,12 +6,13 @@
 
 namespace fulgur {
 
-/// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for weights of two dimensions; equals torch.optim.Muon.
-/// All other parameters, and those that `adamw_parameters` names, are stepped by AdamW with the options of `adamw`.
+/// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for 2-D weights; equals torch.optim.Muon. All other
+/// parameters, and those that `adamw_parameters` names, are stepped by AdamW with the options of `adamw`.
 ///     b ← μb + (1−μ)g;  u = NS((1−μ)g + μb), without Nesterov NS(b);  θ ← θ − lr·λ·θ;  θ ← θ − lr·s·u
 /// NS makes the update nearly orthogonal by `ns_steps` Newton–Schulz steps in bfloat16: X ← aX + (bA + cA²)X, A = XXᵀ,
 /// from X = u/‖u‖. s = √max(1, rows/columns), or 0.2·√max(rows, columns) for `match_rms_adamw` (Liu et al. 2025, arXiv
-/// 2502.16982), with which a rate tuned for AdamW fits. Embeddings and the output layer belong to AdamW: name them.
+/// 2502.16982), with which a rate tuned for AdamW can be used. Embeddings and the output layer belong to AdamW: name
+/// them.
 class FULGUR_API Muon final : public FusedOptimizer {
  public:
   struct FULGUR_API AdamwOptions {
@@ -41,7 +42,7 @@ class FULGUR_API Muon final : public FusedOptimizer {
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Muon"; }
   std::optional<double> weight_decay(const ParamGroup& group) const override;
-  /// Of the matrices; AdamW's beta stays.
+  /// Of the matrices; AdamW's beta does not change.
   std::optional<double> momentum() const override { return options_.momentum; }
   void set_momentum(double momentum) override { options_.momentum = momentum; }
 
@@ -51,7 +52,7 @@ class FULGUR_API Muon final : public FusedOptimizer {
   bool takes_found_inf(const Tensor& parameter) const override { return !is_matrix(parameter); }
   bool takes_device_rates() const override { return true; }
   void update(Bucket& bucket, const std::optional<Tensor>& found_inf) override;
-  /// Splits each group into matrices and what AdamW steps.
+  /// Splits each group into matrices and parameters for AdamW.
   std::vector<ParamGroup> arrange(std::vector<ParamGroup> groups) override;
 
  private:

@@ -17,20 +17,20 @@ struct FULGUR_API ParameterRule {
   void fields(Fields& f);
 };
 
-/// Which parameters of a module get other hyper-parameters; a part of the options of each optimizer here. `fields()` of
-/// an optimizer's options calls `fields()` of this, so that the keys stand beside its own.
+/// Which parameters of a module get other hyper-parameters; part of the options of each optimizer here. `fields()` of
+/// an optimizer's options calls `fields()` of this, so that the keys appear next to its own.
 struct FULGUR_API ParameterRules {
   std::vector<ParameterRule> groups = {};
   bool no_decay_norm_and_bias = false;
   void fields(Fields& f);
 
-  /// Splits each group: what no pattern matches stays first, then one group per pattern, the first that matches counts.
-  /// With `no_decay_norm_and_bias`, parameters of fewer than two dimensions (biases, weights of norms) get weight decay
-  /// 0, unless their pattern or group sets one. Throws a ConfigError with near names where a pattern matches nothing.
+  /// Splits each group: first what no pattern matches, then one group per pattern; the first match applies. With
+  /// `no_decay_norm_and_bias`, parameters with fewer than two dimensions (biases, weights of norms) get weight decay 0,
+  /// unless their pattern or group sets one. Throws a ConfigError with similar names if a pattern matches nothing.
   std::vector<ParamGroup> apply(std::vector<ParamGroup> given) const;
 };
 
-/// Whether `name` matches the pattern: `*` any characters, dots too, `?` one, `[ab]` one of these.
+/// Whether `name` matches the pattern: `*` any characters, including dots, `?` one, `[ab]` one of these.
 FULGUR_API bool matches_pattern(const std::string& pattern, const std::string& name);
 
 /// Throws the ConfigError for `pattern` of `option` (`groups`), which matches none of `names`.

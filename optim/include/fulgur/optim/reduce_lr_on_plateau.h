@@ -8,7 +8,7 @@
 
 namespace fulgur {
 
-/// Multiplies the rates by `factor` where the monitored metric got no better for more than `patience` steps of the
+/// Multiplies the rates by `factor` if the monitored metric has not improved for more than `patience` steps of the
 /// schedule; torch.optim.lr_scheduler.ReduceLROnPlateau. A step without a metric is not counted.
 class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
  public:
@@ -25,7 +25,7 @@ class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
   };
   explicit ReduceLROnPlateau(Options options);
   bool wants_metric() const override { return true; }
-  /// By the reductions so far, not by the steps.
+  /// Depends on the reductions so far, not on the steps.
   double lr_at(int64_t steps, double initial_lr) const override;
   void scale_rates(double factor) override { options_.min_lr *= factor; }
   void observe(int64_t steps, std::optional<double> metric) override;

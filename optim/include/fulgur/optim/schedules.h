@@ -8,8 +8,8 @@
 
 #include "fulgur/core/optimizer.h"
 
-/// Schedules that are functions of the step: s steps are done, lr is the group's rate before any schedule. Lengths are
-/// counts of the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
+/// Schedules that are functions of the step: s steps are done, lr is the group's initial rate. Lengths are counts of
+/// the schedule's own steps, or intervals of the run (`10ep`, `500st`, `0.1dur`).
 namespace fulgur {
 
 /// lr · gamma^(s / step_size), whole steps; torch.optim.lr_scheduler.StepLR.
@@ -56,7 +56,7 @@ class FULGUR_API ExponentialLR final : public LrScheduler {
   Options options_;
 };
 
-/// lr · factor before total_iters, lr from there on; torch's ConstantLR.
+/// lr · factor before total_iters, lr from then on; torch's ConstantLR.
 class FULGUR_API ConstantLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -106,7 +106,7 @@ class FULGUR_API PolynomialLR final : public LrScheduler {
 };
 
 /// lr · √(timescale / (s + timescale)) (Vaswani et al. 2017, arXiv 1706.03762, section 5.3, after its warm-up). Inside
-/// a WarmupLR of as many steps it is transformers' get_inverse_sqrt_schedule.
+/// a WarmupLR of the same length it is transformers' get_inverse_sqrt_schedule.
 class FULGUR_API InverseSquareRootLR final : public LrScheduler {
  public:
   struct FULGUR_API Options {
@@ -138,7 +138,7 @@ class FULGUR_API CosineAnnealingLR final : public LrScheduler {
   Options options_;
 };
 
-/// The same with restarts: the first fall takes t_0 steps, each next one t_mult times the one before; torch's
+/// The same with restarts: the first fall takes t_0 steps, each later one t_mult times the previous one; torch's
 /// CosineAnnealingWarmRestarts.
 class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
  public:
@@ -173,7 +173,7 @@ class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
   double lr_at(int64_t steps, double initial_lr) const override;
 
  protected:
-  /// Throws a ConfigError where warm-up and decay are longer than the whole.
+  /// Throws a ConfigError if warm-up and decay together are longer than the run.
   void on_attach(const Optimizer& optimizer) override;
 
  private:

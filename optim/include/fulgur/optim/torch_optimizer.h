@@ -13,19 +13,19 @@ class Optimizer;
 
 namespace fulgur {
 
-/// A class of `torch::optim` as the optimizer of a run; `torch_optimizer` makes one. Schedules move its rate, groups
+/// A class of `torch::optim` as the optimizer of a run; created by `torch_optimizer`. Schedules change its rate, groups
 /// may have their own rate and weight decay. State is saved for Adam, AdamW, SGD, RMSprop and Adagrad; for other
-/// classes `state()` throws a CheckpointError, since what they keep is not known. It steps each parameter apart, slower
-/// than the optimizers of this folder, and waits for the device where a gradient scaler is used.
+/// classes `state()` throws a CheckpointError, since their state is unknown. It steps each parameter separately, slower
+/// than the optimizers of this folder, and waits for the device if a gradient scaler is used.
 class FULGUR_API TorchOptimizer final : public Optimizer {
  public:
-  /// Makes the optimizer over these parameters, in one group.
+  /// Creates the optimizer over these parameters, in one group.
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor> parameters)>;
   explicit TorchOptimizer(Factory factory);
   ~TorchOptimizer() override;
   /// 0 before `attach`: the class's own.
   double default_lr() const override;
-  /// `torch::optim::Adam`; the class is known from `attach` on.
+  /// `torch::optim::Adam`; the class is known only after `attach`.
   std::string name() const override;
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;

@@ -24,7 +24,7 @@ struct SimulatedCudaCounts {
   uint64_t bytes_to_device, bytes_to_host, bytes_on_device, bytes_between_devices;
   /// Waits of the host for a device that had work: by kind.
   uint64_t waits_stream, waits_device, waits_event, waits_copy, waits_pageable_copy, waits_free;
-  uint64_t idle_waits;                                ///< calls that wait where there was nothing to wait for
+  uint64_t idle_waits;                                ///< calls that wait if there was nothing to wait for
   uint64_t mallocs, frees, host_mallocs, host_frees;  ///< of the runtime; LibTorch's allocators keep what they got
   uint64_t event_records, stream_waits;
   uint64_t errors;  ///< calls that returned an error (cudaErrorNotReady does not count)
@@ -40,7 +40,7 @@ uint64_t simulated_cuda_host_waits(void);
 /// The work waits for another process, another stream or the host: it gets the stream's own thread, and begins within a
 /// bounded time in every schedule, as a kernel does.
 #define SIMULATED_CUDA_MAY_WAIT 1u
-/// The work is the inside of a kernel whose launch was counted already.
+/// The work is the inside a kernel whose launch was counted already.
 #define SIMULATED_CUDA_NOT_COUNTED 2u
 
 /// Puts `run(argument)` on a stream, in its order: as a kernel, so it is recorded while the stream captures and runs at
@@ -48,7 +48,7 @@ uint64_t simulated_cuda_host_waits(void);
 int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*),
                            const char* name, unsigned flags);
 int simulated_cuda_is_capturing(cudaStream_t stream);
-/// True where work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has
+/// True if work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has
 /// work that waits.
 int simulated_cuda_runs_later(cudaStream_t stream);
 /// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere

@@ -47,7 +47,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
                       .max_restarts = options_.max_restarts,
                       .start_timeout_s = options_.start_timeout_s};
   }
-  /// Joins the other ranks; all must call it. Throws a DistributedError where they do not come.
+  /// Connects to the other ranks; all must call it. Throws a DistributedError if they do not arrive.
   void configure(StrategySetup setup) override;
   at::Device device() const override { return device_; }
   int64_t rank() const override { return place_.rank; }
@@ -55,7 +55,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   const ProcessPlace& place() const override { return place_; }
   Collectives& collectives() override;
   Precision& precision() override { return *precision_; }
-  /// Parameters and buffers become rank 0's. Throws a ConfigError that names LibTorch's own BatchNorm layers under
+  /// Sets parameters and buffers to rank 0's. Throws a ConfigError that names LibTorch's own BatchNorm layers under
   /// sync_batchnorm.
   void attach(LightningModule& module) override;
   /// Throws a ConfigError for a parameter in two optimizers.
@@ -71,9 +71,9 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   void after_step(LightningModule& module, int64_t global_step) override;
   void check_same_ranks(LightningModule& module, const std::vector<OptimizerHandle*>& optimizers,
                         int64_t global_step) override;
-  /// Exchanges are recorded too; the reducers are made again, on the stream that records.
+  /// Exchanges are recorded too; the reducers are recreated on the recording stream.
   std::unique_ptr<GraphCapture> make_graph_capture() override;
-  /// The buckets of the reducers: with three ranks and more the last bits of a sum depend on them.
+  /// The buckets of the reducers: with three or more ranks the last bits of a sum depend on them.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
   std::string text() const override;
@@ -82,7 +82,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
-  /// Whether this rank's buffers are others than rank 0's, and the next forward wants them so.
+  /// Whether this rank's buffers differ from rank 0's, and the next forward needs them so.
   bool has_own_buffers() const;
   void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
@@ -100,7 +100,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< of manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
-  std::vector<Tensor> kept_buffers_;  // of the running window, while an evaluation has rank 0's
+  std::vector<Tensor> kept_buffers_;  // of the current window, while an evaluation uses rank 0's
 };
 
 }  // namespace fulgur

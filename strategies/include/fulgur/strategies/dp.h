@@ -22,8 +22,7 @@ class FULGUR_API DPStrategy final : public SingleProcessStrategy {
   size_t replicas_wanted() const override { return devices_.size() - 1; }
   void attach_replicas(LightningModule& module, const std::vector<std::shared_ptr<LightningModule>>& replicas) override;
   bool splits_batches() const override { return devices_.size() > 1; }
-  /// Chunks differ by one sample at most; a batch of fewer samples than devices takes as many of these as it has
-  /// samples.
+  /// Chunk sizes differ by at most one sample; a batch with fewer samples than devices uses only as many devices.
   std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;

@@ -10,10 +10,10 @@
 
 namespace fulgur {
 
-/// Dynamic loss scaling (Micikevicius et al. 2018), in the semantics and with the state of Python's
-/// `torch.amp.GradScaler`: the loss is multiplied by a scale, gradients are divided by it, a step whose gradients
-/// overflowed is left out and the scale falls, and it grows after a number of good steps. All of it on the device:
-/// nothing waits for it. One thread.
+/// Dynamic loss scaling (Micikevicius et al. 2018), with the semantics and state of Python's `torch.amp.GradScaler`:
+/// the loss is multiplied by a scale, gradients are divided by it, a step whose gradients overflowed is skipped and the
+/// scale falls, and it grows after a number of good steps. All on the device, without synchronization. Used by one
+/// thread.
 class FULGUR_API GradScaler : public Stateful {
  public:
   struct FULGUR_API Options {
@@ -23,28 +23,28 @@ class FULGUR_API GradScaler : public Stateful {
   };
   explicit GradScaler(Options options);
 
-  /// Where the scale lives; before all else.
+  /// The device of the scale; call first.
   void set_device(at::Device device);
-  /// Loss × scale, in float32 at least.
+  /// Loss × scale, in at least float32.
   Tensor scale(const Tensor& loss) const;
-  /// Gradients ÷ scale, in place, and whether any is not finite. Once per optimizer between two updates; a second call
-  /// does nothing. Gradients are float32 or float64: a float16 one would lose what the scale saved (ConfigError).
+  /// Gradients ÷ scale, in place; also checks whether any is not finite. Once per optimizer between two updates; a
+  /// second call does nothing. Gradients must be float32 or float64: a float16 one would lose what the scale saved
+  /// (ConfigError).
   void unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients);
-  /// Not 0 where `unscale` met a gradient that was not finite; a float32 scalar on the device, rewritten by the next
-  /// unscale.
+  /// Nonzero if `unscale` found a non-finite gradient; a float32 scalar on the device, overwritten by the next unscale.
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const;
-  /// scale ← scale × backoff where any gradient since the last update was not finite, else × growth after
+  /// scale ← scale × backoff if any gradient since the last update was not finite, else × growth after
   /// `growth_interval` updates in a row without one.
   void update();
-  /// What `unscale` has noted since the last update is forgotten.
+  /// Discards what `unscale` has recorded since the last update.
   void abandon_step();
   /// float32 scalar on the device.
   const Tensor& scale_tensor() const { return scale_; }
 
-  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. What lies on
-  /// the device is a `late_number`: nothing waits for it here.
+  /// Python's names: `scale`, `growth_factor`, `backoff_factor`, `growth_interval`, `_growth_tracker`. Device values
+  /// are `late_number`s, so this does not synchronize.
   StateTree state() const override;
-  /// Scale and count of good steps; the factors are those of the options.
+  /// Loads the scale and the count of good steps; the factors come from the options.
   void load_state(const StateTree& state) override;
 
  private:

@@ -10,47 +10,47 @@
 
 namespace fulgur {
 
-/// Which processes `launch` starts, and what it does when one of them fails.
+/// Which processes `launch` starts, and what it does if one of them fails.
 struct FULGUR_API LaunchOptions {
-  int64_t processes = 1;  ///< on this node, as on each
+  int64_t processes = 1;  ///< per node
   int64_t num_nodes = 1;
   int64_t node_rank = 0;
   std::string main_address = "127.0.0.1";  ///< of node 0
-  int64_t main_port = 0;                   ///< 0: a free one; several nodes must be given one
-  int64_t max_restarts = 0;                ///< times that the whole group is started again after a failure
-  double grace_s = 10;              ///< for the others to fail by themselves; then again after SIGTERM, before SIGKILL
+  int64_t main_port = 0;                   ///< 0: a free port; required with several nodes
+  int64_t max_restarts = 0;                ///< number of restarts of the whole group after failures
+  double grace_s = 10;              ///< for the others to fail by themselves; then again between SIGTERM and SIGKILL
   double start_timeout_s = 300;     ///< for the launchers of several nodes to find each other
   std::filesystem::path program{};  ///< empty: the running one
 };
 
 /// How a launch ended.
 struct FULGUR_API LaunchReport {
-  int exit_code = 0;     ///< for this process to return
+  int exit_code = 0;     ///< exit code that this process should return
   int64_t restarts = 0;  ///< that were made
-  std::string message;   ///< what failed: rank, signal or code, its own words; empty where nothing did
+  std::string message;   ///< what failed: rank, signal or code, its own message; empty if nothing did
 };
 
-/// Starts the processes of this node, `program` with `arguments` (the first is its name), and waits for their end.
+/// Starts the processes of this node, `program` with `arguments` (the first is its name), and waits for them to end.
 ///
 /// Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FULGUR_LAUNCHER=1, FULGUR_RESTARTS, and OMP_NUM_THREADS (its share of the processors)
-/// where that is not set; its standard input is empty. The store of the run is kept here, on node 0. SIGINT, SIGTERM,
-/// SIGHUP and SIGUSR1 go on to all processes. None outlives this one, however it ends.
+/// unless set; its standard input is empty. The store of the run is hosted here, on node 0. SIGINT, SIGTERM, SIGHUP and
+/// SIGUSR1 are forwarded to all processes. None outlives this one, however it ends.
 ///
-/// After the first failure the others have `grace_s` to fail with words of their own, then SIGTERM, then SIGKILL. The
-/// report is about the process that died by a signal, or else left first with another code than 5 (which says that a
-/// peer failed). The exit code is 5 for a signal, else that process's own. Codes 0, 2, 75, 130, 143 are never started
-/// again.
+/// After the first failure the others have `grace_s` to fail with their own message, then get SIGTERM, then SIGKILL.
+/// The report is about the process that died by a signal, or else exited first with another code than 5 (which says
+/// that a peer failed). The exit code is 5 for a signal, else that process's own. Codes 0, 2, 75, 130, 143 never cause
+/// a restart.
 ///
-/// One at a time in a process, from a thread that lives as long. Throws a DistributedError where the port or node 0
-/// cannot be had, or the program not be started.
+/// One at a time per process, from a thread that lives as long. Throws a DistributedError if the port cannot be opened,
+/// node 0 cannot be reached, or the program cannot be started.
 FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
-/// In a process that `launch` started: the error that this process is about to end with, for the launcher's report.
-/// Does nothing in others. The first call counts.
+/// In a process started by `launch`: passes the error that this process is about to end with to the launcher's report.
+/// No effect in other processes. Only the first call counts.
 FULGUR_API void tell_launcher(std::string_view message) noexcept;
 
-/// The key under which `launch` tells of a failure in the store of the run, so that who waits in it can stop waiting.
+/// The key under which `launch` reports a failure in the store of the run, so that processes waiting in it can stop.
 FULGUR_API std::string launcher_failure_key(int64_t restarts);
 
 }  // namespace fulgur

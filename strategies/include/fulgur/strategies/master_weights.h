@@ -13,26 +13,27 @@
 namespace fulgur {
 
 /// float32 copies of half-precision parameters, which optimizers step in their place: an update smaller than 1/256 of a
-/// bfloat16 weight would be lost in it. A parameter that is changed elsewhere than by its optimizer falls back at the
+/// bfloat16 weight would be lost in it. A parameter that is changed other than by its optimizer is overwritten at the
 /// next step.
 class FULGUR_API MasterWeights : public Stateful {
  public:
-  /// The optimizer steps copies from now on; parameters in wider formats are stepped themselves.
+  /// From now on the optimizer steps copies; parameters in wider formats are stepped directly.
   void adopt(Optimizer& optimizer);
-  /// Gives the copies the gradients of the module's parameters, in float32; once per optimizer until `end_step`.
+  /// Copies the gradients of the module's parameters to the copies, in float32; once per optimizer until `end_step`.
   void take_gradients(Optimizer& optimizer);
   void end_step() { taken_.clear(); }
-  /// Gives the module's parameters the values of their copies.
+  /// Writes the values of the copies to the module's parameters.
   void write_back(Optimizer& optimizer);
   int64_t bytes() const;
 
   /// By parameter name.
   StateTree state() const override;
-  /// Throws a CheckpointError for another shape; copies that the state lacks keep the values of the module's weights.
+  /// Throws a CheckpointError for a different shape; copies missing in the state keep the values of the module's
+  /// weights.
   void load_state(const StateTree& state) override;
 
  private:
-  // The parameters of an optimizer that are copies, and the module's.
+  // An optimizer's parameters that are copies, and the module's.
   struct Lists {
     std::vector<Tensor> copies, of_module;
   };

@@ -29,10 +29,10 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   void before_forward(LightningModule& module, GradSync sync) override;
   bool splits_batches() const override { return micro_batches_ > 1; }
   std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
-  /// In order. Throws an Error that names modules, parameters and devices where tensors of two devices meet.
+  /// In order. Throws an Error that names modules, parameters and devices if tensors of two devices meet.
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
-  /// Shares of the time since `start_training` in which the devices computed.
+  /// Fraction of the time since `start_training` during which each device computed.
   std::string device_report() const override;
   void teardown() noexcept override;
 
@@ -51,8 +51,8 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   std::unique_ptr<detail::DeviceUtilization> busy_;
 };
 
-/// Submodules on devices of their own: by a map (`placement`), through `nn::Placed` members, which move their inputs;
-/// or by hand in `configure_model()`, where there is no map: then nothing is moved.
+/// Submodules on different devices: by a map (`placement`), through `nn::Placed` members, which move their inputs; or,
+/// without a map, placed by the user in `configure_model()`: then nothing is moved.
 class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
  public:
   struct Options {
@@ -65,8 +65,7 @@ class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
   std::string name() const override { return "model_parallel"; }
 };
 
-/// Submodules on groups of devices: inside a group the submodule is data-parallel, from group to group flow its
-/// outputs.
+/// Submodules on groups of devices: data-parallel within a group; outputs flow from group to group.
 class FULGUR_API HybridStrategy final : public PlacedStrategy {
  public:
   struct Options {

@@ -14,12 +14,12 @@ namespace fulgur {
 /// Devices by their index: `1`, `cuda:1`, `[0, 1]`, `[0..3]` (0 to 3).
 struct FULGUR_API DeviceGroup {
   std::vector<int64_t> indices;
-  std::string type;  ///< `cuda`; empty: of whatever kind the run has
+  std::string type;  ///< `cuda`; empty: the run's kind of device
   DeviceGroup() = default;
   DeviceGroup(int64_t index) : indices{index} {}
   DeviceGroup(std::vector<int64_t> list) : indices(std::move(list)) {}
 
-  /// Those of `devices`; throws a ConfigError that begins with `where` for one that is not among them.
+  /// The corresponding ones of `devices`; throws a ConfigError that starts with `where` for one that is not among them.
   std::vector<at::Device> resolve(const std::vector<at::Device>& devices, const std::string& where) const;
 };
 
@@ -30,7 +30,7 @@ struct FULGUR_API FieldTraits<DeviceGroup> {
   static ConfigNode write(const DeviceGroup& value);
 };
 
-/// Submodules (`nn::Placed` members, by their names) and where they are.
+/// Submodules (`nn::Placed` members, by name) and their devices.
 using Placement = std::map<std::string, DeviceGroup>;
 
 }  // namespace fulgur

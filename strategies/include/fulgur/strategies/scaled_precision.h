@@ -7,10 +7,10 @@
 
 namespace fulgur {
 
-/// What the half precisions share: a device that must have the format, and a loss that may be scaled.
+/// Base of the half precisions: requires a device that supports the format, and may scale the loss.
 class FULGUR_API ScaledPrecision : public Precision {
  public:
-  /// float16 on a CPU is emulated, 47 times slower than float32: a warning.
+  /// float16 on a CPU is emulated, 47 times slower than float32, which gives a warning.
   void set_device(at::Device device) override;
   Tensor scale(const Tensor& loss) override;
   void unscale(Optimizer& optimizer) override;
@@ -18,7 +18,7 @@ class FULGUR_API ScaledPrecision : public Precision {
   void update() override;
   void abandon_step() override;
   std::optional<Tensor> loss_scale() const override;
-  /// The scale's; a checkpoint of a run without one lets it begin anew.
+  /// The scale's state; if a checkpoint has none, the scale starts from its initial value.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

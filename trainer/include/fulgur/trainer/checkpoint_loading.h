@@ -7,7 +7,7 @@
 
 namespace fulgur {
 
-/// What of a checkpoint is loaded, and how (`load:` in the config).
+/// What is loaded from a checkpoint, and how (`load:` in the config).
 struct FULGUR_API CheckpointLoading {
   bool weights_only = false;  ///< as if the next four were false
   bool optimizer = true;
@@ -15,8 +15,8 @@ struct FULGUR_API CheckpointLoading {
   bool loops = true;  ///< progress, position in the data, callbacks, metrics, open accumulation window
   bool rng = true;
   bool strict = true;                               ///< of the weights' names, shapes and dtypes
-  std::map<std::string, std::string> key_prefixes;  ///< beginnings of names: in the checkpoint → in the module
-  std::string verify = "whole";                     ///< or `needed`: only files that are read
+  std::map<std::string, std::string> key_prefixes;  ///< prefixes of names: in the checkpoint → in the module
+  std::string verify = "whole";                     ///< or `needed`: only the files that are read
   bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
 
   bool loads_optimizer() const { return optimizer && !weights_only; }
@@ -25,7 +25,7 @@ struct FULGUR_API CheckpointLoading {
   bool loads_rng() const { return rng && !weights_only; }
 
   void fields(Fields& f);
-  /// Throws a ConfigError for a combination that cannot be.
+  /// Throws a ConfigError for an invalid combination.
   void check() const;
 };
 

@@ -20,7 +20,7 @@ namespace fulgur {
 /// `seed_everything: 42`, `true` (a random seed, which is printed and saved) or `false` (not seeded).
 struct FULGUR_API SeedChoice {
   bool enabled = false;
-  std::optional<uint64_t> seed;  ///< nothing and enabled: random
+  std::optional<uint64_t> seed;  ///< nullopt and enabled: random
 };
 
 template <>
@@ -30,7 +30,7 @@ struct FULGUR_API FieldTraits<SeedChoice> {
   static ConfigNode write(const SeedChoice& value);
 };
 
-/// The config of a run, typed and checked.
+/// The config of a run, typed and validated.
 struct FULGUR_API Config {
   SeedChoice seed_everything;
   TrainerOptions trainer;
@@ -38,8 +38,8 @@ struct FULGUR_API Config {
   Spec<DataModule> data;
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
-  std::string lr_scheduler_interval = "epoch";  ///< how often the config's scheduler steps: epoch or step
-  int64_t lr_scheduler_frequency = 1;           ///< every that many epochs or steps, counted over the run
+  std::string lr_scheduler_interval = "epoch";  ///< when the config's scheduler steps: epoch or step
+  int64_t lr_scheduler_frequency = 1;           ///< every N epochs or steps, counted over the run
   std::optional<std::string> lr_scheduler_monitor;
   bool lr_scheduler_strict = true;
   std::optional<std::string> lr_scheduler_name;
@@ -47,16 +47,16 @@ struct FULGUR_API Config {
   CheckpointLoading load;
   /// Target option → fact of the data module: `{model.init_args.num_classes: data.num_classes}`, applied after setup.
   std::map<std::string, std::string> link;
-  std::vector<std::string> silence;  ///< warning ids not to show
+  std::vector<std::string> silence;  ///< warning ids to silence
 
-  /// Folder of the last `--config` file; no option, set by `load_config`.
+  /// Folder of the last `--config` file; not an option, set by `load_config`.
   std::filesystem::path folder;
 
   void fields(Fields& f);
-  /// The config as it stands, docs as comments; `config_from_node` gives the same config back.
+  /// The current config, with docs as comments; `config_from_node` reads the same config back.
   ConfigNode write() const;
 
-  /// What the config itself says at the targets of `link`; it must agree with the fact.
+  /// What the config itself sets at the targets of `link`; it must agree with the fact.
   std::map<std::string, ConfigNode> written_at_links;
 };
 
@@ -65,25 +65,25 @@ struct FULGUR_API ConfigSources {
   std::vector<std::filesystem::path> files;  ///< `--config`, later wins
   std::vector<std::pair<std::string, std::string>>
       overrides;  ///< `trainer.max_epochs` → `3`, in order; a key may end in `+`
-  std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are looked at
+  std::vector<std::pair<std::string, std::string>> environment;  ///< name → value; only `FULGUR_…__…` are read
 };
 
-/// Files, environment and command line merged in this order (later wins), short forms and `+=` resolved; `${…}` stays.
+/// Files, environment and command line merged in this order (later wins), with short forms and `+=` resolved; `${…}` is
+/// kept.
 FULGUR_API ConfigNode merge_config(const ConfigSources& sources, Problems& problems);
-/// The typed config; throws a ConfigError that names everything that is wrong.
+/// The typed config; throws a ConfigError that lists all errors.
 FULGUR_API Config load_config(const ConfigSources& sources);
-/// The typed config of one node, `${…}` filled; throws likewise.
+/// The typed config from one node, with `${…}` resolved; throws the same errors.
 FULGUR_API Config config_from_node(const ConfigNode& node);
 
-/// Writes `facts` of the data module into the options that `link` names; throws a ConfigError for a link that cannot
-/// be.
+/// Writes `facts` of the data module into the options named by `link`; throws a ConfigError for an invalid link.
 FULGUR_API void apply_links(Config& config, const StateTree& facts);
 
 /// JSON Schema (draft 2020-12) of the config, with every registered component.
 FULGUR_API std::string config_json_schema();
-/// `describe NAME`: doc and options of a component, as a table for people. Throws a ConfigError for unknown names.
+/// `describe NAME`: doc and options of a component, as a table. Throws a ConfigError for unknown names.
 FULGUR_API std::string describe_component(const std::string& name);
-/// `list [kind]`: all components with their first line of doc.
+/// `list [kind]`: all components with the first line of their docs.
 FULGUR_API std::string list_components(const std::optional<std::string>& kind);
 
 }  // namespace fulgur

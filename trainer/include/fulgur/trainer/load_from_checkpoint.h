@@ -12,25 +12,26 @@
 
 namespace fulgur {
 
-/// Options of a module that differ from those in the checkpoint, as on the command line: `{{"dropout", "0.0"}}`. Dotted
+/// Module options that differ from those in the checkpoint, as on the command line: `{{"dropout", "0.0"}}`. Dotted
 /// names reach into nested options.
 using OptionOverrides = std::vector<std::pair<std::string, std::string>>;
 
 namespace detail {
 
-/// The hyper-parameters in a checkpoint's state, with `overrides`. Throws a ConfigError for an override that is no
-/// YAML.
+/// The hyper-parameters in a checkpoint's state, with `overrides`. Throws a ConfigError for an override that is not
+/// valid YAML.
 FULGUR_API ConfigNode checkpoint_hparams(const StateTree& state, const OptionOverrides& overrides);
 
-/// Throws a CheckpointError where `hparams` lacks options: those of a module that was made by hand are not known.
+/// Throws a CheckpointError if `hparams` lacks options: those of a directly constructed module are unknown.
 FULGUR_API void require_hparams(const ConfigNode& hparams, const Fields& fields);
 
 }  // namespace detail
 
-/// The module that a checkpoint holds, as an M, ready for inference: its options from the checkpoint, its weights
-/// loaded, on the CPU and in eval mode. No Trainer and no config is needed, and nothing in the checkpoint chooses code:
-/// M does. Throws a CheckpointError where the checkpoint is damaged, does not fit M or does not know M's options (a
-/// module that make_shared made: use make_component, or give all of them), a ConfigError for options that M has not.
+/// The module in a checkpoint, as an M, ready for inference: options from the checkpoint, weights loaded, on the CPU
+/// and in eval mode. Needs no Trainer or config, and nothing in the checkpoint selects code: M does. Throws a
+/// CheckpointError if the checkpoint is damaged, does not fit M or does not contain M's options (if the module was
+/// created with make_shared: use make_component, or pass all of them), and a ConfigError for options that M does not
+/// have.
 template <std::derived_from<LightningModule> M>
 std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const OptionOverrides& overrides = {}) {
   const CheckpointContent content = read_checkpoint(path, CheckpointParts::weights_and_state);

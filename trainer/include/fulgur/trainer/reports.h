@@ -14,59 +14,59 @@
 
 namespace fulgur {
 
-/// Most memory that a rank held during a fit.
+/// Peak memory of a rank during a fit.
 struct FULGUR_API PeakMemory {
   int64_t rank = 0;
-  /// `cpu`: the resident set of the process. `cuda:0`: what tensors held, by the caching allocator.
+  /// `cpu`: resident set size of the process. `cuda:0`: bytes held by tensors, from the caching allocator.
   std::string device;
   int64_t bytes = 0;
 };
 
-/// What a fit came to. That of a fit that threw is `Trainer::last_fit()`, and has what the fit had reached.
+/// Result of a fit. For a fit that threw, see `Trainer::last_fit()`, which reports what was reached.
 struct FULGUR_API FitReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;         ///< of this process; what a report says is the same on all
+  int64_t rank = 0;         ///< of this process; everything else in a report is the same on all ranks
   std::string stop_reason;  ///< `max_epochs`, `max_steps`, a callback's reason, `signal 15`, `exception`
   int64_t epochs = 0;       ///< completed
   int64_t global_step = 0;
   double train_seconds = 0;  ///< inside the loops, evaluation included
   Metrics metrics;           ///< last values by name
-  /// By ranks; of each the CPU and then its devices, where these are others. Where the kernel does not let a process
-  /// set its peak back, that of the CPU is of the whole process.
+  /// In rank order; for each rank the CPU and then its devices, if any. If the kernel does not let a process reset its
+  /// peak, the CPU's is that of the whole process.
   std::vector<PeakMemory> peak_memory;
-  /// Batches that were launched as CUDA graphs, in this process.
+  /// Batches launched as CUDA graphs, in this process.
   int64_t captured_batches = 0;
-  /// `cuda_graph: true`: why the batches, or those from some batch on, were not launched as graphs. Nothing if all
-  /// could be from the end of the warm-up on, or if `cuda_graph` is false.
+  /// `cuda_graph: true`: why the batches, or those after some batch, were not launched as graphs. Nullopt if all were
+  /// after the warm-up, or if `cuda_graph` is false.
   std::optional<std::string> not_captured;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> last_checkpoint, best_checkpoint;
 
-  /// The value of one of `metrics`. Throws an Error with the names that there are if it has none of this name.
+  /// The value of one of `metrics`. Throws an Error that lists the available names if there is none with this name.
   double metric(std::string_view name) const;
 };
 
 /// Metrics of one evaluation, exact over all samples: one list per loader.
 struct FULGUR_API EvalReport {
   ExitCode exit_code = ExitCode::ok;
-  int64_t rank = 0;  ///< of this process; what a report says is the same on all
+  int64_t rank = 0;  ///< of this process; everything else in a report is the same on all ranks
   std::vector<Metrics> loaders;
   int64_t samples = 0;
   double seconds = 0;
   std::filesystem::path run_dir;
   std::optional<std::filesystem::path> checkpoint;
 
-  /// The value of a metric of any loader, by its whole name: `test_loss`, or `test_loss/dataloader_idx_1` if there are
-  /// several loaders. Throws an Error with the names that there are if there is none of this name.
+  /// The value of a metric of any loader, by its full name: `test_loss`, or `test_loss/dataloader_idx_1` if there are
+  /// several loaders. Throws an Error that lists the available names if there is none with this name.
   double metric(std::string_view name) const;
 };
 
-/// What a prediction gave. With several ranks each process has its own share of the outputs, as in Lightning; those of
+/// Result of a prediction. With several ranks each process has its own share of the outputs, as in Lightning; those of
 /// all ranks are in the files.
 struct FULGUR_API PredictReport {
   ExitCode exit_code = ExitCode::ok;
   int64_t rank = 0;  ///< of this process
-  /// Per loader: named outputs of the samples that this process read, in the order in which it read them.
+  /// Per loader: named outputs of the samples this process read, in reading order.
   std::vector<Outputs> loaders;
   /// `predictions.safetensors` and `predictions.jsonl`, on rank 0: all samples of all ranks.
   std::vector<std::filesystem::path> files;
@@ -75,8 +75,8 @@ struct FULGUR_API PredictReport {
   std::optional<std::filesystem::path> checkpoint;
 };
 
-/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`; all devices of one process; of several ranks the most of each
-/// kind, with its rank.
+/// `peak memory: cpu 812 MiB resident · cuda:0 9.3 GiB`: all devices of one process; with several ranks the maximum of
+/// each kind, with its rank.
 FULGUR_API std::string peak_memory_text(const std::vector<PeakMemory>& peaks);
 
 /// Box-drawing table for stdout: `Validate metric | DataLoader 0`.

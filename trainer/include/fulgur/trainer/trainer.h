@@ -21,7 +21,7 @@ namespace fulgur {
 /// Components made by the user's program. Callbacks and loggers are added to those that the options name; the default
 /// ones are made only if there is no other of their kind. The others take the place of the options'.
 struct FULGUR_API TrainerComponents {
-  /// Adds a callback whose class is known here: hooks that it does not override cost nothing.
+  /// Adds a callback whose class is known at compile time: hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
   TrainerComponents& add(std::shared_ptr<C> callback) {
     if (!callback->overridden().exact) callback->set_overridden(Callback::hooks_of<C>());
@@ -33,29 +33,29 @@ struct FULGUR_API TrainerComponents {
   std::vector<std::shared_ptr<Logger>> loggers;
   std::shared_ptr<Strategy> strategy;
   std::shared_ptr<Precision> precision;
-  /// The config of the run, saved in the run folder and the checkpoints; made from the options where it is absent.
+  /// The config of the run, saved in the run folder and the checkpoints; created from the options if absent.
   std::optional<ConfigNode> config;
-  /// Folder of the config file: where it is a run folder, `last` and `best` are looked for in it.
+  /// Folder of the config file: if it is a run folder, `last` and `best` are looked up in it.
   std::filesystem::path config_folder;
-  /// For modules that plan no optimizer of their own.
+  /// For modules that do not plan their own optimizer.
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
-  /// When that schedule steps; its `scheduler` is made from `lr_scheduler`.
+  /// When that schedule steps; its `scheduler` is created from `lr_scheduler`.
   SchedulerConfig lr_scheduler_config;
-  /// What of a checkpoint is loaded.
+  /// What is loaded from a checkpoint.
   CheckpointLoading load;
-  /// Seed of loaders and generators; nothing: the process's random state is used as it is.
+  /// Seed of loaders and generators; nullopt: the process's random state is used as is.
   std::optional<uint64_t> seed;
 };
 
-/// Where data comes from: a DataModule, or loaders as they are.
+/// Where data comes from: a DataModule, or plain loaders.
 struct FULGUR_API DataSource {
   std::shared_ptr<DataModule> module;
   Loaders train, validation, test, predict;
   DataSource() = default;
   DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
-  /// A data module whose class is known here: unless it overrides a transfer hook, its batches are copied to the device
-  /// ahead of time.
+  /// A data module whose class is known at compile time: unless it overrides a transfer hook, its batches are
+  /// prefetched to the device.
   template <std::derived_from<DataModule> D>
   requires(!std::same_as<D, DataModule>) DataSource(std::shared_ptr<D> data) : module(std::move(data)) {
     if (!module->overridden().exact) module->set_overridden(DataModule::hooks_of<D>());
@@ -67,18 +67,17 @@ struct FULGUR_API DataSource {
       : DataSource(std::shared_ptr<Loader>(std::move(train_loader)), std::move(validation_loaders)) {}
 };
 
-/// `last`, `best`, a path, or, for fit, `auto`, as `--ckpt_path` takes them.
+/// `last`, `best`, a path, or (for fit) `auto`, as for `--ckpt_path`.
 using CheckpointChoice = std::optional<std::string>;
 
-/// Processes that a run with these options has on this node: one, or one for each device where the strategy wants that.
-/// Throws a ConfigError for more devices than there are.
+/// Number of processes of a run with these options on this node: one, or one per device if the strategy requires it.
+/// Throws a ConfigError if more devices are requested than exist.
 FULGUR_API int64_t count_processes(const TrainerOptions& options);
 
-/// Runs the loops, one run at a time: a second one on the same Trainer, from a hook or another thread, throws an Error
-/// and leaves the first alone. A Trainer may be used again after a run, also after one that failed. It may be destroyed
-/// from inside a run, which then goes on to its end. Two Trainers may run in two threads of a process, but share
-/// LibTorch's generators and its settings; signals reach both. After a fork(), a process whose parent used CUDA must
-/// not.
+/// Runs the loops, one run at a time: a second run on the same Trainer, from a hook or another thread, throws an Error
+/// and does not affect the first. A Trainer may be reused after a run, even one that failed. It may be destroyed from
+/// inside a run, which then continues to its end. Two Trainers may run in two threads of a process, but they share
+/// LibTorch's generators and settings; signals reach both. Not supported: a forked process whose parent used CUDA.
 class FULGUR_API Trainer {
  public:
   explicit Trainer(TrainerOptions options = {}, TrainerComponents components = {});
@@ -88,11 +87,11 @@ class FULGUR_API Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// A trainer with all that `config` says of it.
+  /// A trainer configured by `config`.
   static Trainer from_config(const Config& config);
 
-  /// Trains. A signal ends it in order: the report then has its exit code. Any other failure is thrown, and
-  /// `last_fit()` has what was reached.
+  /// Trains. A signal ends it cleanly: the report then has its exit code. Any other failure is thrown, and `last_fit()`
+  /// reports what was reached.
   FitReport fit(std::shared_ptr<LightningModule> module, DataSource data = {}, const CheckpointChoice& checkpoint = {});
   EvalReport validate(std::shared_ptr<LightningModule> module, DataSource data = {},
                       const CheckpointChoice& checkpoint = {});
@@ -101,7 +100,7 @@ class FULGUR_API Trainer {
   PredictReport predict(std::shared_ptr<LightningModule> module, DataSource data = {},
                         const CheckpointChoice& checkpoint = {});
 
-  /// The same for a module whose class is known here: hooks that it does not override cost nothing.
+  /// The same for a module whose class is known at compile time: hooks that it does not override cost nothing.
   template <class M>
   requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) FitReport
       fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
@@ -109,28 +108,28 @@ class FULGUR_API Trainer {
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 
-  /// The same for a module that the Trainer makes from its options, as a config would: strategies that want a copy of
-  /// it on each device (dp) know from it how another is made. For a module that is used again,
-  /// `make_component<LightningModule, M>(options)`.
+  /// The same for a module that the Trainer creates from its options, as a config would: strategies that need a copy on
+  /// each device (dp) then know how to create one. To reuse the module later, use `make_component<LightningModule,
+  /// M>(options)`.
   template <std::derived_from<LightningModule> M>
   FitReport fit(const OptionsType<M>& options, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
     return fit(std::shared_ptr<LightningModule>(make_component<LightningModule, M>(options)), std::move(data),
                checkpoint);
   }
 
-  /// The config as a run would save it, with each `auto` of the trainer decided for this machine. Runs nothing; throws
-  /// as a run would where devices are missing.
+  /// The config as a run would save it, with each `auto` of the trainer resolved for this machine. Runs nothing; throws
+  /// as a run would if devices are missing.
   ConfigNode resolved_config() const;
   const TrainerOptions& options() const;
   std::filesystem::path log_dir() const;
-  /// The report of this Trainer's last fit, also of one that threw: its exit code is that of the exception, its
-  /// `stop_reason` is `exception`, and it has the metrics and counts that the fit had reached. It has no `peak_memory`,
-  /// which ranks gather. Nothing before the first fit has ended.
+  /// The report of this Trainer's last fit, including one that threw: its exit code is that of the exception, its
+  /// `stop_reason` is `exception`, and it has the metrics and counts reached. It has no `peak_memory`, which ranks
+  /// gather. Nullopt before the first fit has ended.
   std::optional<FitReport> last_fit() const;
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // a run keeps it, so that the Trainer may go before it
+  std::shared_ptr<Impl> impl_;  // a run keeps it, so the Trainer may be destroyed first
 };
 
 }  // namespace fulgur

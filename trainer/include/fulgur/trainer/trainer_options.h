@@ -93,7 +93,7 @@ struct FULGUR_API FieldTraits<ValCheckInterval> {
   static ConfigNode write(const ValCheckInterval& value);
 };
 
-/// Everything the `trainer:` section of a config may say.
+/// All options of the `trainer:` section of a config.
 struct FULGUR_API TrainerOptions {
   std::string accelerator = "auto";
   DeviceChoice devices;

@@ -17,7 +17,7 @@ constexpr int64_t kMostVirtualDevices = 64;
 /// `virtual`, of which there are eight unless somebody said otherwise before.
 ///
 /// For trials and tests: not in a process that computes on GPUs too, which LibTorch would then not take for its
-/// accelerator. Later calls may ask for no more than the first. Throws a ConfigError where the number is not 1 to 64 or
+/// accelerator. Later calls may ask for no more than the first. Throws a ConfigError if the number is not 1 to 64 or
 /// above the first, and where another backend has taken the place (LibTorch has one for all that it does not know).
 FULGUR_API void enable_virtual_devices(int64_t count);
 
