@@ -29,32 +29,33 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"validate", "Evaluate on the validation data"},
                               {"test", "Evaluate on the test data"},
                               {"predict", "Write predictions"},
-                              {"config", "Check the config and print it, and run nothing"},
+                              {"config", "Check the config and print it; runs nothing"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
-/// Options of the program itself; everything else that begins with `--` is a key of the config.
+/// Options of the program itself; anything else that begins with `--` is a config key.
 constexpr const char* kWithValue[] = {"config", "report", "plugin", "format", "output", "strict", "key_prefix"};
 constexpr const char* kFlags[] = {"help", "version", "force", "json", "convert"};
-/// Short for keys of the config.
+/// Short forms of config keys.
 struct Short {
   const char* name;
   const char* key;
   const char* value;  ///< null: the user's
   const char* doc;
 };
-constexpr Short kShorts[] = {{"resume", "ckpt_path", "auto",
-                              "fit: go on from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
-                             {"allow-config-change", "load.allow_config_change", "true",
-                              "fit: where config and checkpoint differ, the config wins"},
-                             {"verify", "load.verify", nullptr,
-                              "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
+constexpr Short kShorts[] = {
+    {"resume", "ckpt_path", "auto",
+     "fit: resume from the newest checkpoint that verifies, if there is one (ckpt_path: auto)"},
+    {"allow-config-change", "load.allow_config_change", "true",
+     "fit: if config and checkpoint differ, the config wins"},
+    {"verify", "load.verify", nullptr,
+     "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
 
 template <class Names>
 bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-/// A hint ends its sentence itself where it is a question.
+/// A hint that is a question already ends its sentence.
 std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
 
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
@@ -71,7 +72,7 @@ std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hin
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
   throw ConfigError(
-      cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` shows all."));
+      cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` lists all."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -90,8 +91,8 @@ YamlStyle parse_style(const std::string& text) {
   return style;
 }
 
-/// Takes the overrides out of the arguments: what is left is for CLI11, which would take `fit` in `--model.name fit`
-/// for the verb.
+/// Extracts the overrides from the arguments: the rest goes to CLI11, which would take `fit` in `--model.name fit` for
+/// the verb.
 std::vector<std::string> take_overrides(const std::vector<std::string>& arguments, CommandLine& out) {
   const std::unique_ptr<Fields> schema = FieldTraits<Config>::type().object();
   const std::unique_ptr<Fields> trainer = FieldTraits<TrainerOptions>::type().object();
@@ -144,7 +145,7 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
   return rest;
 }
 
-/// CLI11's message without the words that only its author understands.
+/// CLI11's message without the parts that only its author understands.
 std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -155,38 +156,39 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
              sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
 }
 
-/// Verbs that bring weights to Python and back, and show what a checkpoint holds.
+/// Verbs that exchange weights with Python, and show the contents of a checkpoint.
 void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
   CLI::App* exports = app.add_subcommand("export", "Write a checkpoint's weights for Python")->fallthrough();
   exports->add_option("checkpoint", argument, "Folder of the checkpoint, or a link to it")
       ->required()
       ->type_name("CKPT");
-  exports->add_option("--format", out.format, "safetensors or pt; by the name of the output where it is not given")
+  exports->add_option("--format", out.format, "safetensors or pt; default: from the name of the output")
       ->check(CLI::IsMember({"safetensors", "pt"}))
       ->type_name("FORMAT");
   exports->add_option("--output", out.output, "File to write; the checkpoint's name in this folder if not given")
       ->type_name("FILE");
-  exports->add_flag("--force", out.force, "Replaces the output where it exists");
-  CLI::App* imports = app.add_subcommand("import", "Make a checkpoint from a Python state dict")->fallthrough();
+  exports->add_flag("--force", out.force, "Replace an existing output");
+  CLI::App* imports = app.add_subcommand("import", "Create a checkpoint from a Python state dict")->fallthrough();
   imports->add_option("file", argument, "A .safetensors, .pt or .pth file, or a .ckpt of Lightning")
       ->required()
       ->type_name("FILE");
-  imports->add_option("--output", out.output, "Checkpoint folder to make; the file's name in this folder if not given")
+  imports
+      ->add_option("--output", out.output, "Checkpoint folder to create; the file's name in this folder if not given")
       ->type_name("DIR");
-  imports->add_option("--strict", out.strict, "false: loads what fits, and lists the rest")->type_name("BOOL");
-  imports->add_flag("--convert", out.convert, "Converts floating weights of another dtype to that of the module");
+  imports->add_option("--strict", out.strict, "false: load what fits, and list the rest")->type_name("BOOL");
+  imports->add_flag("--convert", out.convert, "Convert floating-point weights of another dtype to that of the module");
   imports
       ->add_option("--key_prefix", out.key_prefixes,
-                   "Beginning of names in the file = what stands for it in the module; may be given several times")
+                   "Prefix of names in the file = its replacement in the module; may be given several times")
       ->type_name("OLD=NEW")
       ->expected(1)
       ->take_all();
   CLI::App* inspect =
-      app.add_subcommand("inspect", "Show what a checkpoint, or a file of weights, holds")->fallthrough();
+      app.add_subcommand("inspect", "Show the contents of a checkpoint, or of a file of weights")->fallthrough();
   inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")
       ->required()
       ->type_name("CKPT");
-  inspect->add_flag("--json", out.json, "Prints it as JSON");
+  inspect->add_flag("--json", out.json, "Print it as JSON");
 }
 
 }  // namespace
@@ -210,15 +212,15 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
       ->type_name("FILE")
       ->expected(1)
       ->take_all();
-  app.add_option("--plugin", plugins, "Shared library with components of your own")
+  app.add_option("--plugin", plugins, "Shared library with custom components")
       ->type_name("FILE.so")
       ->expected(1)
       ->take_all();
-  CLI::Option* report_option = app.add_option("--report", report, "Writes metrics, counts, paths and times as JSON")
+  CLI::Option* report_option = app.add_option("--report", report, "Write metrics, counts, paths and times as JSON")
                                    ->type_name("FILE")
                                    ->take_last();
   // Read before CLI11 sees the arguments; declared for --help.
-  const std::string print_help = "Prints the config with all defaults and exits; =comments,skip_null";
+  const std::string print_help = "Print the config with all defaults and exit; =comments,skip_null";
   app.add_flag("--print_config", print_help);
   for (const Short& option : kShorts) {
     if (option.value != nullptr)

@@ -9,7 +9,7 @@
 
 namespace fulgur::cli {
 
-/// What the user asked for.
+/// What the user requested.
 struct CommandLine {
   std::string verb;                     ///< `fit`, `list`, …; empty if `text` is all there is to do
   std::optional<std::string> argument;  ///< of list, describe, export, import and inspect
@@ -19,18 +19,18 @@ struct CommandLine {
   std::optional<YamlStyle> print_config;
   std::optional<std::string> format;            ///< of export: `safetensors` or `pt`
   std::optional<std::filesystem::path> output;  ///< of export and import
-  bool force = false;                           ///< of export: replaces the output
+  bool force = false;                           ///< of export: replace the output
   bool strict = true;                           ///< of import
   bool convert = false;                         ///< of import
   std::vector<std::string> key_prefixes;        ///< of import: `OLD=NEW`
   bool json = false;                            ///< of inspect
-  bool resume = false;                          ///< stands in the overrides as `ckpt_path: auto`
+  bool resume = false;                          ///< becomes `ckpt_path: auto` in the overrides
   std::string text;                             ///< help or version, to be printed instead of running anything
   bool is_error = false;                        ///< no verb was given: `text` goes to stderr, exit code 2
 };
 
-/// Reads the arguments and the environment; options stand before or after the verb. Throws a ConfigError that names the
-/// nearest option for one that is unknown.
+/// Reads the arguments and the environment; options may come before or after the verb. Throws a ConfigError that
+/// suggests the nearest option for an unknown one.
 CommandLine parse_command_line(const std::vector<std::string>& arguments, const std::vector<std::string>& environment);
 
 }  // namespace fulgur::cli

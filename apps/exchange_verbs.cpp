@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kSafetensors = ".safetensors";
 
-/// The name of `path` in this folder, with another end.
+/// The name of `path` in this folder, with another extension.
 fs::path named_after(const fs::path& path, const char* extension) {
   // `folder/` has no file name.
   const fs::path named = path.has_filename() ? path : path.parent_path();
@@ -31,7 +31,7 @@ WeightsFormat format_of(const CommandLine& command) {
   if (end == kSafetensors) return WeightsFormat::safetensors;
   if (end == ".pt" || end == ".pth") return WeightsFormat::pytorch;
   throw ConfigError(
-      "[cli.export] the format must be known; neither --format nor the name of --output tells. Give --format "
+      "[cli.export] the format is unknown; neither --format nor the name of --output gives it. Give --format "
       "safetensors or --format pt.");
 }
 
@@ -40,15 +40,15 @@ std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& p
   for (const std::string& pair : pairs) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos)
-      throw ConfigError(
-          cat("[cli.import] --key_prefix is OLD=NEW; got '", escape_controls(pair), "'. Leave NEW empty to drop OLD."));
+      throw ConfigError(cat("[cli.import] --key_prefix must be OLD=NEW; got '", escape_controls(pair),
+                            "'. Leave NEW empty to drop OLD."));
     if (!prefixes.emplace(pair.substr(0, equals), pair.substr(equals + 1)).second)
       throw ConfigError(cat("[cli.import] --key_prefix names '", escape_controls(pair.substr(0, equals)), "' twice."));
   }
   return prefixes;
 }
 
-/// What a run that begins with these weights, and load_from_checkpoint, look for.
+/// Needed by a run that starts with these weights, and by load_from_checkpoint.
 StateTree state_of(LightningModule& module, const Config& config, const fs::path& file) {
   StateTree state;
   state["imported"] = file.filename().string();
@@ -80,7 +80,7 @@ ExitCode export_checkpoint(const CommandLine& command) {
 ExitCode import_weights(const CommandLine& command, const Config& config) {
   const fs::path file = *command.argument;
   const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
-  // What does not fit is told in the words of this verb; the module is given up then.
+  // Errors are reported in this verb's words; the module is then discarded.
   const LoadOptions options{
       .strict = false, .key_prefixes = prefixes_of(command.key_prefixes), .convert_formats = command.convert};
   if (output.extension() != ".ckpt")
@@ -99,12 +99,11 @@ ExitCode import_weights(const CommandLine& command, const Config& config) {
   std::string line;
   const LoadReport report = load_module_state(*run.module, weights.tensors, options);
   if (!report.differences.empty() && (command.strict || report.loaded.empty()))
-    throw CheckpointError(cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n",
-                              report.differences,
-                              "\nGive the model the options that the weights were made with, replace beginnings of "
-                              "names with --key_prefix OLD=NEW, "
-                              "convert floating weights of another dtype with --convert",
-                              command.strict ? ", or load what fits with --strict false." : "."));
+    throw CheckpointError(
+        cat("[cli.import] ", escape_controls(file.string()), " does not fit the module:\n", report.differences,
+            "\nGive the model the options that the weights were created with, replace prefixes of names with "
+            "--key_prefix OLD=NEW, convert floating-point weights of another dtype with --convert",
+            command.strict ? ", or load what fits with --strict false." : "."));
   for (std::istringstream lines(report.differences); std::getline(lines, line);) log::info(cat("not loaded: ", line));
   if (!report.converted.empty())
     log::info(cat("converted: ", report.converted.size(), " weights, such as ", report.converted.front()));

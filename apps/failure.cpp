@@ -15,7 +15,7 @@ Failure current_failure() {
   } catch (const std::bad_alloc&) {
     return {"[memory] out of memory; make the batch or the model smaller"};
   } catch (const std::exception& error) {
-    // LibTorch's errors bring a stack of addresses, which helps nobody here.
+    // LibTorch's errors contain a stack trace, which is not useful here.
     const std::string_view message = error.what();
     const size_t end = std::min(message.find("\nException raised from "), message.find("\nframe #0: "));
     return {std::string(message.substr(0, end))};

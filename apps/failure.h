@@ -12,7 +12,7 @@ struct Failure {
   ExitCode code = ExitCode::other;
 };
 
-/// Of the exception that is being handled, for people.
+/// For the current exception, for display.
 Failure current_failure();
 
 }  // namespace fulgur::cli

@@ -26,7 +26,7 @@ std::string bytes_text(uint64_t bytes) {
   return format_fixed(static_cast<double>(bytes) / 1e9, 2) + " GB";
 }
 
-/// Columns side by side, two spaces between them.
+/// Aligned columns, two spaces apart.
 std::string columns(const Rows& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
@@ -145,7 +145,7 @@ Json json_of(const CheckpointInspection& found) {
           {"problems", std::move(problems)}};
 }
 
-/// As safetensors writes it, so that files and checkpoints look alike; complex numbers are in `.pt` only.
+/// With safetensors names, so that files and checkpoints look alike; complex numbers exist only in `.pt`.
 std::string dtype_text(at::ScalarType dtype) {
   const char* text = safetensors_dtype(dtype);
   return text ? text : c10::toString(dtype);

@@ -5,7 +5,8 @@
 
 namespace fulgur::cli {
 
-/// `inspect CKPT`: what a checkpoint or a file of weights holds, to stdout; exit code 4 where a checkpoint is damaged.
+/// `inspect CKPT`: prints the contents of a checkpoint or a file of weights to stdout; exit code 4 if a checkpoint is
+/// damaged.
 ExitCode inspect(const CommandLine& command);
 
 }  // namespace fulgur::cli

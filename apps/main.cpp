@@ -19,8 +19,8 @@ namespace {
 
 using fulgur::ExitCode;
 
-/// One block on stderr. Lines are ours; what stands in them may be anybody's and must not reach the terminal as
-/// control.
+/// One block on stderr. The lines are ours; their contents may come from anywhere and must not reach the terminal as
+/// control characters.
 int fail(std::string_view message, ExitCode code) {
   const std::string process = fulgur::log::process_name();
   std::string block = process.empty() ? "error: " : "[" + process + "] error: ";
@@ -58,7 +58,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A closed pipe, or a limit on the size of files, is an error of write(), never a death in the middle of a save.
+  // A closed pipe, or a file size limit, is an error of write(), not a death in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   try {

@@ -13,16 +13,17 @@ namespace fulgur::cli {
 
 namespace {
 
-/// Facts of the data are known only after its setup, and the model may need them before it is made.
+/// Facts of the data are known only after its setup, and the model may need them for its construction.
 void fill_links(Config& config, DataModule* data, TrainerFn fn) {
   if (config.link.empty()) return;
-  if (data == nullptr) throw ConfigError("[config] link needs data to take values from; none is chosen. Set `data`.");
+  if (data == nullptr)
+    throw ConfigError("[config] link needs a data module to take values from; none is configured. Set `data`.");
   data->prepare_data();
   data->setup(fn);
   apply_links(config, data->exported_values());
 }
 
-/// The options of the model that are numbers, or lists of such.
+/// The model's options that are numbers, or lists of numbers.
 std::string sizes_of(const Spec<LightningModule>& model) {
   std::vector<std::string> texts;
   const ConfigNode written = model.write();
@@ -45,10 +46,10 @@ std::string sizes_of(const Spec<LightningModule>& model) {
   return join(texts);
 }
 
-/// What LibTorch says of a weight that is too large names no option.
+/// LibTorch's error for a weight that is too large names no option.
 std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model) {
   const auto failure = [&](std::string_view why) {
-    return Error(cat("[cli] the model ", model.class_path(), " cannot be made; its sizes are ", sizes_of(model),
+    return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes_of(model),
                      ". Is one of them too large? ", why.substr(0, why.find('\n'))));
   };
   try {
@@ -71,7 +72,7 @@ PreparedRun prepare(Config config, TrainerFn fn) {
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;
   fill_links(config, data.get(), fn);
-  // Before the module is made: the trainer seeds the generators that initialise it.
+  // Before the module is created: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
   std::shared_ptr<LightningModule> module = make_module(config.model);
   return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};

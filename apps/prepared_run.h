@@ -6,7 +6,7 @@
 
 namespace fulgur::cli {
 
-/// The parts of a run, as the config names them.
+/// The parts of a run, as named in the config.
 struct PreparedRun {
   Trainer trainer;
   std::shared_ptr<LightningModule> module;

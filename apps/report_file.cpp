@@ -33,7 +33,7 @@ Json path_of(const std::optional<std::filesystem::path>& path) {
   return path && !path->empty() ? Json(path->string()) : Json(nullptr);
 }
 
-// What a fit has in each report, also if it failed.
+// The contents of every fit report, also of a failed fit.
 void add_reached(Json& json, const FitReport& report) {
   json["metrics"] = metrics_of(report.metrics);
   json["stop_reason"] = report.stop_reason;

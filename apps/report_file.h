@@ -9,13 +9,13 @@
 
 namespace fulgur::cli {
 
-/// The reports as JSON; numbers that are not finite become texts.
+/// The reports as JSON; non-finite numbers become strings.
 std::string report_json(const std::string& verb, const FitReport& report);
 std::string report_json(const std::string& verb, const EvalReport& report);
 std::string report_json(const std::string& verb, const PredictReport& report);
 
-/// Of a run that ended by an error: what is known of it. `run_dir` is empty if it had none yet; `fit` is what a fit had
-/// reached.
+/// Of a run that ended with an error: what is known about it. `run_dir` is empty if it had none yet; `fit` is what the
+/// fit had reached.
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
                          const std::filesystem::path& run_dir, const std::optional<FitReport>& fit);
 

@@ -25,13 +25,14 @@ double now_s(clockid_t clock) {
   return seconds(time);
 }
 
-// When the process began that started this one, and has been there since the first start: launcher or torchrun's agent.
+// The start time of the process that started this one, and has existed since the first start: launcher or torchrun's
+// agent.
 double launched_s() {
   std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
-  // getline, as the process may be gone before it is read, which makes an iterator over the stream throw.
+  // getline, as the process may end before the file is read, which makes a stream iterator throw.
   std::string text;
   std::getline(file, text, '\0');
-  // "pid (name) state …": the start is the 20th value after the name, in ticks since the machine's.
+  // "pid (name) state …": the start is the 20th value after the name, in ticks since boot.
   std::istringstream values(text.substr(std::min(text.rfind(')') + 1, text.size())));
   std::string value;
   for (int i = 0; i < 20; ++i) values >> value;
@@ -72,15 +73,15 @@ fs::path newest_run(const Config& config) {
 std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessPlace& place, bool locks) {
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
   const fs::path run = newest_run(config);
-  // Who is killed on the way out has nothing left to do.
+  // A process killed on the way out has nothing left to do.
   const bool finished = written_since_launch(run / "finished.json");
-  // What is older than the launch is of another run. Each checkpoint that is published changes its folder.
+  // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.
   const bool own = finished || place.environment != "launcher" || written_since_launch(run / "checkpoints");
   if (!own) return agree_with_checkpoint(config, locks);
   const Config told = config;
   config.ckpt_path = "auto";
   const auto differences = agree_with_checkpoint(config, locks);
-  // Of another run, where this one was ended before its first checkpoint.
+  // It belongs to another run if this one ended before its first checkpoint.
   std::error_code error;
   const bool of_this_run = config.ckpt_path != "auto" &&
                            fs::equivalent(fs::path(*config.ckpt_path).parent_path(), run / "checkpoints", error);

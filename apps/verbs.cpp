@@ -23,7 +23,7 @@ namespace fulgur::cli {
 namespace {
 
 void load_plugin(const std::filesystem::path& path) {
-  // A name without a slash would be looked for in the system's folders only.
+  // A name without a slash would be searched for only in the system's folders.
   const std::string file = path.has_parent_path() ? path.string() : "./" + path.string();
   if (::dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) return;
   const char* why = ::dlerror();
@@ -34,25 +34,25 @@ void save_report(const CommandLine& command, const std::string& json) {
   if (command.report) write_report(*command.report, json);
 }
 
-/// The report of a run that ends by an error, in the place of the one of its end.
+/// The report of a run that ends with an error, in place of the normal one.
 class FailureReport {
  public:
   explicit FailureReport(const CommandLine& command) : command_(command), file_time_(time_of_file()) {}
-  /// What the trainer knows of the run is in the report. `trainer` lives until the run is over.
+  /// The report contains what the trainer knows about the run. `trainer` lives until the run is over.
   auto watch(const Trainer& trainer) {
     return c10::make_scope_exit([this, &trainer] {
       run_dir_ = trainer.log_dir();
       fit_ = trainer.last_fit();
     });
   }
-  /// Of the exception that is being handled. A launcher knows less than the rank that it started, whose report stays.
+  /// For the current exception. A launcher knows less than the rank that it started, whose report is kept.
   void write(bool only_if_none_was_written) const {
     if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
     const Failure failure = current_failure();
     try {
       write_report(*command_.report, failure_json(command_.verb, failure.code, failure.message, run_dir_, fit_));
     } catch (const Error& error) {
-      log::error(error.what());  // the run's own error is what ends the program
+      log::error(error.what());  // the run's own error ends the program
     }
   }
 
@@ -71,7 +71,7 @@ class FailureReport {
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
-  // Where the run resumes is rank 0's to choose, and to say.
+  // Rank 0 decides and reports from where the run resumes.
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
@@ -81,16 +81,16 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
   save_report(command, report_json("fit", report));
-  // A run that had finished before has none.
+  // A run that had already finished has none.
   if (!report.metrics.empty()) print(metrics_table("Fit metric", {report.metrics}));
   return report.exit_code;
 }
 
-// Weights of a module that was just made say nothing of the training before.
+// Weights of a newly created module are unrelated to previous training.
 void warn_of_untrained(const Config& config) {
   if (!config.ckpt_path)
     log::warn("cli.untrained_weights",
-              "no checkpoint is given, so the weights are those of a new module. Use --ckpt_path last, best or a path");
+              "no checkpoint is given, so the weights are newly initialized. Use --ckpt_path last, best or a path");
 }
 
 ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::TrainerFn verb, FailureReport& failure) {
@@ -102,7 +102,7 @@ ExitCode evaluate(const CommandLine& command, const Config& config, fulgur::Trai
                                       : run.trainer.test(run.module, run.data, config.ckpt_path);
   if (report.rank != 0) return report.exit_code;
   save_report(command, report_json(command.verb, report));
-  // Cut short by a signal, there is nothing to show.
+  // After a signal there is nothing to show.
   if (report.exit_code == ExitCode::ok)
     print(metrics_table(validates ? "Validate metric" : "Test metric", report.loaders));
   return report.exit_code;

@@ -8,8 +8,8 @@
 
 namespace fulgur::cli {
 
-/// Does what the command line says; results go to stdout. Throws what goes wrong. `arguments` are those of the program,
-/// for the processes that it may have to start.
+/// Executes the command line; results go to stdout. Throws on errors. `arguments` are those of the program, for the
+/// processes that it may have to start.
 ExitCode run(const CommandLine& command, const std::vector<std::string>& arguments);
 
 }  // namespace fulgur::cli

@@ -17,14 +17,14 @@ namespace fulgur {
 namespace {
 
 struct Graph : at::cuda::CUDAGraph {
-  // What capture_end leaves undone where the recording was broken.
+  // What capture_end does not undo if the recording is broken.
   void forget_generators() {
     for (const auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
   }
   bool ended() const { return capture_ended_; }
 };
 
-// The second waits for the work that the first has so far.
+// The second stream waits for the first one's work so far.
 void order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStream& second) {
   at::cuda::CUDAEvent event;
   event.record(first);
@@ -41,7 +41,7 @@ class OnStream {
     try {
       order(stream_, before_);
     } catch (const std::exception&) {
-      // A device that has failed: the next call on it says so.
+      // A failed device: the next call on it reports it.
     }
   }
   OnStream(const OnStream&) = delete;
@@ -57,7 +57,7 @@ class OnStream {
 struct Shared {
   explicit Shared(c10::Device on)
       : device(on), stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, on.index())) {}
-  /// A pool is dead once its last graph is gone.
+  /// A pool is released with its last graph.
   std::shared_ptr<const at::cuda::MempoolId_t> memory_pool() {
     auto there = pool.lock();
     if (!there) pool = there = std::make_shared<const at::cuda::MempoolId_t>(at::cuda::graph_pool_handle());
@@ -77,9 +77,8 @@ class CudaGraph final : public GraphCapture {
   void record(const std::function<void()>& body) override {
     forget();
     const OnStream on_side(side_);
-    // Once: work that the recording builds upon is done, on whatever stream it was. Then what the steps before it have
-    // freed is given back: a recording takes its memory from a pool of its own, and nothing can be given back while it
-    // lasts.
+    // Once: wait for the work that the recording builds upon, on all streams. Then release what the previous steps have
+    // freed: a recording allocates from its own pool, and nothing can be released while it lasts.
     c10::cuda::device_synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache();
     at::getHostAllocator(at::kCUDA)->empty_cache();
@@ -127,7 +126,7 @@ class CudaGraph final : public GraphCapture {
     }
     graph_->forget_generators();
     forget();
-    // Steps are made on the caller's stream now, for which cuBLAS takes another workspace: memory may be short.
+    // From here on steps run on the caller's stream, for which cuBLAS allocates another workspace: memory may be short.
     attempt([] { at::cuda::clearCublasWorkspaces(); });
     attempt([] { c10::cuda::CUDACachingAllocator::emptyCache(); });
   }

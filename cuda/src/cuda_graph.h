@@ -8,7 +8,7 @@
 
 namespace fulgur {
 
-/// A CUDA graph of the work on that device, with a memory pool of its own.
+/// A CUDA graph of the work on that device, with its own memory pool.
 std::unique_ptr<GraphCapture> make_cuda_graph(c10::Device device);
 
 }  // namespace fulgur

@@ -1,8 +1,8 @@
-// Pinned memory of the host that can be freed after the device has failed.
+// Pinned host memory that can be freed after the device has failed.
 //
-// LibTorch's allocator records an event when it frees memory that a copy has used. On a device that has failed, after a
-// kernel's assertion, that throws, and out of a tensor's destructor the exception would end the process: no caller
-// could handle the error. All else is the allocator's own.
+// LibTorch's allocator records an event when it frees memory that a copy has used. On a failed device, after a kernel
+// assertion, that throws; from a tensor's destructor the exception would end the process, and no caller could handle
+// it. Everything else is left to the allocator.
 #include <ATen/core/CachingHostAllocator.h>
 
 #include <atomic>
@@ -42,7 +42,7 @@ class PinnedMemory final : public at::HostAllocator {
     try {
       free_.load()(context);
     } catch (const std::exception&) {
-      // The device has failed; who waits for it says so.
+      // The device has failed; whoever waits for it reports that.
     }
   }
 

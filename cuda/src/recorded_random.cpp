@@ -9,8 +9,8 @@
 namespace fulgur {
 namespace {
 
-// LibTorch's generator has no function that reads or sets its place in a recording; the state that counts it is public,
-// the generator's pointer to it private. An explicit instantiation may name private members.
+// LibTorch's generator has no function that reads or sets its position in a recording; the state that counts it is
+// public, the generator's pointer to it private. An explicit instantiation may name private members.
 c10::intrusive_ptr<at::CUDAGeneratorState> state_of(const at::CUDAGeneratorImpl& generator);
 template <auto kMember>
 struct Access {
@@ -20,8 +20,8 @@ struct Access {
 };
 template struct Access<&at::CUDAGeneratorImpl::state_>;
 
-// Kernels of a recording draw at the offset that the graph is launched with, plus one that counts within it: this one.
-// Calls `use` under the generator's lock.
+// Kernels of a recording draw at the offset that the graph is launched with, plus this offset within the graph. Calls
+// `use` under the generator's lock.
 template <class Use>
 void with_place(c10::Device device, const Use& use) {
   at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());

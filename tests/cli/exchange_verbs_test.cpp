@@ -138,9 +138,10 @@ TEST_CASE("import names all that does not fit, and loads what does with --strict
   CHECK(strict.exit_code == 4);
   CHECK(says(strict.err, "other shape or dtype: layers.layer1.weight: checkpoint Float [3, 8], module Float [5, 8]"));
   CHECK(says(strict.err, "layers.layer1.bias"));
-  CHECK(says(strict.err,
-             "--key_prefix OLD=NEW, convert floating weights of another dtype with --convert, or load what fits with "
-             "--strict false"));
+  CHECK(says(
+      strict.err,
+      "--key_prefix OLD=NEW, convert floating-point weights of another dtype with --convert, or load what fits with "
+      "--strict false"));
   CHECK_FALSE(fs::exists(run / "last.ckpt"));
   const Finished loose = run({"import", "last.pt", "-c", "c.yaml", "--model.num_classes", "5", "--strict", "false"});
   CHECK(loose.exit_code == 0);

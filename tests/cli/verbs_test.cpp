@@ -55,7 +55,7 @@ TEST_CASE("one config serves fit, validate, test and predict") {
   INFO(validate.err);
   REQUIRE(validate.exit_code == 0);
   CHECK_FALSE(says(validate.err, "cli.untrained_weights"));
-  CHECK(says(run({"validate"}, "untrained.json").err, "the weights are those of a new module"));
+  CHECK(says(run({"validate"}, "untrained.json").err, "the weights are newly initialized"));
   const Json validated = Json::parse(read_text(folder / "validate.json"));
   CHECK(validated["metrics"]["val_acc"] == fitted["metrics"]["val_acc"]);
   CHECK(validated["metrics"]["val_loss"] == fitted["metrics"]["val_loss"]);

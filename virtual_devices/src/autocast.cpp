@@ -6,7 +6,7 @@
 namespace fulgur::virtual_devices {
 
 void register_autocast() {
-  // Behind what is not in the lists.
+  // For what is not in the lists.
   static auto& rest =
       *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   rest.fallback(torch::CppFunction::makeFallthrough());

@@ -14,7 +14,7 @@
 namespace fulgur::virtual_devices {
 namespace {
 
-// One call of an operation: its tensors, each with the tensor of the CPU that stands for it.
+// One call of an operation: its tensors, each with the CPU tensor that stands for it.
 class Call {
  public:
   explicit Call(const c10::OperatorHandle& operation) : operation_(operation) {}
@@ -49,7 +49,7 @@ class Call {
     return value;
   }
 
-  // What an `out` variant has made longer, or put into other memory.
+  // What an `out` variant has resized, or moved to other memory.
   void give_back_resized() {
     for (auto& [given, cpu] : pairs_) {
       if (cpu.sizes() == given.sizes() && cpu.strides() == given.strides() &&
@@ -87,7 +87,7 @@ class Call {
     return pairs_.back().second;
   }
 
-  // In whatever order they come.
+  // In any order.
   void check_other() const {
     if (device_ && other_)
       C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ",
@@ -98,7 +98,7 @@ class Call {
     if (!result.defined() || !device_) return result;
     for (const auto& [given, cpu] : pairs_)
       if (cpu.is_same(result)) return given;
-    // A view of an argument.
+    // The result is a view of an argument.
     for (const auto& [given, cpu] : pairs_)
       if (cpu.storage().unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
         at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(

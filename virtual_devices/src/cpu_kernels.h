@@ -6,9 +6,9 @@
 
 namespace fulgur::virtual_devices {
 
-/// A tensor of the CPU over the same memory, for its kernels.
+/// A CPU tensor over the same memory, for the CPU's kernels.
 at::Tensor on_cpu(const at::Tensor& on_device);
-/// What a kernel of the CPU has made becomes a tensor of the device, without a copy.
+/// Turns the result of a CPU kernel into a tensor of the device, without a copy.
 at::Tensor on_device(const at::Tensor& of_cpu, at::Device device);
 
 /// Runs any operation that has no kernel of its own: with the CPU's, over the same memory, the results on the device of

@@ -17,7 +17,7 @@ void add_bytes(DeviceEntry& entry, int64_t bytes) {
   }
 }
 
-// Memory with what has to be done at its end; what it is depends on where it comes from.
+// Memory with its cleanup, which depends on where it comes from.
 struct Block {
   c10::DataPtr memory;   // of the CPU's allocator
   c10::Storage storage;  // or of a tensor of the CPU

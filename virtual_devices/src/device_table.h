@@ -14,9 +14,9 @@
 
 namespace fulgur::virtual_devices {
 
-/// What the simulation keeps of one device.
+/// The simulation's state of one device.
 struct DeviceEntry {
-  std::recursive_mutex mutex;        ///< held by the operation that the device is at
+  std::recursive_mutex mutex;        ///< held by the operation running on the device
   std::atomic<int64_t> busy_ns = 0;  ///< written under `mutex`
   int depth = 0;                     ///< of operations that call others
   std::atomic<int64_t> allocated = 0, peak_allocated = 0;
@@ -27,7 +27,7 @@ struct DeviceEntry {
 class DeviceTable {
  public:
   static DeviceTable& instance();
-  /// Never less than before.
+  /// Never decreases.
   void set_count(int64_t count);
   int64_t count() const { return count_.load(std::memory_order_acquire); }
   DeviceEntry& operator[](int64_t index) { return entries_[static_cast<size_t>(index)]; }
@@ -46,7 +46,7 @@ class DeviceTable {
   std::array<std::array<Copies, kPlaces>, kPlaces> copies_;
 };
 
-/// The device is at an operation while it lives: others wait, and the time counts as busy.
+/// Occupies the device during its lifetime: others wait, and the time counts as busy.
 class AtWork {
  public:
   explicit AtWork(at::Device device)

@@ -47,8 +47,8 @@ void enable_virtual_devices(int64_t count) {
   }
   if (at::isPrivateUse1HooksRegistered())
     throw ConfigError(
-        "[virtual_devices.enable] another backend has taken the one place that LibTorch has for devices that it does "
-        "not know. Leave its plug-in out.");
+        "[virtual_devices.enable] another backend occupies the single slot that LibTorch has for unknown backends. Do "
+        "not load its plug-in.");
   c10::register_privateuse1_backend("virtual");
   virtual_devices::register_hooks();
   c10::SetAllocator(at::kPrivateUse1, &virtual_devices::allocator());

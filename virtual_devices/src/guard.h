@@ -13,8 +13,8 @@ namespace fulgur::virtual_devices {
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex index);
 
-/// Tells LibTorch of the devices. Work is done when the call returns, so there is one stream, and events have always
-/// happened.
+/// Makes the devices known to LibTorch. Work is done when the call returns, so there is one stream, and events have
+/// always completed.
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   at::DeviceType type() const override { return at::kPrivateUse1; }
@@ -37,7 +37,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(DeviceTable::instance().count());
   }
 
-  // An event is the moment of its record, in nanoseconds.
+  // An event is the time of its recording, in nanoseconds.
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new Moment;
     *static_cast<Moment*>(*event) = std::chrono::steady_clock::now();

@@ -35,7 +35,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return DeviceTable::instance()[device < 0 ? current : device].generator;
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
-  // All memory is the process's.
+  // All memory belongs to the process.
   at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     const c10::DeviceGuard guard(storage.device());

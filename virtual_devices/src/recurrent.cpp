@@ -20,7 +20,7 @@ Tensor with_bias(const Tensor& gates, const std::optional<Tensor>& bias) {
 }
 Tensor sum_of(const Tensor& gradient, bool wanted) { return wanted ? gradient.sum(0) : Tensor(); }
 
-// i, f, o = σ(…), g = tanh(…); c' = f c + i g; h' = o tanh(c'). The gates are kept for backward.
+// i, f, o = σ(…), g = tanh(…); c' = f c + i g; h' = o tanh(c'). The gates are saved for backward.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
                                              const std::optional<Tensor>& input_bias,
                                              const std::optional<Tensor>& hidden_bias) {
@@ -44,7 +44,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const std::optional<Tensor
   return {grad_gates, gc * f, sum_of(grad_gates, has_bias)};
 }
 
-// r, z = σ(…), n = tanh(x_n + r h_n); h' = n + z (h - n). Kept for backward: r, z, n, h, h_n.
+// r, z = σ(…), n = tanh(x_n + r h_n); h' = n + z (h - n). Saved for backward: r, z, n, h, h_n.
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
                                     const std::optional<Tensor>& input_bias, const std::optional<Tensor>& hidden_bias) {
   const auto x = with_bias(input_gates, input_bias).chunk(3, 1);

@@ -2,7 +2,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// GRU and LSTM, for which LibTorch takes cells that only GPUs have on every device that it does not know.
+/// GRU and LSTM, for which LibTorch uses GPU-only cells on every unknown device.
 void register_recurrent();
 
 }  // namespace fulgur::virtual_devices

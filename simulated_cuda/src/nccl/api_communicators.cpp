@@ -1,5 +1,5 @@
-// Communicators of nccl.h: how they are made, asked and ended. All that may take time is done when a call returns, so
-// that ncclInProgress never comes.
+// Communicators of nccl.h: creation, queries and destruction. Everything that may take time is done when a call
+// returns, so ncclInProgress never occurs.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -87,7 +87,7 @@ NCCL_API ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* d
 NCCL_API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
   const auto parent = find(comm, __func__);
   if (!parent) return ncclInvalidUsage;
-  if (in_group()) return fail(ncclInvalidUsage, "ncclCommSplit: a split inside of a group is not simulated");
+  if (in_group()) return fail(ncclInvalidUsage, "ncclCommSplit: a split inside a group is not simulated");
   std::vector<int> all;
   for (int rank = 0; rank < parent->world_size(); ++rank) all.push_back(rank);
   return split(*parent, all, color, key, made);
@@ -97,7 +97,7 @@ NCCL_API ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, 
                                      int flags) {
   const auto parent = find(comm, __func__);
   if (!parent) return ncclInvalidUsage;
-  if (in_group()) return fail(ncclInvalidUsage, "ncclCommShrink: a shrink inside of a group is not simulated");
+  if (in_group()) return fail(ncclInvalidUsage, "ncclCommShrink: a shrink inside a group is not simulated");
   std::vector<int> stay;
   for (int rank = 0; rank < parent->world_size(); ++rank)
     if (std::find(excluded, excluded + count, rank) == excluded + count) stay.push_back(rank);

@@ -1,4 +1,4 @@
-// What is left of nccl.h: reductions of the user's own, memory, registered buffers, versions and texts.
+// The rest of nccl.h: custom reductions, memory, registered buffers, versions and texts.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -42,7 +42,7 @@ NCCL_API ncclResult_t ncclMemFree(void* pointer) {
   return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-// Registration makes real communication faster and changes nothing else.
+// Registration only makes real communication faster.
 NCCL_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t, void** handle) {
   if (!find(comm, __func__)) return ncclInvalidUsage;
   *handle = buffer;

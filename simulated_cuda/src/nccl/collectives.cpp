@@ -11,7 +11,7 @@ namespace {
 const char* at(const void* begin, size_t bytes) { return static_cast<const char*>(begin) + bytes; }
 char* at(void* begin, size_t bytes) { return static_cast<char*>(begin) + bytes; }
 
-/// What is left of an operation when its messages have arrived: the reduction of what the ranks sent.
+/// The rest of an operation once its messages have arrived: the reduction of what the ranks sent.
 struct Gathered {
   const Operation* operation = nullptr;
   std::vector<std::vector<char>> buffers = {};
@@ -100,7 +100,7 @@ class Computation {
     }
   }
 
-  /// Where what a rank sends goes.
+  /// Where data sent by a rank is stored.
   void* target(const Operation& o, int peer) const {
     const bool blocks = o.kind == Kind::all_gather || o.kind == Kind::all_to_all || o.kind == Kind::gather;
     return blocks ? at(o.to, o.bytes() * static_cast<size_t>(peer)) : o.to;
@@ -108,7 +108,7 @@ class Computation {
 
   Communicator& communicator_;
   Transfers transfers_;
-  std::deque<Gathered> gathered_;  // its elements stay where they are
+  std::deque<Gathered> gathered_;  // its elements must not move
   std::deque<std::vector<char>> scaled_;
   std::vector<Copy> copies_;
 };

@@ -13,10 +13,10 @@ struct ncclComm {
 namespace fulgur::simulated_nccl {
 namespace {
 
-// A condition variable is woken by this process; what another thread aborts is looked for this often.
+// A condition variable is woken by this process only; aborts by other threads are checked for at this interval.
 constexpr auto kLook = std::chrono::milliseconds(5);
 
-// Kept for the life of the process: threads of LibTorch may still use handles while it exits.
+// Kept for the life of the process: LibTorch threads may still use handles while it exits.
 struct Handles {
   std::mutex mutex;
   std::vector<std::unique_ptr<ncclComm>> all;

@@ -29,10 +29,10 @@ class Communicator {
   /// "rank 1 of 2"
   std::string place() const;
 
-  /// Waits until every rank has attached. An error where two of them use one GPU, which NCCL refuses.
+  /// Waits until every rank has attached. An error if two of them use the same GPU, which NCCL refuses.
   ncclResult_t wait_for_all();
 
-  /// Makes every wait of this rank return. The others are not told.
+  /// Makes every wait of this rank return. The other ranks are not notified.
   void abort() { aborted_ = true; }
   bool aborted() const { return aborted_; }
   void set_error(ncclResult_t error) { error_ = error; }
@@ -47,13 +47,13 @@ class Communicator {
   void end(uint64_t ticket);
   /// A ticket whose work will never run.
   void drop(uint64_t ticket);
-  /// Waits until all that was submitted has ended, or the communicator was aborted.
+  /// Waits until everything submitted has ended, or the communicator was aborted.
   void drain();
 
   /// Numbers messages between this rank and another.
   uint64_t next_call(int peer, bool outgoing, bool collective);
 
-  /// A reduction of the user's own, from ncclNumOps on.
+  /// A custom reduction, numbered from ncclNumOps on.
   ncclRedOp_t add_reduction(const Reduction& reduction);
   bool find_reduction(ncclRedOp_t op, Reduction& reduction);
   bool remove_reduction(ncclRedOp_t op);
@@ -76,11 +76,11 @@ class Communicator {
   std::atomic<uint64_t> splits_{0};
 };
 
-/// The communicator of a handle; nullptr, after a message, for a handle that was destroyed, aborted or never made.
-/// Handles are never freed, so that a late use of one is found instead of being a crash.
+/// The communicator of a handle; nullptr, after a message, for a handle that was destroyed, aborted or never created.
+/// Handles are never freed, so that a late use is detected instead of crashing.
 std::shared_ptr<Communicator> find(ncclComm_t handle, const char* function);
 ncclComm_t new_handle(std::shared_ptr<Communicator> communicator);
-/// The handle is dead from here on.
+/// Invalidates the handle.
 std::shared_ptr<Communicator> take(ncclComm_t handle, const char* function);
 
 }  // namespace fulgur::simulated_nccl

@@ -11,12 +11,12 @@ namespace fulgur::simulated_nccl {
 size_t size_of(ncclDataType_t type);
 const char* name_of(ncclDataType_t type);
 
-/// How elements are combined: one of NCCL's five operations, or a sum of products with a factor of each rank.
+/// How elements are combined: one of NCCL's five operations, or a sum of products with a factor per rank.
 struct Reduction {
   ncclRedOp_t op = ncclSum;
   bool premultiplied = false;
-  /// Of this rank, in the data's type: a copy, or in device memory where `on_device` is set, to be read when the work
-  /// runs.
+  /// This rank's factor, in the data's type: a copy, or in device memory if `on_device` is set, to be read when the
+  /// work runs.
   alignas(8) unsigned char factor[8] = {};
   const void* on_device = nullptr;
 };
@@ -24,7 +24,7 @@ const char* name_of(const Reduction& reduction);
 
 /// Multiplies `count` elements by this rank's factor. `from` and `to` may be the same.
 void premultiply(void* to, const void* from, size_t count, ncclDataType_t type, const Reduction& reduction);
-/// Combines the ranks' elements in the order of the ranks: integers in their own type, small floats in float.
+/// Combines the ranks' elements in rank order: integers in their own type, small floats in float.
 void reduce(void* to, const std::vector<const void*>& from, size_t count, ncclDataType_t type, ncclRedOp_t op);
 
 }  // namespace fulgur::simulated_nccl

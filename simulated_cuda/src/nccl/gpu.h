@@ -2,7 +2,7 @@
 
 namespace fulgur::simulated_nccl {
 
-/// The bus of a device, which tells the machine's devices apart in every process.
+/// The bus id of a device, which identifies the machine's devices in every process.
 int gpu_of(int device);
 
 }  // namespace fulgur::simulated_nccl

@@ -32,7 +32,7 @@ bool wait_for(cudaStream_t stream, cudaStream_t other) {
          cudaEventDestroy(event) == cudaSuccess;
 }
 
-/// One piece of work for a communicator, on the first of its streams; the others wait for it as NCCL's do.
+/// One piece of work for a communicator, on the first of its streams; the others wait for it, as with NCCL.
 ncclResult_t start(Part& part) {
   const cudaStream_t stream = part.operations.front().stream;
   std::vector<cudaStream_t> others;

@@ -33,7 +33,7 @@ ncclResult_t enqueue(const std::shared_ptr<Communicator>& communicator, std::vec
   job->communicator = communicator;
   job->name = operations.size() == 1 ? Statement::of(operations.front(), 0).text() : "an NCCL group";
   job->operations = std::move(operations);
-  // What a graph runs comes as often as it is launched, in the order of its stream.
+  // Work of a graph runs as often as it is launched, in stream order.
   if (!simulated_cuda_is_capturing(stream)) job->ticket = communicator->submit();
   const char* const name = job->name.c_str();
   const auto run = [](void* argument) { static_cast<Job*>(argument)->run(); };

@@ -10,8 +10,8 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Puts the operations on a stream as one piece of work, as NCCL makes one kernel of a group's calls. All of them
-/// advance together, so that sends and receives of a group cannot wait for each other.
+/// Enqueues the operations on a stream as one piece of work, as NCCL makes one kernel of a group's calls. They all make
+/// progress together, so that sends and receives of a group cannot deadlock.
 ncclResult_t enqueue(const std::shared_ptr<Communicator>& communicator, std::vector<Operation> operations,
                      cudaStream_t stream);
 

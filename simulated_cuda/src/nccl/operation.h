@@ -27,10 +27,10 @@ struct Operation {
   Kind kind = Kind::all_reduce;
   const void* from = nullptr;
   void* to = nullptr;
-  size_t count = 0;  ///< as NCCL counts: of what a rank sends, but of what it receives for reduce-scatter and scatter
+  size_t count = 0;  ///< counted as in NCCL: what a rank sends, except what it receives for reduce-scatter and scatter
   ncclDataType_t type = ncclFloat32;
   Reduction reduction = {};
-  int root = 0;  ///< of send and receive: the peer
+  int root = 0;  ///< for send and receive: the peer
   cudaStream_t stream = nullptr;
 
   bool is_collective() const { return kind != Kind::send && kind != Kind::receive; }
@@ -41,7 +41,7 @@ struct Operation {
   size_t bytes() const { return count * size_of(type); }
 };
 
-/// What a rank says of its call to the others before it sends anything: they must say the same.
+/// A rank's description of its call, sent to the others before any data: they must be the same.
 struct Statement {
   Kind kind;
   int32_t type, op, root;

@@ -6,7 +6,7 @@
 namespace fulgur::simulated_nccl {
 namespace {
 
-// Kept for the life of the process, since threads of LibTorch may still ask while the process exits.
+// Kept for the life of the process, since LibTorch threads may still call while it exits.
 std::mutex& mutex() {
   static auto* made = new std::mutex;
   return *made;

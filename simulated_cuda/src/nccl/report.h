@@ -9,9 +9,9 @@ namespace fulgur::simulated_nccl {
 /// Writes "[simulated nccl] text" to standard error.
 void say(const std::string& text);
 
-/// Says what is wrong, keeps it for ncclGetLastError, and returns `result`.
+/// Reports an error, keeps it for ncclGetLastError, and returns `result`.
 ncclResult_t fail(ncclResult_t result, const std::string& text);
-/// What `fail` said last in this process.
+/// The last message of `fail` in this process.
 const char* last_failure();
 
 }  // namespace fulgur::simulated_nccl

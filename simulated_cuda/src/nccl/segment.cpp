@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 64;
 
-// Kept for the life of the process, as its threads are.
+// Kept for the life of the process, like its threads.
 struct OpenDescriptors {
   std::mutex mutex;
   std::map<uint64_t, int> by_serial;
@@ -68,7 +68,7 @@ std::unique_ptr<Segment> Segment::attach(const Origin& origin, int world_size, i
   const size_t begin = (sizeof(Head) + alignof(Channel) - 1) / alignof(Channel) * alignof(Channel);
   const auto ranks = static_cast<size_t>(world_size);
   const size_t size = begin + 2 * ranks * ranks * sizeof(Channel);
-  // Grown, never cut: another rank may have made it larger. Pages that are not touched cost nothing.
+  // Only grown: another rank may have made it larger. Untouched pages cost nothing.
   const bool grown =
       ::lseek(file, 0, SEEK_END) >= static_cast<off_t>(size) || ::ftruncate(file, static_cast<off_t>(size)) == 0;
   void* const memory = grown ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;

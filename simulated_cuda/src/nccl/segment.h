@@ -10,17 +10,18 @@
 
 namespace fulgur::simulated_nccl {
 
-/// Where a process keeps memory that others may map: a file descriptor of it. The memory has no name in any folder, so
-/// nothing is left of it when its processes are gone, however they ended.
+/// Where a process keeps memory that others may map: its file descriptor. The memory has no name in any folder, so
+/// nothing is left of it when its processes end, however they end.
 struct Origin {
   int32_t process = 0;
   int32_t descriptor = -1;
-  uint64_t serial = 0;  ///< descriptors are numbered again, these are not
+  uint64_t serial = 0;  ///< descriptors are reused, serial numbers are not
 };
 
-/// What a rank shows to the others while a communicator is split.
+/// What a rank publishes to the others while a communicator is split.
 struct SplitNote {
-  std::atomic<uint64_t> shown, read;  ///< how many splits this rank has shown its note for, and has read the others' of
+  std::atomic<uint64_t> shown,
+      read;  ///< number of splits for which this rank has published its note, and has read the others'
   int32_t color, key;
   Origin origin;
 };
@@ -30,7 +31,7 @@ class Segment {
  public:
   /// Fresh memory for ranks to attach to.
   static Origin create();
-  /// Closes the descriptor where it is this process's own; once. The memory lives while a process has it mapped.
+  /// Closes the descriptor if it belongs to this process; once. The memory lives while a process has it mapped.
   static void close(const Origin& origin);
   /// Maps it. nullptr, with the reason in `error`, if it cannot be had or does not fit the caller.
   static std::unique_ptr<Segment> attach(const Origin& origin, int world_size, int rank, int gpu, std::string& error);
@@ -39,7 +40,7 @@ class Segment {
   Segment& operator=(const Segment&) = delete;
 
   int attached() const;
-  /// The machine's number of the GPU that a rank uses; known when it has attached.
+  /// The machine-wide number of the GPU that a rank uses; known once it has attached.
   int gpu(int rank) const;
   SplitNote& note(int rank);
   /// Collectives and sends have channels of their own: inside a group their order is free.

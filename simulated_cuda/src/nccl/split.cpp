@@ -8,7 +8,7 @@
 namespace fulgur::simulated_nccl {
 namespace {
 
-/// Until a count of every member has come to `wanted`.
+/// Waits until a count of every member has reached `wanted`.
 void wait_for(Communicator& parent, const std::vector<int>& members, std::atomic<uint64_t> SplitNote::*count,
               uint64_t wanted) {
   Waiting waiting([&] { return parent.place() + " waits for the others of a split"; });
@@ -23,7 +23,7 @@ ncclResult_t split(Communicator& parent, const std::vector<int>& members, int co
   SplitNote& mine = parent.segment().note(parent.rank());
   mine.color = color;
   mine.key = key;
-  // Who will be rank 0 is known when all notes are there, so that each brings memory.
+  // Who becomes rank 0 is known only when all notes are published, so each rank brings memory.
   const Origin own = mine.origin = Segment::create();
   mine.shown = turn;
   wait_for(parent, members, &SplitNote::shown, turn);
@@ -34,7 +34,7 @@ ncclResult_t split(Communicator& parent, const std::vector<int>& members, int co
   const int rank =
       static_cast<int>(std::find(group.begin(), group.end(), std::pair(key, parent.rank())) - group.begin());
   const Origin origin = parent.segment().note(group.front().second).origin;
-  // A note may be written again when all have read it.
+  // A note may be reused once all have read it.
   mine.read = turn;
   wait_for(parent, members, &SplitNote::read, turn);
   if (rank != 0 || color < 0) Segment::close(own);

@@ -9,7 +9,7 @@
 namespace fulgur::simulated_nccl {
 namespace {
 
-/// A mismatch ends the process, unless SIMULATED_NCCL_MISMATCH=error asks for an error of the communicator instead.
+/// A mismatch ends the process, unless SIMULATED_NCCL_MISMATCH=error requests a communicator error instead.
 bool mismatch_is_error() {
   const char* text = std::getenv("SIMULATED_NCCL_MISMATCH");
   return text && std::strcmp(text, "error") == 0;

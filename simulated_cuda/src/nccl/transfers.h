@@ -11,8 +11,8 @@
 
 namespace fulgur::simulated_nccl {
 
-/// The messages of a piece of work: for each pair of ranks a queue of those to send and one of those to receive, which
-/// all advance as far as they can.
+/// The messages of a piece of work: for each pair of ranks a queue of messages to send and one of messages to receive,
+/// which all make progress as far as possible.
 class Transfers {
  public:
   explicit Transfers(Communicator& communicator) : communicator_(communicator) {}
@@ -26,9 +26,9 @@ class Transfers {
   struct Message {
     Statement statement = {}, theirs = {};
     char* bytes = nullptr;
-    size_t size = 0, done = 0;  ///< of the statement and then of the bytes
+    size_t size = 0, done = 0;  ///< of the statement followed by the data
   };
-  /// A rank, and whether of collectives.
+  /// A rank, and whether it is for collectives.
   using Line = std::pair<int, bool>;
 
   bool advance_out(const Line& line, std::deque<Message>& queue);

@@ -21,7 +21,7 @@ double timeout_s() {
     char* end = nullptr;
     const double seconds = std::strtod(text, &end);
     if (*end == '\0' && seconds >= 0) return seconds;
-    // A test whose settings are not what they seem would pass for nothing.
+    // A test with a misspelt setting would pass for the wrong reason.
     say("SIMULATED_NCCL_TIMEOUT is '" + std::string(text) + "'; it must be seconds, from 0 on");
     std::_Exit(2);
   }();

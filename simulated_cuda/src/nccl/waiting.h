@@ -6,9 +6,9 @@
 
 namespace fulgur::simulated_nccl {
 
-/// The wait for another process, which is polled: it may be dead, and nothing in shared memory says so. Polls often at
-/// first, then every millisecond. After SIMULATED_NCCL_TIMEOUT seconds without `progress()` it ends the process;
-/// without the variable it waits for ever, as NCCL does.
+/// Waits for another process by polling: it may be dead, and nothing in shared memory says so. Polls often at first,
+/// then every millisecond. After SIMULATED_NCCL_TIMEOUT seconds without `progress()` it ends the process; without the
+/// variable it waits forever, like NCCL.
 class Waiting {
  public:
   /// `what` describes the wait, for the message of a timeout.

@@ -1,5 +1,5 @@
-// Fused attention by its definition, in float32 (double where the input is): softmax(QK^T * scale + bias) V, with the
-// mask of dropout from the generator's state, which the forward saves and the backward reads.
+// Fused attention by its definition, in float32 (double if the input is double): softmax(QK^T * scale + bias) V, with a
+// dropout mask from the generator's state, which the forward saves and the backward reads.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
@@ -41,7 +41,7 @@ at::Tensor scores(const Problem& p) {
   return s;
 }
 
-// What attention weights are multiplied with: 0, or what makes up for it.
+// Factor of attention weights: 0, or the rescaling of the kept ones.
 at::Tensor dropout_factor(const Problem& p, at::IntArrayRef sizes, uint64_t seed, uint64_t offset) {
   return Draws(seed, offset).keep_mask(sizes, 1 - p.dropout).to(at::kFloat) / (1 - p.dropout);
 }
@@ -83,7 +83,7 @@ std::pair<uint64_t, uint64_t> state_of(const TwinCall& call) {
   return call.random.used ? call.random.seed_and_offset() : std::pair<uint64_t, uint64_t>{0, 0};
 }
 
-// Into the tensor of the device that the backward will read; on the host the kernel's own code has filled it.
+// Stores into the device tensor that the backward will read; on the host the kernel's own code has filled it.
 void store(const c10::IValue& tensor, std::initializer_list<uint64_t> values) {
   const at::Tensor& target = tensor.toTensor();
   if (!target.defined() || target.numel() < static_cast<int64_t>(values.size())) return;
@@ -95,7 +95,7 @@ uint64_t load(const at::Tensor& tensor, int64_t index) {
   return static_cast<const uint64_t*>(tensor.const_data_ptr())[index];
 }
 
-// Rows are padded to a multiple of 32 there.
+// Rows there are padded to a multiple of 32.
 void store_log_sum(const c10::IValue& target, const at::Tensor& log_sum) {
   const at::Tensor& t = target.toTensor();
   if (t.defined() && t.numel() > 0) t.narrow(-1, 0, log_sum.size(-1)).copy_(log_sum);

@@ -8,8 +8,8 @@
 
 namespace simulated_cuda {
 
-/// CPU tensors over the memory of CUDA tensors: one storage for each storage, so that what overlaps still does. They
-/// own nothing, as a kernel's arguments own nothing.
+/// CPU tensors over the memory of CUDA tensors: one storage per storage, so that overlaps are preserved. They own
+/// nothing, like a kernel's arguments.
 class CpuViews {
  public:
   at::Tensor of(const at::Tensor& tensor);

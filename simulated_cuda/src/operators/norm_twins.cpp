@@ -1,5 +1,5 @@
-// Batch norm over several ranks, cuDNN's batch norm, and the backward of RMS norm: in float32 where the input is
-// shorter, as the CUDA kernels compute.
+// Batch norm over several ranks, cuDNN's batch norm, and the backward of RMS norm: in float32 if the input is narrower,
+// as the CUDA kernels compute.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/native_batch_norm.h>
@@ -23,7 +23,7 @@ std::vector<int64_t> all_but_channels(const at::Tensor& value) {
   return dims;
 }
 
-// Of one value a channel, to be combined with (N, C, …).
+// One value per channel, broadcast against (N, C, …).
 at::Tensor spread(const at::Tensor& value, const at::Tensor& like) {
   std::vector<int64_t> sizes(static_cast<size_t>(like.dim()), 1);
   sizes[1] = value.numel();

@@ -23,7 +23,7 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
-// What launches of this thread are, while it lives.
+// Sets what launches of this thread are, during its lifetime.
 struct Kernels {
   explicit Kernels(int kernels) : before(simulated_cuda_set_kernels(kernels)) {}
   ~Kernels() { simulated_cuda_set_kernels(before); }
@@ -69,7 +69,7 @@ void put(const std::string& name, const c10::IValue& target, const c10::IValue& 
   for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) put(name, targets[i], values[i]);
 }
 
-// As a kernel on the current stream. An error is a capture that is invalid: LibTorch's next call reports it.
+// Like a kernel on the current stream. An error means an invalid capture: LibTorch's next call reports it.
 void enqueue(std::function<void()> work, const std::string& name, unsigned flags) {
   auto* const argument = new std::function<void()>(std::move(work));
   simulated_cuda_enqueue(
@@ -97,7 +97,7 @@ std::string layout_of(const std::vector<c10::IValue>& arguments) {
   return text.str();
 }
 
-// The kernel, which has no twin: right where it launches none of its own.
+// Calls a kernel without a twin: correct if it launches no kernel itself.
 void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                        Stack* stack) {
   const size_t count = op.schema().arguments().size();
@@ -143,7 +143,7 @@ void Operator::run_twin(const c10::OperatorHandle& op, Stack& arguments, const S
   const PlainDispatch plain;
   if (description_.twin) return description_.twin({arguments, outputs, random});
   if (random.used) {
-    // Other operations that draw: the CPU's kernel with a generator of its own, by the same state.
+    // Other operations that draw: the CPU's kernel with a separate generator, seeded from the same state.
     const auto [seed, offset] = random.seed_and_offset();
     const at::Generator generator = at::detail::createCPUGenerator(Draws(seed, offset).bits(0, 0));
     const auto& schema = op.schema().arguments();
@@ -158,7 +158,7 @@ void Operator::run_twin(const c10::OperatorHandle& op, Stack& arguments, const S
 void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const size_t count = op.schema().arguments().size();
   const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  // The stream is that of the first CUDA tensor's device: of a copy, its target.
+  // The stream is that of the first CUDA tensor's device: for a copy, its target.
   c10::Device device(c10::kCUDA, c10::cuda::current_device());
   bool strided = true, on_cuda = false;
   const at::Tensor *first = nullptr, *second = nullptr;
@@ -200,7 +200,7 @@ void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     cuda_kernel_.callBoxed(op, keys, stack);
   }
   const c10::cuda::CUDAGuard guard(device);
-  CpuViews views;  // after the kernel, which may have resized what it was given
+  CpuViews views;  // after the kernel, which may have resized its arguments
   for (const c10::IValue& argument : arguments) call->arguments.push_back(views.of(argument));
   const size_t returns = op.schema().returns().size();
   for (auto value = stack->end() - static_cast<std::ptrdiff_t>(returns); value != stack->end(); ++value)
@@ -225,7 +225,7 @@ void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::v
   Stack cpu_arguments;
   for (const c10::IValue& argument : arguments) cpu_arguments.push_back(views.of(argument));
   Stack results = cpu_arguments;
-  // A first run, for the sizes of the results alone: it must change nothing.
+  // A first run, only for the sizes of the results: it must change nothing.
   if (later)
     for (c10::IValue& value : results)
       if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().clone();

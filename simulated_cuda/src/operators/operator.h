@@ -45,8 +45,8 @@ class RefusedOperator : public c10::OperatorKernel {
   c10::SafeKernelFunction cuda_kernel_;
 };
 
-/// An operation of tensors of another layout (sparse, nested, quantized): right where it is made of other operations,
-/// or moves no numbers; refused where it launches a kernel of its own.
+/// An operation on tensors of another layout (sparse, nested, quantized): correct if it consists of other operations,
+/// or moves no data; refused if it launches a kernel itself.
 class LayoutOperator : public c10::OperatorKernel {
  public:
   LayoutOperator(c10::SafeKernelFunction cuda_kernel, SparseTwin twin)
@@ -55,13 +55,13 @@ class LayoutOperator : public c10::OperatorKernel {
 
  private:
   c10::SafeKernelFunction cuda_kernel_;
-  SparseTwin twin_;  ///< none but for a few
+  SparseTwin twin_;  ///< only for a few operations
 };
 
 /// The host's read of a number: an error if a kernel's host code reads what no kernel has computed.
 ///
-/// Operations that a kernel's host code calls launch and allocate as they do, but have no twin: that of the outer one
-/// gives the numbers of all.
+/// Operations called by a kernel's host code launch and allocate as usual, but have no twin: that of the outer
+/// operation computes all results.
 class HostRead : public c10::OperatorKernel {
  public:
   explicit HostRead(c10::SafeKernelFunction cuda_kernel) : cuda_kernel_(std::move(cuda_kernel)) {}

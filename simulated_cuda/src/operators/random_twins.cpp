@@ -1,6 +1,6 @@
 // Random numbers by Philox 4x32-10 (Salmon et al. 2011), as functions of the generator's seed and offset and of the
-// element's place: so they do not depend on how work is cut, and each launch of a captured graph draws others. They are
-// not a GPU's own numbers, which depend on the grid of each kernel.
+// element's index: so they do not depend on how work is divided, and each launch of a captured graph draws different
+// ones. They are not a GPU's own numbers, which depend on each kernel's grid.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/empty.h>
@@ -22,7 +22,7 @@ std::pair<uint64_t, uint64_t> RandomState::seed_and_offset() const {
 Draws::Draws(const RandomState& state) : Draws(state.seed_and_offset().first, state.seed_and_offset().second) {}
 
 uint32_t Draws::bits(int64_t element, int which) const {
-  // The generator's offset counts numbers of 32 bits, four to a block.
+  // The generator's offset counts 32-bit numbers, four to a block.
   at::philox_engine engine(seed_, static_cast<uint64_t>(element), offset_ / 4);
   uint32_t value = 0;
   for (int i = 0; i <= which; ++i) value = engine();
@@ -47,7 +47,7 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586476925286766559;
 
-// `make(i)` in double, cast to the tensor's type. In the order of the elements, whatever the strides.
+// `make(i)` in double, cast to the tensor's dtype, in logical element order, whatever the strides.
 template <class F>
 void fill(const at::Tensor& target, F make) {
   at::Tensor values = at::empty(target.sizes(), at::kDouble);
@@ -102,7 +102,7 @@ void integers(const at::Tensor& target, const RandomState& random, int64_t from,
   target.copy_(values);
 }
 
-// The largest value that `random_()` gives, plus one: all that the type holds exactly.
+// The largest value that `random_()` returns, plus one: all that the dtype represents exactly.
 uint64_t range_of(at::ScalarType type) {
   switch (type) {
     case at::kBool:
@@ -130,7 +130,7 @@ uint64_t range_of(at::ScalarType type) {
 
 void random_from_to(const TwinCall& call) {
   const int64_t from = call.arguments[1].toInt();
-  // Without an end: up to the type's last value.
+  // Without an upper end: up to the dtype's last value.
   if (call.arguments[2].isNone())
     return integers(call.tensor(0), call.random, from,
                     range_of(call.tensor(0).scalar_type()) - static_cast<uint64_t>(from));
@@ -156,7 +156,7 @@ void native_dropout(const TwinCall& call) {
   call.arguments = {input * mask.to(input.scalar_type()) * scale, mask};
 }
 
-// (self, p, generator) → (output, mask as bytes); p is the share that stays
+// (self, p, generator) → (output, mask as bytes); p is the fraction that is kept
 void fused_dropout(const TwinCall& call) {
   const at::Tensor& input = call.tensor(0);
   const at::Tensor mask = Draws(call.random).keep_mask(input.sizes(), call.number(1));

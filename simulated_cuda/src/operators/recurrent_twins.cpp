@@ -1,4 +1,4 @@
-// Recurrent layers: cuDNN's as a whole, and the fused cells that LibTorch takes where cuDNN is off.
+// Recurrent layers: cuDNN's as a whole, and the fused cells that LibTorch uses if cuDNN is off.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -37,7 +37,7 @@ Result one_layer(const Layers& l, int64_t layer, const at::Tensor& input, const 
   const int64_t directions = l.bidirectional ? 2 : 1, first = layer * directions * l.per_direction;
   const std::vector<at::Tensor> weights(l.weights.begin() + first,
                                         l.weights.begin() + first + directions * l.per_direction);
-  // Without biases there are two weights a direction, or three with a projection.
+  // Without biases there are two weights per direction, or three with a projection.
   const bool biases = l.per_direction >= 4;
   const at::Tensor h = hx.narrow(0, layer * directions, directions).contiguous();
   const bool packed = !l.batch_sizes.empty();
@@ -115,7 +115,7 @@ void cudnn_rnn(const TwinCall& call) {
                     call.optional(3).value_or(at::empty({0}, r.hy.options()))};
 }
 
-// Autograd wants a thread whose dispatch is as a program's, not as inside a kernel.
+// Autograd needs a thread with a program's dispatch state, not that inside a kernel.
 void on_fresh_thread(const std::function<void()>& body) {
   std::exception_ptr error;
   std::thread([&] {

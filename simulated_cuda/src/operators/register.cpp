@@ -1,4 +1,4 @@
-// Puts a twin beside every CUDA kernel of LibTorch, when this library is loaded.
+// Registers a twin for every CUDA kernel of LibTorch, when this library is loaded.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
@@ -19,7 +19,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Right as they are: work of the host, or of the allocator.
+// Correct as they are: work of the host, or of the allocator.
 const std::set<std::string> kUntouched = {"aten::empty.memory_format",
                                           "aten::empty_strided",
                                           "aten::record_stream",
@@ -39,7 +39,7 @@ const std::set<std::string> kUntouched = {"aten::empty.memory_format",
                                           "aten::_use_miopen_ctc_loss",
                                           "aten::_use_miopen_ctc_loss.Tensor"};
 
-// The kernel waits for the size of its result, or for a solver's verdict.
+// The kernel waits for the size of its result, or for a solver's status.
 const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::nonzero.out",
                                               "aten::masked_select",
@@ -56,12 +56,12 @@ const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::nonzero_static"};
 const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
                                 "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
-// Beside their names they are nothing of a solver.
+// Despite their names they are not solvers.
 const char* const kNoSolvers[] = {"aten::linalg_vector_norm", "aten::linalg_cross"};
-// Inside libraries whose stand-ins cannot carry the host code.
+// Inside libraries whose stand-ins do not support the host code.
 const char* const kLibraries[] = {"aten::convolution_backward", "aten::_fft_", "aten::slow_conv", "aten::_slow_conv"};
 
-// Tensors of these are more than one piece of numbers.
+// Tensors with these layouts consist of more than one piece of data.
 constexpr c10::DispatchKey kLayouts[] = {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA,
                                          c10::DispatchKey::NestedTensorCUDA, c10::DispatchKey::QuantizedCUDA};
 
@@ -86,7 +86,8 @@ HandWrittenTwins hand_written() {
   return twins;
 }
 
-// As the real one: the weights move into one buffer, of which they are views from then on. The sizes there are cuDNN's.
+// Like the real one: the weights move into one buffer, of which they are views from then on. The sizes there are
+// cuDNN's.
 at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t,
                            bool, bool) {
   const at::NoGradGuard no_grad;
@@ -126,7 +127,7 @@ class Registration {
           add_of_layout(*op, name, key);
     library_.impl("_cudnn_rnn_flatten_weight", flatten_weights);
     const char* const broken = std::getenv("SIMULATED_CUDA_BREAK");
-    // A negative control: what is used on another stream is not said to be.
+    // A negative control: use on another stream is not recorded.
     if (broken != nullptr && std::string(broken) == "record_stream")
       library_.impl("record_stream", [](at::Tensor&, c10::Stream) {});
   }
@@ -194,7 +195,7 @@ class Registration {
   std::map<std::pair<std::string, c10::DispatchKey>, std::unique_ptr<torch::Library>> libraries_;
 };
 
-// To the end of the process: kernels cannot be taken out while others may run.
+// Until the end of the process: kernels cannot be removed while others may run.
 [[maybe_unused]] const auto* const registration = new Registration;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What sparse gradients need, made of dense operations, which have their numbers: their duplicates added up, and they
-// added to a dense tensor.
+// What sparse gradients need, composed of dense operations, which compute: summing duplicates, and adding to a dense
+// tensor.
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_unique2.h>
 #include <ATen/ops/stack.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Stack = torch::jit::Stack;
 
-// Of each value, its place if the sparse dimensions were one.
+// The index of each value as if the sparse dimensions were flattened.
 at::Tensor flat_places(const at::Tensor& sparse) {
   const at::Tensor indices = sparse._indices();
   at::Tensor places = at::zeros({sparse._nnz()}, indices.options());
@@ -26,7 +26,7 @@ at::Tensor flat_places(const at::Tensor& sparse) {
 bool coalesce(Stack& stack) {
   const at::Tensor sparse = stack.back().toTensor();
   if (sparse.is_coalesced()) return false;
-  // Waits for the number of places, as the kernel does.
+  // Waits for the number of indices, as the kernel does.
   auto [places, of_each, counts] = at::_unique2(flat_places(sparse), /*sorted=*/true, /*return_inverse=*/true);
   std::vector<int64_t> sizes = sparse._values().sizes().vec();
   sizes[0] = places.numel();

@@ -14,8 +14,8 @@
 
 namespace simulated_cuda {
 
-/// Where a CUDA generator stood when a kernel that draws numbers was launched. In a captured graph it names memory that
-/// each launch of the graph fills first, so it is read when the work runs.
+/// The position of a CUDA generator when a kernel that draws numbers was launched. In a captured graph it refers to
+/// memory that each launch of the graph fills first, so it is read when the work runs.
 struct RandomState {
   bool used = false;
   at::PhiloxCudaState philox;
@@ -23,7 +23,7 @@ struct RandomState {
 };
 
 /// The same operation on the CPU. `arguments` are CPU views of the call's tensors, and the results replace them, in
-/// order; an undefined result leaves what is there. `outputs` are views of the tensors that the CUDA kernel's host code
+/// order; an undefined result leaves the old value. `outputs` are views of the tensors that the CUDA kernel's host code
 /// returned.
 struct TwinCall {
   torch::jit::Stack& arguments;
@@ -40,19 +40,19 @@ struct TwinCall {
 };
 using Twin = std::function<void(const TwinCall&)>;
 
-/// How an operation gets its numbers.
+/// How an operation gets its results.
 enum class Mode {
   beside,   ///< the CUDA kernel's host code runs (allocations, launches, waits), then the twin computes on the stream
-  instead,  ///< the twin alone: the host code needs more of a library than its stand-in has
-  synchronizing,  ///< the twin alone, after a wait of the host as in the kernel: results whose size depends on the data
-  copy,           ///< beside where both ends are on one device; else the runtime's copies are right as they are
+  instead,  ///< only the twin: the host code needs more of a library than its stand-in has
+  synchronizing,  ///< only the twin, after a wait of the host as in the kernel: results whose size depends on the data
+  copy,           ///< like beside if both ends are on one device; else the runtime's copies are already correct
 };
 
 struct HandWritten {
   Mode mode = Mode::beside;
   Twin twin;
 };
-/// Twins of operations that have no CPU kernel, and of those that draw numbers, by name with overload.
+/// Twins of operations without a CPU kernel, and of those that draw random numbers, by name with overload.
 using HandWrittenTwins = std::map<std::string, HandWritten>;
 
 /// A sparse operation made of dense ones: replaces the arguments on the stack by its results; false if it is not for

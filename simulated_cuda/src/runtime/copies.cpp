@@ -1,4 +1,4 @@
-// Copies and fills. Which kind a copy is follows from the memory at both ends, as with cudaMemcpyDefault.
+// Copies and fills. The kind of a copy follows from the memory at both ends, as with cudaMemcpyDefault.
 #include <cstdlib>
 #include <cstring>
 
@@ -57,7 +57,7 @@ cudaError_t copy(Lock& lock, void* to, const void* from, size_t bytes, Stream& s
   if (!stream.capture) count(target, source, bytes);
   Work work{.kind = Work::Kind::copy, .name = "copy", .run = {}, .recording = {}};
   if (pageable && target.on_device()) {
-    // Staged before the call returns: the program may write to it again at once.
+    // Staged before the call returns: the program may overwrite it immediately.
     const std::shared_ptr<void> staged(std::malloc(bytes), std::free);
     std::memcpy(staged.get(), from, bytes);
     work.run = [=] { std::memcpy(to, staged.get(), bytes); };

@@ -95,7 +95,7 @@ SIMULATED_API cudaError_t cudaDriverGetVersion(int* version) { return *version =
 SIMULATED_API cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 
 SIMULATED_API cudaError_t cudaGetDeviceCount(int* count) {
-  // The first call that every program makes, and LibTorch none while its libraries are loaded.
+  // Every program calls this first, but LibTorch does not while its libraries are being loaded.
   load_operators();
   *count = static_cast<int>(settings().devices.size());
   if (*count > 0) return cudaSuccess;
@@ -121,7 +121,7 @@ SIMULATED_API cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
   return exists(device) ? cudaSuccess : fail(cudaErrorInvalidDevice, __func__);
 }
 
-// As an H200, but for its memory: LibTorch chooses kernels by these.
+// Like an H200, except for its memory: LibTorch selects kernels by these.
 SIMULATED_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   ENTER();
   if (!exists(device)) return fail(cudaErrorInvalidDevice, __func__);
@@ -239,7 +239,7 @@ SIMULATED_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* grea
   return cudaSuccess;
 }
 
-// No access to peers: what goes from device to device is a copy that is counted as one.
+// No peer access: transfers between devices are copies and counted as such.
 SIMULATED_API cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 SIMULATED_API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
   ENTER();

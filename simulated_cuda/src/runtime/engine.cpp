@@ -22,7 +22,7 @@ void wake(Stream& stream) {
   state().changed.notify_all();
 }
 
-// The caller has set `running`, so the front is its own.
+// The caller has set `running`, so it owns the front.
 void run_front(Lock& lock, Stream& stream) {
   Work work = std::move(stream.queue.front());
   stream.queue.pop_front();
@@ -70,7 +70,7 @@ void give_thread(Stream& stream) {
   stream.wake.notify_one();
 }
 
-// Runs what can be run without waiting for others; the rest is left to the stream's thread.
+// Runs what can run without waiting for others; the rest is left to the stream's thread.
 void run_now(Lock& lock, Stream& stream) {
   while (!stream.running && !stream.queue.empty()) {
     const Work& front = stream.queue.front();
@@ -136,7 +136,7 @@ void count(bool had_work, uint64_t& counter, const char* what) {
 
 }  // namespace
 
-// A linear congruential generator: any will do.
+// A linear congruential generator: any would do.
 uint64_t random_below(uint64_t& state, uint64_t bound) {
   state = state * 6364136223846793005ULL + 1442695040888963407ULL;
   return (state >> 33) % bound;
@@ -290,11 +290,11 @@ cudaError_t check_computes(const char* kernel, const char* function) {
     ++thread.refused_kernels;
     return fail(cudaErrorNotSupported, function, "the kernel would compute nothing on simulated CUDA");
   }
-  // Without the operators nothing has numbers.
+  // Without the operators' library nothing computes.
   static auto* const said = new std::set<std::string>;
   if (operators_are_loaded() && said->insert(kernel).second) {
     ++state().counts.lints;
-    say(1, "a kernel outside of LibTorch's operations computes nothing: %s", kernel);
+    say(1, "a kernel outside LibTorch's operations computes nothing: %s", kernel);
   }
   return cudaSuccess;
 }

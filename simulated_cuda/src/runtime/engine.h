@@ -19,11 +19,11 @@
 /// The streams and when their work runs. One mutex guards all state of the runtime; work itself runs without it.
 ///
 /// The rules are CUDA's: work of a stream runs in order; a stream waits for an event's last recording before the wait
-/// was asked for; the host waits where it calls a function that does. All else is the schedule's choice:
+/// was enqueued; the host waits in functions that synchronize. Everything else is up to the schedule:
 ///   - immediate: in the call that enqueues it, unless the stream waits for something;
-///   - late: not before a wait of the host, or of a stream that runs, needs it;
-///   - by a seed: between the two.
-/// What may wait for other processes runs in the stream's own thread and begins within kPatience in any schedule.
+///   - late: not before a wait of the host, or of a running stream, needs it;
+///   - seeded: in between.
+/// Work that may wait for other processes runs on the stream's own thread and starts within kPatience in any schedule.
 namespace simulated_cuda {
 
 using Lock = std::unique_lock<std::mutex>;
@@ -31,14 +31,14 @@ using Lock = std::unique_lock<std::mutex>;
 struct Stream;
 struct Capture;
 
-/// One recording of an event: a place in a stream's order, or in a capture's.
+/// One recording of an event: a position in a stream, or in a capture.
 struct Recording {
   Stream* stream = nullptr;
   uint64_t sequence = 0;
-  double time_ms = 0;  ///< when the stream came there
+  double time_ms = 0;  ///< when the stream reached it
   uint64_t capture = 0;
-  std::map<Stream*, size_t> after;  ///< in a capture: how far each stream's work is before it
-  std::map<Stream*, size_t> order;  ///< as `after`, but for waits that are broken on purpose
+  std::map<Stream*, size_t> after;  ///< in a capture: how far each stream's work precedes it
+  std::map<Stream*, size_t> order;  ///< like `after`, except for waits that are deliberately broken
 };
 
 struct Work {
@@ -48,7 +48,7 @@ struct Work {
   std::function<void()> run;             ///< none: computes nothing
   std::shared_ptr<Recording> recording;  ///< of record and wait
   bool may_wait = false;
-  std::vector<size_t> after = {};  ///< in a graph: nodes that come before it; what those wait for is not repeated
+  std::vector<size_t> after = {};  ///< in a graph: preceding nodes; what those wait for is not repeated
 };
 
 struct Event {
@@ -60,7 +60,7 @@ struct Event {
 struct Graph {
   std::vector<Work> nodes;
   uint64_t launches = 0;
-  std::shared_ptr<Recording> last = {};  ///< the end of the launch before
+  std::shared_ptr<Recording> last = {};  ///< the end of the previous launch
 };
 
 struct Capture {
@@ -78,23 +78,23 @@ struct Stream {
   unsigned flags = 0;
   std::deque<Work> queue;
   uint64_t enqueued = 0, completed = 0;
-  uint64_t wanted = 0;       ///< run up to here as soon as can be
-  uint64_t may_wait_at = 0;  ///< the last work in the queue that may wait for others
+  uint64_t wanted = 0;       ///< run up to here as soon as possible
+  uint64_t may_wait_at = 0;  ///< the last queued work that may wait for others
   uint64_t waited = 0;       ///< the host has waited up to here
-  bool running = false;      ///< some thread runs its work
+  bool running = false;      ///< a thread is running its work
   bool has_thread = false;
   std::condition_variable wake;
   Capture* capture = nullptr;
-  std::map<Stream*, size_t> after, order;  ///< in a capture, as a recording's
+  std::map<Stream*, size_t> after, order;  ///< in a capture, like a recording's
   size_t last_node = 0;
   bool legacy() const { return id == 0; }
   bool blocking() const { return (flags & cudaStreamNonBlocking) == 0; }
 };
 
-/// State of the runtime; all of it lives to the end of the process, since work may run until then.
+/// State of the runtime; all of it lives until the end of the process, since work may run until then.
 struct State {
   std::mutex mutex;
-  std::condition_variable changed;  ///< a stream completed work or is free to be run
+  std::condition_variable changed;  ///< a stream completed work or can be run
   std::vector<std::unique_ptr<Stream>> streams;
   std::map<int, Stream*> legacy_streams;
   std::set<Stream*> live_streams;
@@ -104,8 +104,8 @@ struct State {
   uint64_t next_capture = 1;
   uint64_t schedule = 0, random = 0;
   SimulatedCudaCounts counts{};
-  cudaError_t failed = cudaSuccess;  ///< the devices' error that stays
-  bool ending = false;               ///< the process ends: calls fail, as CUDA's do
+  cudaError_t failed = cudaSuccess;  ///< the devices' sticky error
+  bool ending = false;               ///< the process is ending: calls fail, as CUDA's do
 };
 State& state();
 
@@ -120,7 +120,7 @@ struct ThreadState {
 };
 ThreadState& this_thread();
 
-/// Prints on standard error from that level of SIMULATED_CUDA_LOG on.
+/// Prints to standard error if SIMULATED_CUDA_LOG is at least that level.
 void say(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 /// Sets the thread's last error, counts it, returns it.
 cudaError_t fail(cudaError_t error, const char* function, const char* why = "");
@@ -130,28 +130,28 @@ double now_ms();
 Stream* find_stream(cudaStream_t handle);
 Stream& legacy_stream(int device);
 
-/// Enqueues, or records where the stream captures.
+/// Enqueues, or records if the stream captures.
 cudaError_t submit(Lock& lock, Stream& stream, Work work, const char* function);
-/// Runs the stream in this thread until `until` of it is done, with what it waits for.
+/// Runs the stream on this thread until `until` of it is done, including what it waits for.
 void run_until(Lock& lock, Stream& stream, uint64_t until);
 void run_all(Lock& lock);
 /// All streams of a device.
 void run_device(Lock& lock, int device);
-/// A pseudo random number below `bound`: the next one of `state`, the same everywhere.
+/// A pseudo-random number below `bound`: advances `state`, the same on every machine.
 uint64_t random_below(uint64_t& state, uint64_t bound);
-/// Takes one step of the stream, if it can: polling must end.
+/// Advances the stream by one step, if possible: polling must end.
 void run_a_little(Lock& lock, Stream& stream);
 bool is_done(const Recording& recording);
 
-/// Counts a host's wait for a stream (none: for all) in `counter`, or as idle.
+/// Counts the host's wait for a stream (nullptr: for all) in `counter`, or as idle.
 void count_wait(uint64_t& counter, const char* what, Stream* stream, uint64_t until = ~uint64_t{0});
 void count_device_wait(uint64_t& counter, const char* what, int device);
 
-/// An error where this thread's kernels are refused; a line of the log where they compute nothing.
+/// An error if this thread's kernels are refused; a log line if they compute nothing.
 cudaError_t check_computes(const char* kernel, const char* function);
 
 void invalidate(Capture& capture, const char* function);
-/// An error where a capture forbids the call to this thread ("unsafe" calls of cudaThreadExchangeStreamCaptureMode's
+/// An error if a capture forbids this thread to make the call ("unsafe" calls on cudaThreadExchangeStreamCaptureMode's
 /// page).
 cudaError_t check_unsafe(const char* function);
 
@@ -159,7 +159,7 @@ cudaError_t check_unsafe(const char* function);
 
 #define SIMULATED_API extern "C" __attribute__((visibility("default")))
 
-/// Every function that touches state begins with it.
+/// Every function that accesses the state starts with it.
 #define ENTER()                                                                                                       \
   ::simulated_cuda::Lock lock(::simulated_cuda::state().mutex);                                                       \
   if (::simulated_cuda::state().ending) return cudaErrorCudartUnloading;                                              \

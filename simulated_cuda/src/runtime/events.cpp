@@ -7,7 +7,7 @@ using namespace simulated_cuda;
 
 namespace {
 
-// An event that was recorded in a capture is no time that the host could ask for.
+// An event recorded in a capture has no time that the host could query.
 cudaError_t refuse_captured(const Event& event, const char* function) {
   if (!event.recording || event.recording->capture == 0) return cudaSuccess;
   for (Capture* capture : state().captures)
@@ -42,7 +42,7 @@ SIMULATED_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStrea
   FIND_EVENT(event, handle);
   FIND_STREAM(stream, stream_handle);
   if (event->device != stream->device)
-    return fail(cudaErrorInvalidResourceHandle, __func__, "the event is another device's than the stream");
+    return fail(cudaErrorInvalidResourceHandle, __func__, "the event and the stream are on different devices");
   ++state().counts.event_records;
   auto recording = std::make_shared<Recording>();
   recording->stream = stream;

@@ -1,4 +1,4 @@
-// What simulated_cuda.h declares.
+// The functions declared in simulated_cuda.h.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Capture and graphs. A launch runs the nodes in an order that their dependencies allow: that of the capture when work
-// runs at once, else another one by the schedule.
+// Capture and graphs. A launch runs the nodes in an order that their dependencies allow: that of the capture in the
+// immediate schedule, else another one.
 #include <algorithm>
 #include <cstdio>
 
@@ -14,7 +14,8 @@ Graph* find_graph(cudaGraph_t handle) {
   return state().live_graphs.count(graph) ? graph : nullptr;
 }
 
-// Late: of what can run, always what was captured last, so that what another stream should wait for comes after it.
+// Late: of the ready nodes, always run the one captured last, so that what another stream should wait for comes after
+// it.
 std::vector<size_t> order_of(Graph& graph) {
   const size_t count = graph.nodes.size();
   std::vector<size_t> order;
@@ -24,7 +25,7 @@ std::vector<size_t> order_of(Graph& graph) {
     for (size_t i = 0; i < count; ++i) order.push_back(i);
     return order;
   }
-  // The same in all processes that have such a graph: ranks must come to their exchanges in the same order.
+  // The same in all processes with such a graph: ranks must reach their exchanges in the same order.
   uint64_t random = schedule * 0x9E3779B97F4A7C15ULL + graph.launches++;
   std::vector<std::vector<size_t>> next(count);
   std::vector<size_t> waits_for(count), ready;
@@ -89,7 +90,7 @@ SIMULATED_API cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t*
     state().live_graphs.insert(made);
     *graph = reinterpret_cast<cudaGraph_t>(made);
   }
-  // What was recorded may hold objects whose ends call the runtime.
+  // Recorded work may hold objects whose destructors call the runtime.
   lock.unlock();
   delete capture;
   lock.lock();
@@ -182,7 +183,7 @@ SIMULATED_API cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t s
                 },
             .recording = {},
             .may_wait = may_wait};
-  // One launch of a graph waits for the one before, on whatever stream that was.
+  // A launch of a graph waits for the previous one, on whatever stream that was.
   if (const std::shared_ptr<Recording> before = executable->last; before && before->stream != stream)
     submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "launch before", .run = {}, .recording = before},
            __func__);

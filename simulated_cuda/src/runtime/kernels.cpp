@@ -1,5 +1,5 @@
-// Launches of kernels, and what nvcc's code calls to register them. A kernel computes nothing here; the operators'
-// library puts the numbers on the stream after it.
+// Kernel launches, and what nvcc's code calls to register kernels. A kernel computes nothing here; the operators'
+// library enqueues the computation after it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +42,7 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, size_t shared, cud
   ENTER();
   FIND_STREAM(stream, handle);
   if (stream->device != this_thread().device)
-    return fail(cudaErrorInvalidResourceHandle, function, "the stream is not of the current device");
+    return fail(cudaErrorInvalidResourceHandle, function, "the stream is not on the current device");
   const bool empty = grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0;
   if (empty || grid.y > kMostGrid || grid.z > kMostGrid || size_t{block.x} * block.y * block.z > kMostThreads ||
       shared > kMostShared)
@@ -137,7 +137,7 @@ SIMULATED_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared);
 }
 
-// Variables of the device: kernels do not read them here, so that copies into them have no effect.
+// Device variables: kernels do not read them here, so copies into them have no effect.
 SIMULATED_API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMemcpyKind) {
   return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// Memory of devices and pinned memory: pages of this process, kept apart by a table.
+// Device memory and pinned memory: pages of this process, distinguished by a table.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 namespace simulated_cuda {
 namespace {
 
-// Filling more of an allocation than this costs more time than it finds.
+// Poisoning more of an allocation than this costs more time than it is worth.
 constexpr size_t kMostPoisoned = size_t{64} << 20;
 constexpr size_t kPage = 4096;
 
@@ -88,7 +88,7 @@ SIMULATED_API cudaError_t cudaMalloc(void** address, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   *address = new_device_memory(bytes, this_thread().device);
   if (*address == nullptr) {
-    // The caller may have memory to give back and try again: no error of the program.
+    // The caller may release memory and retry: not an error of the program.
     return this_thread().last_error = cudaErrorMemoryAllocation;
   }
   ++state().counts.mallocs;

@@ -10,12 +10,12 @@ struct Allocation {
   size_t bytes = 0, mapped = 0;
   cudaMemoryType type = cudaMemoryTypeUnregistered;
   int device = 0;
-  bool registered = false;  ///< the program's own memory, by cudaHostRegister
+  bool registered = false;  ///< the program's own memory, registered with cudaHostRegister
 };
 
 /// The allocation that an address is in, its start in `*start`; nullptr if it is none of the runtime's.
 const Allocation* find_allocation(const void* address, const void** start = nullptr);
-/// Memory of a device, filled with the poison byte.
+/// Device memory, filled with the poison byte.
 void* new_device_memory(size_t bytes, int device);
 
 }  // namespace simulated_cuda

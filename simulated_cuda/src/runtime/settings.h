@@ -8,7 +8,7 @@ namespace simulated_cuda {
 
 /// From the environment, once; docs/simulated_gpu.md lists the variables.
 struct Settings {
-  std::vector<int> devices;  ///< of each device, its place in the machine
+  std::vector<int> devices;  ///< the machine-wide index of each device
   size_t device_bytes = 0;
   int poison = 0xFF;      ///< byte that fresh device memory is filled with; -1: none
   uint64_t schedule = 0;  ///< as in `simulated_cuda_set_schedule`

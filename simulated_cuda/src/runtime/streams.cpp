@@ -7,7 +7,7 @@ using namespace simulated_cuda;
 
 namespace {
 
-// For calls that a stream that captures cannot take, whatever the mode.
+// For calls not allowed on a capturing stream, whatever the mode.
 cudaError_t refuse_capturing(Stream& stream, const char* function) {
   if (!stream.capture) return cudaSuccess;
   invalidate(*stream.capture, function);
@@ -42,7 +42,7 @@ SIMULATED_API cudaError_t cudaStreamCreate(cudaStream_t* handle) {
   return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
 }
 
-// Its work still runs, and the host does not wait for it; the object stays, since recordings may name it.
+// Its work still runs, and the host does not wait for it; the object stays, since recordings may refer to it.
 SIMULATED_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   ENTER();
   if (handle == nullptr) return fail(cudaErrorInvalidResourceHandle, __func__);
@@ -115,7 +115,7 @@ SIMULATED_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
   if (recording->capture == 0) {
     if (stream->capture) {
       invalidate(*stream->capture, __func__);
-      return fail(cudaErrorStreamCaptureIsolation, __func__, "the event was recorded outside of the capture");
+      return fail(cudaErrorStreamCaptureIsolation, __func__, "the event was recorded outside the capture");
     }
     if (settings().break_wait) return cudaSuccess;
     return submit(lock, *stream, Work{.kind = Work::Kind::wait, .name = "wait", .run = {}, .recording = recording},

@@ -1,6 +1,5 @@
-/// What a program may ask of the simulated CUDA runtime beside CUDA's own functions: counts, and work of its own on a
-/// stream. Plain C, so that Python's ctypes can call it. The functions are in the simulated libcudart.so.13 and nowhere
-/// else.
+/// Extensions of the simulated CUDA runtime for programs: counters, and custom work on a stream. Plain C, so that
+/// Python's ctypes can call it. The functions exist only in the simulated libcudart.so.13.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,25 +9,24 @@
 extern "C" {
 #endif
 
-/// Since the start of the process, or the last `simulated_cuda_reset_counts`. Counts of things that exist now
-/// (`*_live`) are never reset.
+/// Since the start of the process, or the last `simulated_cuda_reset_counts`. Counts of living objects (`*_live`) are
+/// never reset.
 struct SimulatedCudaCounts {
-  uint64_t
-      launches;  ///< kernels, each call of a library's kernel (cuBLAS, cuDNN) among them; not those that a graph runs
+  uint64_t launches;  ///< kernels, including each call of a library's kernel (cuBLAS, cuDNN); not those run by a graph
   uint64_t library_launches;  ///< of `launches`, those inside libraries
   uint64_t graph_launches;
-  uint64_t graph_nodes;  ///< kernels, copies and fills that graph launches ran
+  uint64_t graph_nodes;  ///< kernels, copies and fills run by graph launches
   uint64_t host_functions;
   uint64_t memsets;
   uint64_t copies_to_device, copies_to_host, copies_on_device, copies_between_devices;
   uint64_t bytes_to_device, bytes_to_host, bytes_on_device, bytes_between_devices;
-  /// Waits of the host for a device that had work: by kind.
+  /// The host's waits for a device that had work, by kind.
   uint64_t waits_stream, waits_device, waits_event, waits_copy, waits_pageable_copy, waits_free;
   uint64_t idle_waits;                                ///< calls that wait if there was nothing to wait for
   uint64_t mallocs, frees, host_mallocs, host_frees;  ///< of the runtime; LibTorch's allocators keep what they got
   uint64_t event_records, stream_waits;
-  uint64_t errors;  ///< calls that returned an error (cudaErrorNotReady does not count)
-  uint64_t lints;  ///< calls that CUDA accepts and that do nothing, such as a wait for an event that was never recorded
+  uint64_t errors;  ///< calls that returned an error (except cudaErrorNotReady)
+  uint64_t lints;  ///< calls that CUDA accepts but that do nothing, such as a wait for an event that was never recorded
   uint64_t device_bytes_live, device_bytes_peak, streams_live, events_live, graphs_live;
 };
 
@@ -37,43 +35,42 @@ void simulated_cuda_reset_counts(void);
 /// The sum of all `waits_*`.
 uint64_t simulated_cuda_host_waits(void);
 
-/// The work waits for another process, another stream or the host: it gets the stream's own thread, and begins within a
-/// bounded time in every schedule, as a kernel does.
+/// The work waits for another process, another stream or the host: it runs on the stream's own thread, and starts
+/// within a bounded time in every schedule, like a kernel.
 #define SIMULATED_CUDA_MAY_WAIT 1u
 /// The work is the inside a kernel whose launch was counted already.
 #define SIMULATED_CUDA_NOT_COUNTED 2u
 
-/// Puts `run(argument)` on a stream, in its order: as a kernel, so it is recorded while the stream captures and runs at
-/// each launch of the graph. `destroy(argument)` is called when nothing can run it any more. Returns a cudaError_t.
+/// Enqueues `run(argument)` on a stream: like a kernel, it is recorded while the stream captures and runs at each
+/// launch of the graph. `destroy(argument)` is called when nothing can run it any more. Returns a cudaError_t.
 int simulated_cuda_enqueue(cudaStream_t stream, void (*run)(void*), void* argument, void (*destroy)(void*),
                            const char* name, unsigned flags);
 int simulated_cuda_is_capturing(cudaStream_t stream);
 /// True if work that is enqueued now does not run in the call: the schedule puts it off, the stream captures, or has
 /// work that waits.
 int simulated_cuda_runs_later(cudaStream_t stream);
-/// When work runs, for tests: 0 at once, 1 as late as the streams' order and the host's waits allow, N > 1 somewhere
-/// between, by the seed N. Waits for all devices first. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it
-/// at the start.
+/// When work runs, for tests: 0 immediately, 1 as late as stream order and the host's waits allow, N > 1 in between,
+/// with seed N. First waits for all devices. SIMULATED_CUDA_SCHEDULE (`immediate`, `late`, a seed) sets it at the
+/// start.
 void simulated_cuda_set_schedule(uint64_t schedule);
-/// A kernel's assertion: every later call of this process fails with cudaErrorAssert, as after a real one. `why` goes
-/// to standard error.
+/// Simulates a kernel assertion: every later call of this process fails with cudaErrorAssert, as after a real one.
+/// `why` is printed to standard error.
 void simulated_cuda_fail_device(const char* why);
-/// A kernel of a library (by the stand-ins of cuBLAS and others): computes nothing, is counted.
+/// A library kernel (called by the stand-ins of cuBLAS and others): computes nothing, but is counted.
 void simulated_cuda_library_launch(cudaStream_t stream, const char* name);
-/// What the kernels compute that this thread launches from now on. The library of the numbers says it.
+/// What kernels launched by this thread from now on compute. Set by the operators' library.
 enum SimulatedCudaKernels {
-  SIMULATED_CUDA_KERNELS_ALONE,         ///< nothing, which the log says, once for each kernel
-  SIMULATED_CUDA_KERNELS_WITH_NUMBERS,  ///< they are in an operation whose numbers are put on the stream
+  SIMULATED_CUDA_KERNELS_ALONE,         ///< nothing; logged once per kernel
+  SIMULATED_CUDA_KERNELS_WITH_NUMBERS,  ///< they are in an operation whose results are enqueued on the stream
   SIMULATED_CUDA_KERNELS_REFUSED        ///< nothing, so a launch is an error: cudaErrorNotSupported
 };
-/// Returns what they were.
+/// Returns the previous value.
 int simulated_cuda_set_kernels(int kernels);
-/// How many launches of this thread were refused.
+/// Number of launches of this thread that were refused.
 uint64_t simulated_cuda_refused_kernels(void);
-/// A call of a library that would compute: refused by the thread's SIMULATED_CUDA_KERNELS_REFUSED. Returns a
-/// cudaError_t.
+/// A library call that would compute: refused if the thread has SIMULATED_CUDA_KERNELS_REFUSED. Returns a cudaError_t.
 int simulated_cuda_library_computes(const char* function);
-/// A function of the runtime or the driver that is not simulated: says so, returns cudaErrorNotSupported.
+/// A function of the runtime or the driver that is not simulated: reports that, returns cudaErrorNotSupported.
 int simulated_cuda_unsupported(const char* function);
 
 #ifdef __cplusplus
