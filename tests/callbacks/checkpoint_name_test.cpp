@@ -38,7 +38,7 @@ TEST_CASE("F44 a checkpoint name never leaves its folder") {
   CHECK(fill("a\nb") == "a_b");
 }
 
-TEST_CASE("a template that cannot be read is refused when the callback is made") {
+TEST_CASE("an invalid template is refused when the callback is created") {
   CHECK_THROWS_WITH(fill("{epoch"), ContainsSubstring("without '}'"));
   CHECK_THROWS_WITH(fill("{epoch:%n}"), ContainsSubstring("unknown format"));
   ModelCheckpoint::Options options;

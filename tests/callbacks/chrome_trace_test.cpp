@@ -46,7 +46,7 @@ std::optional<std::map<std::string, int64_t>> recorded(const TemporaryFolder& fo
 
 }  // namespace
 
-TEST_CASE("ChromeTrace records as many batches as it is told, and nothing of the others") {
+TEST_CASE("ChromeTrace records the configured number of batches, and nothing of the others") {
   TemporaryFolder three, one, none;
   const auto counts = recorded(three, {.first_batch = 2, .batches = 3});
   REQUIRE(counts);
@@ -57,7 +57,7 @@ TEST_CASE("ChromeTrace records as many batches as it is told, and nothing of the
   CHECK_FALSE(recorded(none, {.first_batch = 10, .batches = 1}));
 }
 
-TEST_CASE("ChromeTrace writes what it has where the run ends inside its batches, also by an exception") {
+TEST_CASE("ChromeTrace writes what it has if the run ends inside its batches, also with an exception") {
   TemporaryFolder early, failed;
   CHECK(recorded(early, {.first_batch = 8, .batches = 50})->at("aten::_fused_sgd_") == 2);
   CHECK(recorded(failed, {.first_batch = 3, .batches = 50}, true)->at("aten::_fused_sgd_") == 2);

@@ -64,7 +64,7 @@ TEST_CASE("device stats on the CPU: load and memory of the process in each row t
   CHECK(machine < 100);
 }
 
-TEST_CASE("device stats of a device are its allocator's; those of the CPU where they are asked for") {
+TEST_CASE("device stats of a device are its allocator's; those of the CPU are logged on request") {
   auto& stats = FakeDevice::get().stats;
   stats = {};
   stats.allocated_bytes[0].current = 100;

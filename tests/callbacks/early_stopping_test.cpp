@@ -198,7 +198,7 @@ TEST_CASE("EarlyStopping: when it checks") {
   CHECK(log.count("[early_stopping.never_checks]") == 1);
 }
 
-TEST_CASE("EarlyStopping does nothing in the sanity check, a trial run and outside of fit") {
+TEST_CASE("EarlyStopping does nothing in the sanity check, a trial run and outside fit") {
   EarlyStopping::Options options = watch_score();
   // The sanity check logs a score that nothing improves on.
   const Stopped run = train(options, {3, 2, 1}, [](TrainerOptions& o) { o.num_sanity_val_steps = 1; });
@@ -214,7 +214,7 @@ TEST_CASE("EarlyStopping does nothing in the sanity check, a trial run and outsi
   CHECK_NOTHROW(trainer.validate(std::make_shared<Scored>(std::vector<double>{1}), regression_data(8, 4)));
 }
 
-TEST_CASE("EarlyStopping: verbose tells improvements and the stop") {
+TEST_CASE("EarlyStopping: verbose prints improvements and the stop") {
   EarlyStopping::Options options = watch_score();
   options.patience = 1;
   {
@@ -255,7 +255,7 @@ TEST_CASE("EarlyStopping: a stop on one rank is a stop on all, and log_rank_zero
   CHECK(run.callback->stopping_reason() == Reason::not_stopped);
 }
 
-TEST_CASE("EarlyStopping waits for min_epochs, and goes on counting after a resume") {
+TEST_CASE("EarlyStopping waits for min_epochs, and continues counting after a resume") {
   EarlyStopping::Options options = watch_score();
   options.patience = 1;
   CHECK(train(options, {3, 3, 3, 3}, [](TrainerOptions& o) { o.min_epochs = 3; }).report.epochs == 3);
@@ -278,7 +278,7 @@ TEST_CASE("EarlyStopping waits for min_epochs, and goes on counting after a resu
   CHECK(second.report.stop_reason == train(options, scores).report.stop_reason);
 }
 
-TEST_CASE("EarlyStopping: a second fit with the same object begins anew") {
+TEST_CASE("EarlyStopping: a second fit with the same object begins again") {
   EarlyStopping::Options options = watch_score();
   options.patience = 2;
   TemporaryFolder folder;
@@ -293,7 +293,7 @@ TEST_CASE("EarlyStopping: a second fit with the same object begins anew") {
   CHECK(callback->best_score() == 2);
   CHECK(callback->stopping_reason() == Reason::not_stopped);
   trainer.validate(std::make_shared<Scored>(std::vector<double>{1}), regression_data(8, 4));
-  CHECK(callback->best_score() == 2);  // still told after other runs
+  CHECK(callback->best_score() == 2);  // still reported after other runs
 }
 
 TEST_CASE("EarlyStopping: its state survives a checkpoint before the first check") {

@@ -69,7 +69,7 @@ TEST_CASE("GradientAccumulationScheduler: by intervals of any unit") {
   CHECK(steps({{"0s", 2}}, 1) == 5);
   CHECK(steps({{"1000h", 2}}, 1) == 10);
   CHECK(steps({{"0.5dur", 2}}, 2) == 10 + 5);
-  // Where the run is does not depend on the factors: 0.75 is reached in the fourth epoch, not in the third.
+  // The position of the run does not depend on the factors: 0.75 is reached in the fourth epoch, not in the third.
   CHECK(steps({{"0.5dur", 2}, {"0.75dur", 5}}, 4) == 10 + 10 + 5 + 2);
   CHECK(train({{"0.5dur", 2}}, [](TrainerOptions& o) {
           o.max_epochs.reset();
@@ -77,7 +77,7 @@ TEST_CASE("GradientAccumulationScheduler: by intervals of any unit") {
         }).report.epochs == 3);  // ten steps of one batch, ten of two
 }
 
-TEST_CASE("GradientAccumulationScheduler: a resumed fit goes on with the factor of its position") {
+TEST_CASE("GradientAccumulationScheduler: a resumed fit continues with the factor of its position") {
   const Scheduling scheduling{{"1", 2}, {"2", 5}};
   const auto whole = train(scheduling, [](TrainerOptions& o) { o.max_epochs = 3; });
   for (const int64_t stop : {4, 10, 12, 15, 16}) {
@@ -91,7 +91,7 @@ TEST_CASE("GradientAccumulationScheduler: a resumed fit goes on with the factor 
   }
 }
 
-TEST_CASE("GradientAccumulationScheduler: what cannot be is an error") {
+TEST_CASE("GradientAccumulationScheduler: invalid options are errors") {
   const auto error = [](const Scheduling& scheduling) {
     return message_of<ConfigError>([&] { GradientAccumulationScheduler({.scheduling = scheduling}); });
   };

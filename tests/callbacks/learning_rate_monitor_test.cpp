@@ -164,7 +164,7 @@ TEST_CASE("LearningRateMonitor: log_weight_decay logs that of each group") {
         {{4, 0.25}, {8, 0.25}});
 }
 
-TEST_CASE("LearningRateMonitor: log_momentum logs the momentum of now, for optimizers that have one") {
+TEST_CASE("LearningRateMonitor: log_momentum logs the current momentum, for optimizers that have one") {
   struct Plain final : Optimizer {
     double default_lr() const override { return 0.1; }
     std::string name() const override { return "Plain"; }

@@ -141,7 +141,7 @@ TEST_CASE("ModelCheckpoint: triggers exclude each other, and the error names tho
   CHECK_THAT(message(), ContainsSubstring("longer than 0"));
 }
 
-TEST_CASE("ModelCheckpoint save_on_exception keeps what a failed fit had, once, beside the ranked ones") {
+TEST_CASE("ModelCheckpoint save_on_exception keeps what a failed fit had, once, next to the ranked ones") {
   ModelCheckpoint::Options options;
   options.monitor = "val_loss";
   CHECK(train(options, std::make_shared<Failing>()).names == Names{"epoch=0-step=5.ckpt"});

@@ -80,7 +80,7 @@ TEST_CASE("summarize: sizes by the real types, with commas") {
   CHECK(std::find(lines.begin(), lines.end(), "2,000,000 Bytes of params in float16") != lines.end());
 }
 
-TEST_CASE("summarize: a note only where batch norm follows a convolution with a bias") {
+TEST_CASE("summarize: a note only if batch norm follows a convolution with a bias") {
   using namespace torch::nn;
   const auto notes = [](Sequential layers) {
     size_t count = 0;

@@ -68,7 +68,7 @@ struct Runner {
 
 }  // namespace
 
-TEST_CASE("OnExceptionCheckpoint: a fit that fails leaves a checkpoint, the next one goes on from it and removes it") {
+TEST_CASE("OnExceptionCheckpoint: a fit that fails leaves a checkpoint, the next one resumes from it and removes it") {
   Runner runner;
   runner.fail(13);
   CHECK(runner.crashed() == std::set<std::string>{"on_exception.ckpt"});
@@ -81,7 +81,7 @@ TEST_CASE("OnExceptionCheckpoint: a fit that fails leaves a checkpoint, the next
   CHECK(runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 1; }).global_step == 1);
 }
 
-TEST_CASE("OnExceptionCheckpoint: where several fits fail the newest checkpoint counts, alone") {
+TEST_CASE("OnExceptionCheckpoint: if several fits fail only the newest checkpoint counts") {
   Runner runner;
   runner.fail(5);
   runner.fail(9);
@@ -93,7 +93,7 @@ TEST_CASE("OnExceptionCheckpoint: where several fits fail the newest checkpoint 
   CHECK(runner.crashed().empty());
 }
 
-TEST_CASE("OnExceptionCheckpoint: a signal counts as a failure, and ckpt_path wins over going on") {
+TEST_CASE("OnExceptionCheckpoint: a signal counts as a failure, and ckpt_path wins over resuming") {
   Runner runner;
   const FitReport report = runner.fit(std::make_shared<Failing>(5, SIGINT));
   CHECK(report.exit_code == ExitCode::interrupted);
@@ -109,7 +109,7 @@ TEST_CASE("OnExceptionCheckpoint: a signal counts as a failure, and ckpt_path wi
   CHECK(runner.crashed() == std::set<std::string>{"other.ckpt"});
 }
 
-TEST_CASE("OnExceptionCheckpoint writes nothing before the first batch is done, in a trial run and outside of fit") {
+TEST_CASE("OnExceptionCheckpoint writes nothing before the first batch is done, in a trial run and outside fit") {
   struct BadPlan : BoringModule {
     OptimizerPlan configure_optimizers() override { throw ConfigError("wrong on purpose"); }
     Outputs validation_step(const Batch&, int64_t, int64_t) override { throw Error("on purpose"); }
@@ -132,7 +132,7 @@ TEST_CASE("OnExceptionCheckpoint writes nothing before the first batch is done, 
   CHECK(fs::last_write_time(runner.folder / "crashed/on_exception.ckpt/state.json") == before);
 }
 
-TEST_CASE("OnExceptionCheckpoint without dirpath writes into the run folder, and nobody goes on from there") {
+TEST_CASE("OnExceptionCheckpoint without dirpath writes into the run folder, and no run resumes from there") {
   Runner runner;
   runner.options.dirpath.reset();
   runner.options.filename = "crash";
@@ -141,7 +141,7 @@ TEST_CASE("OnExceptionCheckpoint without dirpath writes into the run folder, and
   CHECK(runner.fit(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 1; }).global_step == 1);
 }
 
-TEST_CASE("OnExceptionCheckpoint takes only its own folders for its own") {
+TEST_CASE("OnExceptionCheckpoint recognises only its own folders") {
   Runner runner;
   const fs::path crashed = runner.folder / "crashed";
   for (const char* name : {"on_exception.ckpt", "on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt",
@@ -151,7 +151,7 @@ TEST_CASE("OnExceptionCheckpoint takes only its own folders for its own") {
        {"on_exception-v.ckpt", "on_exception-v2x.ckpt", "on_exception2.ckpt", "my_on_exception.ckpt"})
     write_text(crashed / name / "state.json", "{}");
   const OnExceptionCheckpoint callback(runner.options);
-  CHECK_FALSE(callback.resume_candidate());  // a folder without a state is no checkpoint
+  CHECK_FALSE(callback.resume_candidate());  // a folder without a state is not a checkpoint
   const auto before = runner.crashed();
   runner.fit(std::make_shared<SelfPlanned>());
   CHECK(runner.crashed() == before);

@@ -122,7 +122,7 @@ TEST_CASE("ProgressBar: several validations in an epoch") {
   CHECK(seconds_left(fourth.front()) >= 2);
 }
 
-TEST_CASE("ProgressBar: a bar that is under way is finished where a fit ends inside an epoch or fails") {
+TEST_CASE("ProgressBar: an unfinished bar is finished if a fit ends inside an epoch or fails") {
   struct Failing : SelfPlanned {
     StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
       if (batch_idx == 7) throw Error("on purpose");
@@ -147,7 +147,7 @@ TEST_CASE("ProgressBar: a bar that is under way is finished where a fit ends ins
   const size_t end = failed.rfind("it/s]") + 5;
   CHECK(failed.compare(end, 2, "\r\n") == 0);
   CHECK(failed.find("\x1b[2K", end) == std::string::npos);
-  // Where stderr is no terminal the last state is told too.
+  // If stderr is not a terminal the last state is printed too.
   CHECK(count(in_file([] { run(std::make_shared<SelfPlanned>(), [](TrainerOptions& o) { o.max_steps = 7; }); }),
               "Epoch 0: 7/20") == 1);
 }
@@ -170,7 +170,7 @@ TEST_CASE("ProgressBar: no line fills a terminal, however narrow, also with wide
   }
 }
 
-TEST_CASE("ProgressBar: a little colour, on a terminal that wants it") {
+TEST_CASE("ProgressBar: a little colour, on a terminal that supports it") {
   const auto shown = [](const std::string& term, std::optional<std::string> no_color) {
     return on_terminal(
         100, [] { run(std::make_shared<SelfPlanned>()); }, term, std::move(no_color));
@@ -205,7 +205,7 @@ TEST_CASE("ProgressBar: the sanity check shows how many batches it has") {
   CHECK(count(text, "Validation: 20%") > 0);
 }
 
-TEST_CASE("ProgressBar: several validation loaders are told apart") {
+TEST_CASE("ProgressBar: several validation loaders are distinguished") {
   struct Slow : SelfPlanned {
     Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override {
       wait(15);
@@ -227,7 +227,7 @@ TEST_CASE("ProgressBar: several validation loaders are told apart") {
   CHECK(count(text, "Validation DataLoader 1: 100%") == 2);
 }
 
-TEST_CASE("ProgressBar: a fit that goes on inside an epoch shows it from there") {
+TEST_CASE("ProgressBar: a fit that continues inside an epoch shows it from there") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.max_steps = 12;

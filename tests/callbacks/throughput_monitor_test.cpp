@@ -27,7 +27,7 @@ using Values = std::vector<std::pair<int64_t, double>>;
 
 void sleep_ms(int64_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-/// Steps and validation take a time of their own.
+/// Steps and validation take a defined time.
 struct Timed : SelfPlanned {
   int64_t step_ms = 0, validation_ms = 0;
   double device_ms = 0;
@@ -138,8 +138,7 @@ TEST_CASE("throughput: the share of time that training waited for the loader") {
 }
 
 TEST_CASE(
-    "throughput: tokens where the module tells them, FLOP/s and mfu where they are given, names with another "
-    "separator") {
+    "throughput: tokens if the module counts them, FLOP/s and mfu if they are given, names with another separator") {
   const auto module = std::make_shared<Timed>();
   module->device_ms = 250;
   module->tells_tokens = true;
@@ -153,7 +152,7 @@ TEST_CASE(
   CHECK(logged.values("device.mfu") == Values{{7, 0.08}, {10, 0.08}});
 }
 
-TEST_CASE("throughput on a device: nothing waits for it, unless it is a whole window behind") {
+TEST_CASE("throughput on a device: no wait for it, unless it is a whole window behind") {
   FakeDevice& fake = FakeDevice::get();
   const auto module = std::make_shared<Timed>();
   module->device_ms = 100;
@@ -170,7 +169,7 @@ TEST_CASE("throughput on a device: nothing waits for it, unless it is a whole wi
   CHECK(fake.events == 0);
 }
 
-TEST_CASE("throughput: peak_flops alone is refused, an unknown peak is told once and leaves mfu out") {
+TEST_CASE("throughput: peak_flops alone is refused, an unknown peak is reported once and leaves mfu out") {
   CHECK_THAT(message_of<ConfigError>([] { ThroughputMonitor monitor({.peak_flops = 1e12}); }),
              ContainsSubstring("peak_flops has no effect without flops_per_sample"));
   std::string lines;
@@ -198,7 +197,7 @@ TEST_CASE("peak FLOP/s of GPUs by the names that drivers give") {
   CHECK(peak_flops("NVIDIA L40S", MatmulKind::half) == 362e12);
   CHECK(peak_flops("Tesla V100-SXM2-16GB", MatmulKind::half) == 125e12);
   CHECK(peak_flops("Tesla T4", MatmulKind::float32) == 8.1e12);
-  // What it cannot do, parts of a GPU, and what nobody wrote down.
+  // Unsupported formats, parts of a GPU, and unknown devices.
   CHECK_FALSE(peak_flops("Tesla T4", MatmulKind::tf32));
   CHECK_FALSE(peak_flops("NVIDIA A100-SXM4-40GB MIG 1g.5gb", MatmulKind::half));
   CHECK_FALSE(peak_flops("NVIDIA A10G", MatmulKind::half));

@@ -87,7 +87,7 @@ TEST_CASE("Timer measures each stage") {
   CHECK(timer.time_elapsed_s(RunningStage::predict) > 0);
 }
 
-TEST_CASE("Timer: the time of training goes on in a resumed fit, whose time may be over") {
+TEST_CASE("Timer: the time of training continues in a resumed fit, whose time may be over") {
   TemporaryFolder folder;
   const Timed first = train({}, folder, 1);
   // Outside of the run, which would continue in its folder and give up what is old.

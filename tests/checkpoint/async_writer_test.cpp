@@ -175,7 +175,7 @@ TEST_CASE("F52 whatever the writer's thread throws is the result of that save, a
   CHECK(holds(writer.wait().at(0).path, 2));
 }
 
-TEST_CASE("F52 the writer's end waits for its save, and tells an error that nobody took") {
+TEST_CASE("F52 the writer's end waits for its save, and logs an error that was not fetched") {
   TemporaryFolder folder;
   static std::string logged;
   logged.clear();
@@ -324,7 +324,7 @@ TEST_CASE("a save that is refused leaves nothing, and its result says why; facts
   CHECK(list_checkpoints(folder.path()).size() == 1);
 }
 
-TEST_CASE("a snapshot uses its memory again where shapes match, and gives back what is no longer needed") {
+TEST_CASE("a snapshot reuses its memory if shapes match, and releases what is no longer needed") {
   fulgur::detail::TensorSnapshot snapshot;
   CheckpointContent c = content(1);
   c.module[0].second.requires_grad_(false);

@@ -116,7 +116,7 @@ TEST_CASE("what a checkpoint comes from comes back") {
 }
 
 TEST_CASE(
-    "weights and state are read without the optimizers, and without their file where only what is needed is verified") {
+    "weights and state are read without the optimizers, and without their file if only what is needed is verified") {
   TemporaryFolder folder;
   const fs::path path = write_checkpoint(folder / "a.ckpt", content());
   CHECK(read_checkpoint(path, CheckpointParts::weights_and_state).optimizers.is_null());
@@ -130,7 +130,7 @@ TEST_CASE(
                     ContainsSubstring("optimizer.safetensors"));
 }
 
-TEST_CASE("a checkpoint of weights alone, and one without any tensor, come back") {
+TEST_CASE("a checkpoint of only weights, and one without any tensor, come back") {
   TemporaryFolder folder;
   CheckpointContent c = content();
   c.optimizers = nullptr;

@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(verify_checkpoint(path).ok());
 }
 
-TEST_CASE("F10 reading tells what verifying tells, and every damaged part of it") {
+TEST_CASE("F10 reading reports what verifying reports, and every damaged part of it") {
   TemporaryFolder folder;
   const fs::path path = small_checkpoint(folder.path());
   for (const char* name : {"model.safetensors", "state.json"}) {
@@ -227,7 +227,7 @@ TEST_CASE("F10 names of tensors that changed places in the header are detected")
   CHECK_THAT(read_error(path), ContainsSubstring("model.safetensors: '(header)' is not as it was written"));
 }
 
-TEST_CASE("F11 what lies in the place of a file is refused with what it looks like, and nothing hangs") {
+TEST_CASE("F11 what is in the place of a file is refused with what it looks like, and nothing hangs") {
   TemporaryFolder folder;
   const fs::path path = small_checkpoint(folder.path());
   const std::pair<std::string, const char*> contents[] = {
@@ -263,7 +263,7 @@ TEST_CASE("F11 what lies in the place of a file is refused with what it looks li
   CHECK(verify_checkpoint(path).ok());
 }
 
-TEST_CASE("F11 what is no checkpoint folder is refused with what it is") {
+TEST_CASE("F11 what is not a checkpoint folder is refused with what it is") {
   TemporaryFolder folder;
   const auto refuse = [&](const char* name, const char* expected) {
     CHECK_THAT(read_error(folder / name), ContainsSubstring(expected));

@@ -110,15 +110,16 @@ TEST_CASE("on a GPU, a snapshot holds what was there, whatever is written and fr
     std::vector<Tensor> held;
     for (int64_t i = 0; i < 20; ++i) held.push_back(at::full({kLarge}, -7.0, at::TensorOptions().device(gpu())));
     for (int64_t i = 0; i < 200; ++i) held.push_back(at::full({i * 20}, -7.0, at::TensorOptions().device(gpu())));
-    // The current stream's work is done before the copies are, but for what it has to wait for.
+    // The current stream's work is done before the copies are, except for what it has to wait for.
     CHECK(held.back()[0].item<float>() == -7);
     snapshot.finish();
     check(copies, e, value);
   }
 }
 
-TEST_CASE("on a GPU, the current stream waits for a snapshot of late tensors where they may be written, and not before",
-          "[gpu]") {
+TEST_CASE(
+    "on a GPU, the current stream waits for a snapshot of late tensors before they may be written, and not earlier",
+    "[gpu]") {
   require_gpus(1);
   if (!device_counts()) SKIP("needs counts of a simulated GPU");
   TensorSnapshot snapshot;
@@ -172,7 +173,7 @@ TEST_CASE("on a GPU, a snapshot takes pinned memory in few pieces, once, and at 
   }
 }
 
-TEST_CASE("slabs of pinned memory waste at most an eighth, and what four calls did not need is given back", "[gpu]") {
+TEST_CASE("slabs of pinned memory waste at most an eighth, and what four calls did not need is released", "[gpu]") {
   require_gpus(1);
   fulgur::detail::PinnedSlabs slabs;
   std::vector<int64_t> sizes;

@@ -13,14 +13,14 @@
 
 namespace fulgur::test {
 
-/// The real system calls, but for what `around` makes of them. fsync does nothing: no test here cuts the power.
+/// The real system calls, as changed by `around`. fsync does nothing: no test here cuts the power.
 class FaultCalls : public detail::SystemCalls {
  public:
   /// Gets the name of the call and the call itself; returns its result.
   using Around = std::function<long(std::string_view, const std::function<long()>&)>;
   explicit FaultCalls(Around around) : around_(std::move(around)), scope_(*this) {}
 
-  /// How much of the next write is done; all of it where empty.
+  /// How much of the next write is done; everything if empty.
   std::function<size_t(size_t)> shorten;
 
   int open(const char* path, int flags, mode_t mode) override {
@@ -64,7 +64,7 @@ class FaultCalls : public detail::SystemCalls {
 };
 
 /// Runs `body` in a child process and returns what waitpid says of it. The child's exit code is what `body` returns, 99
-/// where it throws.
+/// if it throws.
 inline int in_child(const std::function<int()>& body) {
   std::fflush(nullptr);
   const pid_t child = fork();

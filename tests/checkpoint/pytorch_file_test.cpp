@@ -107,7 +107,7 @@ int python(const std::string& verb, const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("torch.save: every dtype, a scalar, an empty tensor and NaN are read to the bit") {
+TEST_CASE("torch.save: every dtype, a scalar, an empty tensor and NaN are read bit for bit") {
   const PytorchFile file = read_pytorch_file(fixture("plain.pt"));
   check_same(file.tensors, plain_tensors());
   CHECK(file.left_out.empty());
@@ -262,7 +262,7 @@ TEST_CASE("F5 a .pt file that finds no room is an error, not an abort, and what 
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
 }
 
-TEST_CASE("weights files: the format is told by the first bytes, and an output is not replaced unasked") {
+TEST_CASE("weights files: the format is determined by the first bytes, and an output is not replaced unasked") {
   TemporaryFolder folder;
   const WeightsFile weights{
       .format = WeightsFormat::safetensors, .tensors = {{"a", at::arange(3)}}, .aliases = {{"b", "a"}}, .left_out = {}};

@@ -1,4 +1,4 @@
-// Files of torch.save that somebody made to do harm, or that are damaged in ways that matter.
+// Malicious files of torch.save, or files damaged in ways that matter.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -114,7 +114,7 @@ TEST_CASE("F12 a pickle that names code is refused by that name") {
     refuse(kStart + std::string(1, code), "not one that torch.save writes");
 }
 
-TEST_CASE("F12 calls of what is no function are refused") {
+TEST_CASE("F12 calls of what is not a function are refused") {
   refuse(kStart + text("print") + ")R.", "a text is called");
   refuse(kStart + "ccollections\nOrderedDict\n" + text("x") + "R.", "is called");
   refuse(kStart + "ccollections\nOrderedDict\n(K\x01tR.", "an OrderedDict is made with arguments");
@@ -129,7 +129,7 @@ TEST_CASE("F12 calls of what is no function are refused") {
   CHECK(read.left_out == std::vector<std::string>{"'c' (an object)"});
 }
 
-TEST_CASE("F12 pickles that ask for memory or time are refused") {
+TEST_CASE("F12 pickles that demand too much memory or time are refused") {
   refuse(kStart + repeated("(", 2000) + ".", "nested deeper than 1000 levels");
   refuse(kStart + "Nr\xff\xff\xff\xff.", "remembers a value as number 4294967295");
   refuse(kStart + "h\x05.", "recalls value 5, which it never stored");
@@ -176,7 +176,7 @@ TEST_CASE("F12 a pickle cut at any length is refused") {
   refuse(replaced(whole, kStart, "\x80\x06"), "protocol 6");
 }
 
-TEST_CASE("F12 tensors that reach out of their storage are refused") {
+TEST_CASE("F12 tensors that extend beyond their storage are refused") {
   const std::string zero("K\0", 2), two = storage("0", "K\x02");
   const auto of = [&](const std::string& offset, const std::string& sizes, const std::string& strides) {
     return dict_of(tensor(two, offset, sizes, strides));
@@ -206,14 +206,14 @@ TEST_CASE("F12 tensors that reach out of their storage are refused") {
          "'w' occurs twice");
 }
 
-TEST_CASE("what is no state dict says what it is") {
+TEST_CASE("what is not a state dict says what it is") {
   refuse(kStart + "K\x01.", "it holds a number");
   refuse(dict_of("K\x01"), "it has 'w' (a number)");
   refuse(kStart + "}K\x01" + tensor(storage("0", "K\x02"), std::string("K\0", 2), "K\x02\x85", "K\x01\x85") + "s.",
          "a tensor's name is a number");
 }
 
-TEST_CASE("F12 archives that are none of torch.save are refused") {
+TEST_CASE("F12 archives that are not from torch.save are refused") {
   TemporaryFolder folder;
   const auto path = folder / "f.pt";
   const auto refuse_zip = [&](const Entries& entries, const std::string& expected) {
@@ -249,7 +249,7 @@ TEST_CASE("F12 zip bombs are refused before they unfold") {
   write_zip(path, {{"a/data.pkl", std::string(100'000'000, '\0')}}, true);
   REQUIRE(std::filesystem::file_size(path) < 200'000);
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("'a/data.pkl' is compressed"));
-  // Entries that lie over each other: the central directory points twice to the same bytes.
+  // Overlapping entries: the central directory points twice to the same bytes.
   const std::string large(60'000, 'x');
   write_zip(path, {{"a/data.pkl", large}, {"a/b", large}});
   std::string bytes = read_text(path);
@@ -265,7 +265,7 @@ TEST_CASE("F12 zip bombs are refused before they unfold") {
   CHECK_THROWS_WITH(read_pytorch_file(path), ContainsSubstring("more bytes than the file"));
 }
 
-TEST_CASE("F12 an entry that stands in an archive twice, or whose checksum is another, is refused") {
+TEST_CASE("F12 an entry that occurs twice in an archive, or with a wrong checksum, is refused") {
   TemporaryFolder folder;
   const auto path = folder / "f.pt";
   Entries entries = good_entries();

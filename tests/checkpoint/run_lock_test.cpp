@@ -170,7 +170,7 @@ TEST_CASE("F18 without flock the holder's name decides") {
   CHECK(read_text(file) == holder(getpid(), host()));
 }
 
-TEST_CASE("F18 many processes that want one folder at once get it one by one") {
+TEST_CASE("F18 many processes that request one folder at once get it one by one") {
   TemporaryFolder folder;
   TemporaryFolder marks;
   std::vector<pid_t> children;

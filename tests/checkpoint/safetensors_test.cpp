@@ -108,7 +108,7 @@ TEST_CASE("F9 a safetensors file cut at any length is refused") {
   CHECK_THROWS_AS(read_safetensors(folder / "cut"), CheckpointError);
 }
 
-TEST_CASE("F11 what is no safetensors file is refused with what it looks like, and a FIFO does not hang") {
+TEST_CASE("F11 what is not a safetensors file is refused with what it looks like, and a FIFO does not hang") {
   TemporaryFolder folder;
   const auto refuse = [&](const std::string& text, const std::string& expected) {
     write_text(folder / "file", text);
@@ -198,7 +198,7 @@ TEST_CASE("F12 a header of a million tensors is refused without much memory or t
   } catch (const CheckpointError& error) {
     CHECK_THAT(error.what(), ContainsSubstring("more than 262144 tensors"));
   }
-  // Sanitizers take time and memory of their own.
+  // Sanitizers need additional time and memory.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   CHECK(std::clock() - start < CLOCKS_PER_SEC);  // of processor time
   // The text itself is here before; of it a file is read whole.

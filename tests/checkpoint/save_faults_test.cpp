@@ -204,7 +204,7 @@ TEST_CASE("F6 interrupted calls and short writes end in a right checkpoint") {
   CHECK(interrupted > 500);
 }
 
-TEST_CASE("F6 a file system that cannot take room in advance, or start to write back, is none the worse for it") {
+TEST_CASE("F6 a file system that does not support preallocation or early write-back still works") {
   TemporaryFolder folder;
   CheckpointContent c = content(3);
   c.module.emplace_back("larger", at::full({3 << 20}, 3));
@@ -239,7 +239,7 @@ TEST_CASE("F6 a link that cannot be replaced stays as it was") {
   }
 }
 
-TEST_CASE("F5 a full device is told with the bytes needed and free; the old checkpoint stays and nothing else") {
+TEST_CASE("F5 a full device is reported with the bytes needed and free; the old checkpoint stays and nothing else") {
   const OldCheckpoint old;
   TemporaryFolder temporary;
   const fs::path folder = temporary / "checkpoints";
@@ -310,7 +310,7 @@ TEST_CASE("F5 a file system of 1 MiB that is full leaves the old checkpoint") {
   CHECK(WEXITSTATUS(status) == 42);
 }
 
-TEST_CASE("F7 a folder that this user may not write is an error with path and reason, and nothing changes") {
+TEST_CASE("F7 a folder that this user may not write to is an error with path and reason, and nothing changes") {
   TemporaryFolder temporary;
   const fs::path folder = temporary / "checkpoints";
   write_checkpoint(name(folder, 1), content(1));

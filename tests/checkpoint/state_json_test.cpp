@@ -37,7 +37,7 @@ StateTree decode(const std::string& state) {
 
 }  // namespace
 
-TEST_CASE("every double comes back to the bit, and as a double") {
+TEST_CASE("every double comes back bit for bit, and as a double") {
   for (const double value :
        {0.0, -0.0, 1.0, -1.0, 0.1, 1.0 / 3, 1e22, 1e300, 123456789012345680.0, 5e-324, 2.2250738585072014e-308,
         std::numeric_limits<double>::max(), std::numeric_limits<double>::epsilon(), HUGE_VAL, -HUGE_VAL,
@@ -78,7 +78,7 @@ TEST_CASE("a map that looks like one of the format's own words comes back as it 
   }
 }
 
-TEST_CASE("tensors whose places read alike keep names of their own") {
+TEST_CASE("tensors whose paths look alike keep different names") {
   StateTree tree;
   tree["a.b"] = at::arange(1);
   tree["a"]["b"] = at::arange(2);
@@ -100,7 +100,7 @@ TEST_CASE("text that is not UTF-8 is refused with its place") {
                     ContainsSubstring("'callbacks' is not UTF-8"));
 }
 
-TEST_CASE("F12 a state is as deep as it may be, and no deeper") {
+TEST_CASE("F12 a state may be as deep as the limit, and no deeper") {
   const auto nested = [](int levels) {
     StateTree tree = 1;
     for (int i = 0; i < levels; ++i)
@@ -116,7 +116,7 @@ TEST_CASE("F12 a state is as deep as it may be, and no deeper") {
                     ContainsSubstring("nested too deeply"));
 }
 
-TEST_CASE("what is no state is refused") {
+TEST_CASE("what is not a state is refused") {
   CHECK_THROWS_WITH(decode(R"({"__tensor__":"absent"})"), ContainsSubstring("'absent' is missing"));
   CHECK_THROWS_WITH(decode(R"({"__float__":"big"})"), ContainsSubstring("'big' is no number"));
   CHECK_THROWS_WITH(decode(R"({"__float__":1})"), ContainsSubstring("not a number"));

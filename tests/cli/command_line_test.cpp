@@ -75,13 +75,13 @@ TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
   CHECK(says(finished.err, hint));
 }
 
-TEST_CASE("F42 arguments that are no UTF-8 exit 2") {
+TEST_CASE("F42 arguments that are not UTF-8 exit 2") {
   const Finished finished = trainer({"fit", "--ckpt_path=\xFF\xFE"});
   CHECK(finished.exit_code == 2);
   CHECK(says(finished.err, "valid UTF-8; got '--ckpt_path=\\xff\\xfe'"));
 }
 
-TEST_CASE("F42 values hold what characters they like") {
+TEST_CASE("F42 values may contain any characters") {
   const auto [argument, line] = GENERATE(
       std::pair{"--ckpt_path=a=b", "ckpt_path: a=b"}, std::pair{"--ckpt_path=a\nb", "ckpt_path: \"a\\nb\""},
       std::pair{"--ckpt_path=it's \"x\"", "ckpt_path: it's \"x\""}, std::pair{"--ckpt_path=fit", "ckpt_path: fit"},
@@ -104,7 +104,7 @@ TEST_CASE("F42 100,000 arguments") {
   CHECK(says(finished.out, "max_epochs: 99999"));
 }
 
-TEST_CASE("options stand before or after the verb") {
+TEST_CASE("options may come before or after the verb") {
   const Folder folder;
   const std::string path = folder.config("trainer: {max_epochs: 2}\n");
   const Finished before = trainer({"-c", path, "--trainer.max_steps", "5", "config"});

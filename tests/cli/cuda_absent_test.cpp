@@ -68,14 +68,14 @@ TEST_CASE("accelerator cuda says what is missing and how to get it") {
   CHECK(says(run.err, "FULGUR_LIBTORCH=cuda scripts/setup.sh"));
 }
 
-TEST_CASE("accelerator cpu asks no driver") {
+TEST_CASE("accelerator cpu does not query the driver") {
   const Finished run = with_driver("0", "cpu");
   INFO(run.err);
   CHECK(run.exit_code == 0);
   CHECK(says(run.err, "devices: 1 × cpu ·"));
 }
 
-TEST_CASE("accelerator auto is the CPU where the driver shows no device") {
+TEST_CASE("accelerator auto is the CPU if the driver shows no device") {
   const Finished run = with_driver("100", "auto");
   INFO(run.err);
   CHECK(run.exit_code == 0);

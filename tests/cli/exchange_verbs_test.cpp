@@ -46,7 +46,7 @@ struct Trained : TemporaryFolder {
 
 }  // namespace
 
-TEST_CASE("weights go out as .pt and .safetensors, come back, and test alike") {
+TEST_CASE("weights go out as .pt and .safetensors, come back, and give the same test results") {
   const Trained run;
   const Finished pt = run({"export", kLast, "--format", "pt"});
   INFO(pt.err);
@@ -97,7 +97,7 @@ TEST_CASE("an output that exists is refused, and replaced with --force only") {
   CHECK(run.entries() == before);
 }
 
-TEST_CASE("weights of another dtype are converted where that is asked for") {
+TEST_CASE("weights of another dtype are converted if requested") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "pt"}).exit_code == 0);
   const fulgur::NamedTensors tensors = fulgur::read_pytorch_file(run / "last.pt").tensors;
@@ -149,7 +149,7 @@ TEST_CASE("import names all that does not fit, and loads what does with --strict
   CHECK(fs::exists(run / "last.ckpt/manifest.json"));
 }
 
-TEST_CASE("import replaces beginnings of names") {
+TEST_CASE("import replaces prefixes of names") {
   const Trained run;
   REQUIRE(run({"export", kLast, "--format", "safetensors"}).exit_code == 0);
   const Finished wrong = run({"import", "last.safetensors", "-c", "c.yaml", "--key_prefix", "net.=layers."});
@@ -231,7 +231,7 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"fit", "--force"}, 2, "unexpected argument '--force'");
 }
 
-TEST_CASE("exchange: a LightningModule's network and a PyTorch module of the same shape compute alike") {
+TEST_CASE("exchange: a LightningModule's network and a PyTorch module of the same shape compute the same") {
   const char* python = std::getenv("FULGUR_TEST_PYTHON");
   if (python == nullptr)
     SKIP("FULGUR_TEST_PYTHON names no Python with torch (scripts/test.sh makes one beside the CUDA LibTorch)");

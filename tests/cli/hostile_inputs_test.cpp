@@ -34,7 +34,7 @@ struct Folder : TemporaryFolder {
 
 }  // namespace
 
-TEST_CASE("F9 a run of which every checkpoint is damaged is not begun again unasked") {
+TEST_CASE("F9 a run of which every checkpoint is damaged is not restarted unasked") {
   const Folder run;
   REQUIRE(run({"fit"}).exit_code == 0);
   for (const auto& checkpoint : fulgur::list_checkpoints(run.run_dir() / "checkpoints")) {

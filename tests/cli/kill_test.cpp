@@ -121,12 +121,13 @@ void compare_with_killed(int kills, const std::vector<std::string>& overrides) {
 
 }  // namespace
 
-TEST_CASE("F1 killed while checkpoints are written, a run goes on as if nothing had happened") {
+TEST_CASE("F1 killed while checkpoints are written, a run continues as if nothing had happened") {
   compare_with_killed(kills(20),
                       {"--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "5"});
 }
 
-TEST_CASE("F3 killed in mid-epoch, with workers, dropout and accumulation, a run goes on as if nothing had happened") {
+TEST_CASE(
+    "F3 killed in mid-epoch, with workers, dropout and accumulation, a run continues as if nothing had happened") {
   compare_with_killed(kills(50),
                       {"--trainer.accumulate_grad_batches", "3", "--data.num_workers", "2", "--data.num_train", "4000",
                        "--trainer.max_epochs", "3", "--trainer.callbacks+=ModelCheckpoint",

@@ -91,7 +91,7 @@ TEST_CASE("every preset trains and tests; classifiers log the agreed names") {
 }
 
 TEST_CASE(
-    "a GPT learns a text, the same to the bit with activation checkpointing, and its perplexity is exp of the mean "
+    "a GPT learns a text, the same bit for bit with activation checkpointing, and its perplexity is exp of the mean "
     "loss") {
   const TemporaryFolder folder;
   write_text(folder / "text.txt", small_text());

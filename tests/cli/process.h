@@ -12,7 +12,7 @@
 namespace fulgur::test {
 
 struct Finished {
-  int exit_code = -1;  ///< 128 + signal where one ended the process
+  int exit_code = -1;  ///< 128 + signal if one ended the process
   std::string out, err;
 };
 
@@ -21,7 +21,7 @@ struct Start {
   std::filesystem::path folder;               ///< where it runs; empty: here
   std::vector<std::string> environment = {};  ///< added: `NAME=value`
   bool close_stdout = false;
-  bool broken_pipe = false;      ///< stdout is a pipe that nobody reads
+  bool broken_pipe = false;      ///< stdout is a pipe that is not read
   int64_t address_space_mb = 0;  ///< limit of its memory; 0: none
   int64_t file_size_kb = 0;      ///< limit of the files that it writes; 0: none
 };

@@ -36,7 +36,7 @@ struct Stopped {
 
 TEST_CASE(
     "F16 optimizer, schedule, batch size and seed keep the checkpoint's values, limits are the config's; each "
-    "difference is told") {
+    "difference is reported") {
   const Stopped run;
   const Finished end = run.resume({"--optimizer.lr", "0.2", "--data.batch_size", "8", "--seed_everything", "9",
                                    "--trainer.log_every_n_steps", "5"});
@@ -70,7 +70,7 @@ TEST_CASE("F16 with --allow-config-change the config wins") {
   CHECK(says(rows, "0.2"));
 }
 
-TEST_CASE("F16 another model is refused with exit code 4, also where only an option differs") {
+TEST_CASE("F16 another model is refused with exit code 4, even if only an option differs") {
   const Stopped run;
   const Finished wider = run.resume({"--model.hidden", "[16]", "--model.dropout", "0.5"});
   CHECK(wider.exit_code == 4);
@@ -82,7 +82,7 @@ TEST_CASE("F16 another model is refused with exit code 4, also where only an opt
   CHECK(run.resume({"--model.hidden", "[16]", "--allow-config-change", "--trainer.max_steps", "30"}).exit_code == 4);
 }
 
-TEST_CASE("resume is for fit, and not beside --ckpt_path") {
+TEST_CASE("resume is for fit, and excludes --ckpt_path") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const Finished test = trainer({"test", "-c", "c.yaml", "--resume"}, {.folder = folder.path()});

@@ -113,7 +113,7 @@ TEST_CASE("F34 SIGUSR1: saves and goes on; under Slurm the job was requeued, onc
     CHECK(read_text(bin / "calls") == "requeue 1234_5\n");
     training.check_sound();
   }
-  SECTION("a job id that is none") {
+  SECTION("an invalid job id") {
     Training training(environment("1; touch x"));
     training.run->signal(SIGUSR1);
     CHECK(training.run->wait_until([&] { return says(training.run->err(), "SIGUSR1: saved"); }));

@@ -172,7 +172,7 @@ TEST_CASE("a checkpoint that is missing exits 4") {
   CHECK(says(finished.err, "nowhere.ckpt"));
 }
 
-TEST_CASE("F35 a run whose stdout nobody reads goes on to its end") {
+TEST_CASE("F35 a run whose stdout is not read continues to its end") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   const Finished finished =
@@ -181,7 +181,7 @@ TEST_CASE("F35 a run whose stdout nobody reads goes on to its end") {
   CHECK(std::filesystem::exists(folder / "r.json"));
 }
 
-TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes and the bytes that were wanted") {
+TEST_CASE("F48 too little memory: exit code 1, with the step, the batch's shapes and the requested bytes") {
   const TemporaryFolder folder;
   write_text(folder / "c.yaml", kConfig);
   // Room for the weights (0.6 GB) and the program, none for gradients of that size.

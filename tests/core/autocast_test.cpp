@@ -14,7 +14,7 @@ namespace autocast_test {
 using namespace fulgur;
 namespace autocast = at::autocast;
 
-TEST_CASE("Autocast computes in its format while it lives, nests, and leaves all as it was") {
+TEST_CASE("Autocast computes in its dtype while it lives, nests, and restores the previous state") {
   const Tensor x = at::randn({2, 4}), w = at::randn({3, 4}).set_requires_grad(true);
   const auto format = [&] { return at::linear(x, w).scalar_type(); };
   const auto dtype_before = autocast::get_autocast_dtype(at::kCPU);
@@ -35,7 +35,7 @@ TEST_CASE("Autocast computes in its format while it lives, nests, and leaves all
 }
 
 TEST_CASE(
-    "a weight gets its gradient behind a no-grad or inference region inside autocast, whose copies of it have no "
+    "a weight gets its gradient after a no-grad or inference region inside autocast, whose copies of it have no "
     "graph") {
   const auto gradient_behind = [](auto guard_type) {
     const Tensor x = at::randn({2, 4}), w = at::randn({3, 4}).set_requires_grad(true);

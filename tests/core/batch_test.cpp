@@ -15,7 +15,7 @@ namespace batch_test {
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("Batch gives its entries by index, by name and unpacked") {
+TEST_CASE("Batch returns its entries by index, by name and unpacked") {
   Batch batch;
   batch.add("image", at::zeros({4, 2}));
   batch.add("label", at::arange(4));
@@ -33,12 +33,12 @@ TEST_CASE("Batch names its entries when one is missing") {
   CHECK_THROWS_WITH(batch[3], ContainsSubstring("no entry 3"));
 }
 
-TEST_CASE("Batch refuses two entries of one name") {
+TEST_CASE("Batch refuses two entries with the same name") {
   Batch batch{{"x", at::zeros({1})}};
   CHECK_THROWS_AS(batch.add("x", at::zeros({1})), Error);
 }
 
-TEST_CASE("a Batch whose entries have different numbers of samples cannot be cut") {
+TEST_CASE("a Batch whose entries have different numbers of samples cannot be split") {
   const Batch tensors({Batch::Entry{"x", at::ones({3, 2})}, Batch::Entry{"second/x", at::ones({5, 2})}});
   CHECK(fulgur::test::message_of<DataError>([&] {
           tensors.narrow(0, 1);

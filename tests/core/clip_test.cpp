@@ -48,7 +48,7 @@ TEST_CASE("clip_grad_value clamps") {
 }
 
 TEST_CASE("norms of half-precision gradients are summed in float32") {
-  // The sum of squares, and the norm itself, are no numbers of float16.
+  // The sum of squares, and the norm itself, cannot be represented in float16.
   const std::vector<Tensor> gradients{at::full({100, 100}, 1000.0, at::kHalf), at::full({3}, 4.0, at::kBFloat16)};
   CHECK(grad_norm(gradients).scalar_type() == at::kFloat);
   CHECK(std::abs(grad_norm(gradients).item<double>() - 100000.0) < 1.0);

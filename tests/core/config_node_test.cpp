@@ -9,7 +9,7 @@ namespace config_node_test {
 
 using namespace fulgur;
 
-TEST_CASE("a place is file, line and column, or the source alone") {
+TEST_CASE("a location is file, line and column, or only the source") {
   CHECK(Location{"c.yaml", 3, 7}.text() == "c.yaml:3:7");
   CHECK(Location{"command line", 0, 0}.text() == "command line");
   CHECK(Location{}.text().empty());
@@ -36,7 +36,7 @@ TEST_CASE("a scalar gives way to a map") {
   CHECK(node.text().empty());
 }
 
-TEST_CASE("sameness: quotes count only where they change the meaning") {
+TEST_CASE("sameness: quotes count only if they change the meaning") {
   CHECK(ConfigNode::string("abc").same_as(ConfigNode::scalar("abc")));
   CHECK_FALSE(ConfigNode::string("2").same_as(ConfigNode::scalar("2")));
   CHECK_FALSE(ConfigNode::string("true").same_as(ConfigNode::scalar("true")));
@@ -47,7 +47,7 @@ TEST_CASE("sameness: quotes count only where they change the meaning") {
   CHECK_FALSE(list.same_as(ConfigNode::list()));
 }
 
-TEST_CASE("plain texts that mean something else are known") {
+TEST_CASE("plain texts that mean something else are recognised") {
   for (const char* text :
        {"~", "null", "True", "NO", "on", ".inf", "-.Inf", "1", "-1", "1e-3", "0x1F", "1_000", "12:30"}) {
     INFO(text);
@@ -59,7 +59,7 @@ TEST_CASE("plain texts that mean something else are known") {
   }
 }
 
-TEST_CASE("problems are told all at once, each in one line") {
+TEST_CASE("problems are reported all at once, each in one line") {
   Problems problems;
   problems.throw_if_any();
   problems.add({"c.yaml", 2, 3}, "trainer.max_epochs", "wrong");

@@ -34,7 +34,7 @@ Tensor of_failed_device() {
 
 }  // namespace
 
-TEST_CASE("memory that cannot be freed is leaked by whoever lets go of it last") {
+TEST_CASE("memory that cannot be freed is leaked by whoever releases it last") {
   g_freed = 0;
   Tensor tensor = of_failed_device(), other = tensor;
   let_go(tensor);
@@ -47,7 +47,7 @@ TEST_CASE("memory that cannot be freed is leaked by whoever lets go of it last")
   CHECK(g_freed == 1);
 }
 
-TEST_CASE("a batch lets go of all its tensors, those in lists too") {
+TEST_CASE("a batch releases all its tensors, including those in lists") {
   g_freed = 0;
   {
     Batch batch;
@@ -59,7 +59,7 @@ TEST_CASE("a batch lets go of all its tensors, those in lists too") {
   CHECK(g_freed == 2);
 }
 
-TEST_CASE("a view that holds the memory last lets go of it, with and without grad mode") {
+TEST_CASE("a view that holds the memory last releases it, with and without grad mode") {
   for (const bool grad_mode : {true, false}) {
     CAPTURE(grad_mode);
     const at::AutoGradMode mode(grad_mode);

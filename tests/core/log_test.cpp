@@ -60,7 +60,7 @@ TEST_CASE("format strings are text") {
   CHECK(capture.lines == std::vector<std::string>{"%n %s {} {0}"});
 }
 
-TEST_CASE("a progress bar is told before and after each line") {
+TEST_CASE("a progress bar is notified before and after each line") {
   struct Guard : log::ConsoleGuard {
     int before = 0, after = 0;
     void before_line() override { ++before; }

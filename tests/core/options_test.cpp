@@ -94,7 +94,7 @@ TEST_CASE("well-formed values are read") {
   CHECK(read("inner", ConfigNode::null()).report.empty());
 }
 
-TEST_CASE("F40 numbers that readers of YAML disagree about are refused with a hint") {
+TEST_CASE("F40 numbers that YAML readers disagree about are refused with a hint") {
   CHECK(says(read("count", "010"), "leading zero"));
   CHECK(says(read("rate", "010"), "leading zero"));
   CHECK(says(read("count", "0x1F"), "decimal"));
@@ -187,7 +187,7 @@ TEST_CASE("F40 all problems come in one report") {
   CHECK(problems.items().size() == 3);
 }
 
-TEST_CASE("a missing required option is told, unless something fills it later") {
+TEST_CASE("a missing required option is reported, unless something fills it later") {
   std::string value;
   Fields fields;
   fields(value, "data_dir", "Folder of the data.").required();

@@ -50,7 +50,7 @@ std::string read_report(const ConfigNode& node, Spec<Animal>* out = nullptr) {
 
 }  // namespace
 
-TEST_CASE("a component is made from its name and options") {
+TEST_CASE("a component is created from its name and options") {
   REQUIRE(registered);
   Spec<Animal> spec;
   CHECK(read_report(ConfigNode::scalar("Dog"), &spec).empty());
@@ -73,7 +73,7 @@ TEST_CASE("F45 an unknown component names its kind and the nearest names") {
         "library, the linker takes only what is referenced");
 }
 
-TEST_CASE("F45 a class of another kind is said to be one") {
+TEST_CASE("F45 a class of another kind is reported as such") {
   CHECK(read_report(ConfigNode::scalar("Tree")).find("there is a test_plant of that name") != std::string::npos);
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("options of a component are checked at once") {
   CHECK(read_report(beside) == "pet.legs: unknown key; options of a component belong under init_args");
 }
 
-TEST_CASE("a map without class_path needs a class that is chosen already") {
+TEST_CASE("a map without class_path needs a class that was already chosen") {
   const ConfigNode args = ConfigNode::map({{"init_args", ConfigNode::map({{"legs", ConfigNode::integer(3)}})}});
   CHECK(read_report(args).find("no test_animal is chosen") != std::string::npos);
   Spec<Animal> spec("Dog");
@@ -117,7 +117,7 @@ TEST_CASE("nothing chosen") {
   CHECK_THROWS_AS(Spec<Animal>("Unknown").create(), ConfigError);
 }
 
-TEST_CASE("two components of one name are told with both places, not thrown before main") {
+TEST_CASE("two components with the same name are reported with both locations, not thrown before main") {
   ComponentRegistry registry("test_own");
   registry.add({.name = "A", .doc = "", .file = "one.cpp", .line = 1, .make_options = {}, .create = {}});
   registry.add({.name = "A", .doc = "", .file = "two.cpp", .line = 2, .make_options = {}, .create = {}});

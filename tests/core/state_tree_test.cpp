@@ -47,7 +47,7 @@ TEST_CASE("Progress survives its state, and a damaged state changes nothing") {
   CHECK(copy.epoch == 2);
 }
 
-TEST_CASE("a late number of the CPU is a number; one that is still a tensor is read where a number is wanted") {
+TEST_CASE("a late number on the CPU is a number; one that is still a tensor is read where a number is needed") {
   CHECK(late_number(at::full({}, 7, at::kInt)).holds<int64_t>());
   CHECK(late_number(at::full({1}, 0.5)).as_double() == 0.5);
   CHECK(late_number(at::full({}, true, at::kBool)).as_bool());

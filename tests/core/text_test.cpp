@@ -25,7 +25,7 @@ TEST_CASE("doubles are written so that they read back exactly and as doubles") {
   }
 }
 
-TEST_CASE("numbers for people") {
+TEST_CASE("numbers for display") {
   CHECK(format_fixed(0.98765, 2) == "0.99");
   CHECK(format_fixed(2, 0) == "2");
   CHECK(format_fixed(std::numeric_limits<double>::max(), 1).size() == 311);
@@ -44,7 +44,7 @@ TEST_CASE("F47 control characters cannot reach a terminal") {
   CHECK(escape_controls("\xFFö→") == "\\xffö→");
 }
 
-TEST_CASE("UTF-8 is checked by the book") {
+TEST_CASE("UTF-8 is validated strictly") {
   CHECK(is_utf8(""));
   CHECK(is_utf8("añ→𝄞"));
   CHECK_FALSE(is_utf8("\xC0\xAF"));

@@ -47,7 +47,7 @@ DataLoaderOptions in_pairs(int64_t workers) {
 
 }  // namespace
 
-TEST_CASE("F38: what is done to idx files behind setup does not reach the run, F39: nor that they are deleted") {
+TEST_CASE("F38: what is done to idx files after setup does not reach the run, F39: nor that they are deleted") {
   const TemporaryFolder folder;
   write_small_mnist(folder.path(), 30, 12);
   MnistDataModule::Options options;
@@ -111,7 +111,7 @@ TEST_CASE("F38: a file that has another size when it is read again is named by s
   }
 }
 
-TEST_CASE("F39: a file that is deleted during the run is named, and the run can go on once it is back") {
+TEST_CASE("F39: a file that is deleted during the run is named, and the run can continue once it is back") {
   for (const int64_t workers : {0, 2}) {
     const TemporaryFolder folder;
     write_files(folder.path(), 8);
@@ -133,7 +133,7 @@ TEST_CASE("F39: a file that is deleted during the run is named, and the run can 
   }
 }
 
-TEST_CASE("F39: a data folder that is gone is told at the first sample that is read of it") {
+TEST_CASE("F39: a data folder that is gone is reported at the first sample that is read of it") {
   for (const int64_t workers : {0, 2}) {
     const TemporaryFolder folder;
     DataLoader loader(std::make_shared<FileDataset>(folder / "gone", 8), in_pairs(workers));
@@ -168,7 +168,7 @@ TEST_CASE("F39: a stream whose file is deleted during the run ends with path and
   }
 }
 
-TEST_CASE("F39: slow reading is warned of and goes on, also without workers") {
+TEST_CASE("F39: slow reading is warned about and continues, also without workers") {
   const auto epoch_with = [](double slow_after_s, bool stream) {
     LogLines lines;
     const TemporaryFolder folder;
@@ -196,7 +196,7 @@ TEST_CASE("F39: slow reading is warned of and goes on, also without workers") {
   }
 }
 
-TEST_CASE("F39: a stream that is slow on its thread is warned of with what is waited for, and not given up") {
+TEST_CASE("F39: a stream that is slow on its thread is warned about with what is waited for, and not given up") {
   LogLines lines;
   const auto gate = std::make_shared<Gate>();
   struct Slow : FileStream {

@@ -36,7 +36,7 @@ TEST_CASE("datasets one after the other read as one") {
   CHECK_THROWS_AS(all->read(std::vector<int64_t>{9}, 0, out, {}), DataError);
 }
 
-TEST_CASE("parts of a concatenation must be alike") {
+TEST_CASE("parts of a concatenation must be of the same kind") {
   const auto other = std::make_shared<TensorDataset>(Batch({Batch::Entry{"x", at::zeros({3, 2})}}));
   CHECK_THAT(message_of<DataError>([&] {
                ConcatDataset({numbers(4), other});

@@ -58,7 +58,7 @@ std::vector<int64_t> epoch_of(DataLoader& loader, int64_t epoch) {
 
 }  // namespace
 
-TEST_CASE("a loader gives the dataset in batches, the last one shorter") {
+TEST_CASE("a loader returns the dataset in batches, the last one shorter") {
   DataLoader loader(numbers(10), {.batch_size = 4});
   CHECK(loader.size() == 3);
   CHECK(loader.samples() == 10);
@@ -72,7 +72,7 @@ TEST_CASE("a loader gives the dataset in batches, the last one shorter") {
   CHECK_FALSE(loader.next(batch));
 }
 
-TEST_CASE("drop_last leaves out the batch that is not full") {
+TEST_CASE("drop_last drops the incomplete batch") {
   DataLoader loader(numbers(10), {.batch_size = 4, .drop_last = true});
   CHECK(loader.size() == 2);
   CHECK(loader.samples() == 8);
@@ -111,7 +111,7 @@ TEST_CASE("a batch stays as it is while later ones are read") {
   for (size_t i = 0; i < kept.size(); ++i) CHECK(at::equal(kept[i], copies[i]));
 }
 
-TEST_CASE("each epoch has an order of its own, which comes back with seed and epoch") {
+TEST_CASE("each epoch has its own order, reproducible from seed and epoch") {
   DataLoader a(numbers(50), {.batch_size = 8, .shuffle = true}), b(numbers(50), {.batch_size = 8, .shuffle = true});
   a.configure(7, 0, 1);
   b.configure(7, 0, 1);
@@ -137,7 +137,7 @@ TEST_CASE("ranks see disjoint shares that make up the whole") {
   CHECK(seen == all);
 }
 
-TEST_CASE("a loader goes on behind the loaded position, and only in that epoch") {
+TEST_CASE("a loader continues after the loaded position, and only in that epoch") {
   for (const bool shuffle : {false, true}) {
     DataLoader whole(numbers(22), {.batch_size = 4, .shuffle = shuffle});
     whole.configure(3, 0, 1);
@@ -278,7 +278,7 @@ TEST_CASE("F38: one sample is a batch") {
   CHECK(epoch_of(loader, 0) == std::vector<int64_t>{0});
 }
 
-TEST_CASE("a sampler gives the order, and keep_order takes it away") {
+TEST_CASE("a sampler determines the order, and keep_order disables it") {
   DataLoader loader(
       numbers(10), {.batch_size = 2, .sampler = std::make_shared<SubsetSampler>(std::vector<int64_t>{7, 1, 4}, false)});
   CHECK(loader.size() == 2);

@@ -114,7 +114,7 @@ TEST_CASE("data modules pass their loading options on") {
   CHECK(at::equal(first_batch(data, RunningStage::train)["image"], first_batch(plain, RunningStage::train)["image"]));
 }
 
-TEST_CASE("loading options reach a loader of a data module of one's own") {
+TEST_CASE("loading options reach a loader of a custom data module") {
   LoadingOptions loading;
   Fields fields;
   loading.fields(fields);

@@ -27,7 +27,7 @@ std::string error_of(const std::string& content, size_t dims = 1, uint64_t limit
   return message;
 }
 
-/// Begins a new peak, where the system can: that of an earlier test would hide this one's.
+/// Resets the peak, if the system can: that of an earlier test would hide this one's.
 void forget_peak_memory() { write_text("/proc/self/clear_refs", "5"); }
 
 long peak_memory_kib() {

@@ -71,7 +71,7 @@ TEST_CASE("on a GPU, a prefetcher writes batches of the kind into two sets in tu
   CHECK_FALSE(sets->kept());
 }
 
-TEST_CASE("on a GPU, a batch that is given back is written again, and not over the one in use", "[gpu]") {
+TEST_CASE("on a GPU, a batch that is returned is written again, and not over the one in use", "[gpu]") {
   require_gpus(1);
   DevicePrefetcher loader(numbers(), kGpu);
   loader.write_into(std::make_shared<InputSets>(BatchKind(Batch{{"x", at::full({4}, 0.0)}})));
@@ -84,7 +84,7 @@ TEST_CASE("on a GPU, a batch that is given back is written again, and not over t
   CHECK(first[0].data_ptr() != second[0].data_ptr());
 }
 
-TEST_CASE("on a GPU, a set that somebody holds is never written to again", "[gpu]") {
+TEST_CASE("on a GPU, a set that is still held is never written to again", "[gpu]") {
   require_gpus(1);
   InputSets sets{BatchKind(batch_of(0))};
   Batch held;

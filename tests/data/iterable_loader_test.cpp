@@ -73,7 +73,7 @@ TEST_CASE("a stream comes in batches, with and without a thread") {
   }
 }
 
-TEST_CASE("a stream resumes behind what was given out, whatever was read ahead") {
+TEST_CASE("a stream resumes after what was given out, whatever was read ahead") {
   for (const int64_t workers : {0, 1}) {
     for (int64_t taken = 0; taken <= 3; ++taken) {
       const auto make = [&] {
@@ -114,7 +114,7 @@ TEST_CASE("F36: an error of a stream comes in order and is not consumed; threads
   CHECK(threads_come_down_to(before));
 }
 
-TEST_CASE("F36: what a stream throws that is no error of Fulgur is nested in a DataError") {
+TEST_CASE("F36: what a stream throws that is not an error of Fulgur is nested in a DataError") {
   for (const int64_t workers : {0, 1}) {
     const auto raise = [](int64_t) { throw std::out_of_range("column 3"); };
     IterableLoader loader(std::make_shared<Counter>(4, -1, raise), {.name = "train", .num_workers = workers});
@@ -173,7 +173,7 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
       }
       CHECK_FALSE(at_last([&] { return loader.next(batch); }));
     }
-    SECTION("a batch that is given back makes the stream begin again, once it can") {
+    SECTION("a batch that is returned makes the stream begin again, once it can") {
       loader.unread();
       CHECK_THROWS_AS(loader.next(batch), DataError);
       gate->open();

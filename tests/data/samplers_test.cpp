@@ -88,7 +88,7 @@ TEST_CASE("samplers refuse impossible sizes and ranks") {
   CHECK_THROWS_AS(SequentialSampler(4).size(0, 0), ConfigError);
 }
 
-TEST_CASE("a subset sampler gives its indices, shuffled where asked") {
+TEST_CASE("a subset sampler returns its indices, shuffled on request") {
   const std::vector<int64_t> indices = {9, 3, 4, 7, 1, 0};
   CHECK(SubsetSampler(indices).order({}) == indices);
   CHECK(SubsetSampler(indices).order({.rank = 1, .world_size = 4}) == std::vector<int64_t>{3, 0});

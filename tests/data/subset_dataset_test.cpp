@@ -29,7 +29,7 @@ TEST_CASE("a subset reads the samples that it names") {
   CHECK(at::equal(out[0], at::tensor({4, 8}, at::kLong)));
 }
 
-TEST_CASE("a subset has views where its range is one of the source") {
+TEST_CASE("a subset has views if its range is one of the source") {
   const SubsetDataset subset(numbers(10), {8, 2, 3, 4});
   CHECK_FALSE(subset.view(0, 2).has_value());
   REQUIRE(subset.view(1, 3).has_value());

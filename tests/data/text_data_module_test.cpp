@@ -85,7 +85,7 @@ TEST_CASE("a text is cut into parts, and windows with what follows each token") 
   CHECK_FALSE(data.loaders(RunningStage::validate)[0]->shuffles());
 }
 
-TEST_CASE("random windows begin anywhere in the training part, anew each epoch") {
+TEST_CASE("random windows begin anywhere in the training part, again each epoch") {
   File file(counted());
   file.options.samples_per_epoch = int64_t{4000};
   const auto made = file.made();
@@ -105,7 +105,7 @@ TEST_CASE("random windows begin anywhere in the training part, anew each epoch")
   CHECK(file.made()->loaders(RunningStage::train)[0]->samples() == 69);
 }
 
-TEST_CASE("random windows reach the first and the last token of their part, and none behind it") {
+TEST_CASE("random windows reach the first and the last token of their part, and none after it") {
   File file("abcdefghijklmnopqrstuvwxyz", "char");
   file.options.block_size = 3;
   file.options.val_fraction = 0;

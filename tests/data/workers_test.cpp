@@ -120,7 +120,7 @@ TEST_CASE("a batch goes back and comes again, with workers too") {
   }
 }
 
-TEST_CASE("an epoch can begin anew while batches are on their way") {
+TEST_CASE("an epoch can begin again while batches are on their way") {
   DataLoader loader(
       std::make_shared<WatchedDataset>(
           200, [](int64_t, const SampleContext&) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }),
@@ -136,7 +136,7 @@ TEST_CASE("an epoch can begin anew while batches are on their way") {
   CHECK(epoch_of(loader, 7) == epoch_of(alone, 7));
 }
 
-TEST_CASE("memory of batches is used again, but not while somebody holds a tensor of it") {
+TEST_CASE("memory of batches is reused, but not while a tensor of it is held") {
   for (const int64_t workers : {0, 2}) {
     DataLoader loader(std::make_shared<WatchedDataset>(640),
                       {.batch_size = 4, .shuffle = true, .num_workers = workers, .prefetch_factor = 1});
@@ -281,7 +281,7 @@ TEST_CASE("F36: a worker that blocks is an error after timeout_s, with what is w
   CHECK(threads_come_down_to(before));
 }
 
-TEST_CASE("F36: a batch that is slow is warned of with its samples") {
+TEST_CASE("F36: a batch that is slow is warned about with its samples") {
   LogLines lines;
   Gate gate;
   DataLoader loader(std::make_shared<WatchedDataset>(8,
@@ -301,7 +301,7 @@ TEST_CASE("F36: a batch that is slow is warned of with its samples") {
                                ContainsSubstring("3"));
 }
 
-TEST_CASE("workers are slower where a batch is waited for longer than its reading takes") {
+TEST_CASE("workers are slower if waiting for a batch takes longer than reading it") {
   WorkerOverheadMonitor slower, faster;
   for (int i = 0; i < 16; ++i) CHECK_FALSE(slower.add(1.0, 0.0).has_value());  // threads start
   for (int i = 16; i < 63; ++i) CHECK_FALSE(slower.add(50e-6, 40e-6).has_value());
@@ -345,7 +345,7 @@ TEST_CASE("the number of workers is that with the least time from batch to batch
   CHECK(few.workers() == 0);
 }
 
-TEST_CASE("more workers than cores are warned of") {
+TEST_CASE("more workers than cores are warned about") {
   LogLines lines;
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   DataLoader(numbers(4), {.num_workers = cores});
@@ -376,7 +376,7 @@ TEST_CASE("num_workers auto finds a number in the first epoch, with the same bat
   CHECK(few.num_workers() == 0);
 }
 
-TEST_CASE("pin_memory without CUDA is told once and left out") {
+TEST_CASE("pin_memory without CUDA is reported once and left out") {
   LogLines lines;
   DataLoader loader(std::make_shared<WatchedDataset>(4), {.pin_memory = true});
   CHECK(epoch_of(loader, 0).size() == 4);

@@ -1,5 +1,6 @@
-// Runs that a seed makes up, done in two ways that must come to the same. FULGUR_SEEDS=FIRST:COUNT says which seeds.
-// With FULGUR_SEED_FOLDER=FOLDER, what the last run of a seed has written stays there, and nothing is made simpler.
+// Runs that a seed makes up, done in two ways that must give the same result. FULGUR_SEEDS=FIRST:COUNT says which
+// seeds. With FULGUR_SEED_FOLDER=FOLDER, what the last run of a seed has written stays there, and nothing is made
+// simpler.
 #include <catch2/catch_test_macros.hpp>
 
 #include <chrono>
@@ -84,10 +85,10 @@ void for_all_seeds(Verdict (*relation)(const Plan&, const std::filesystem::path&
 
 }  // namespace
 
-TEST_CASE("seeds: the Trainer equals a loop by hand, to the bit") { for_all_seeds(equals_loop_by_hand); }
+TEST_CASE("seeds: the Trainer equals a loop by hand, bit for bit") { for_all_seeds(equals_loop_by_hand); }
 TEST_CASE("seeds: several ranks equal one") { for_all_seeds(ranks_equal_one); }
-TEST_CASE("seeds: killed and resumed equals undisturbed, to the bit") { for_all_seeds(killed_equals_quiet); }
-TEST_CASE("seeds: several ranks, killed and resumed, equal undisturbed ones, to the bit") {
+TEST_CASE("seeds: killed and resumed equals undisturbed, bit for bit") { for_all_seeds(killed_equals_quiet); }
+TEST_CASE("seeds: several ranks, killed and resumed, equal undisturbed ones, bit for bit") {
   for_all_seeds(killed_ranks_equal_quiet);
 }
 TEST_CASE("seeds: resumed over other ranks, each sample of an epoch is seen once") {
@@ -95,7 +96,7 @@ TEST_CASE("seeds: resumed over other ranks, each sample of an epoch is seen once
 }
 TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(asynchronous_saves_equal_synchronous); }
 TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }
-TEST_CASE("seeds: any number of workers equals none, to the bit") { for_all_seeds(workers_equal_none); }
+TEST_CASE("seeds: any number of workers equals none, bit for bit") { for_all_seeds(workers_equal_none); }
 TEST_CASE("seeds: metrics equal those of the predictions") { for_all_seeds(metrics_equal_predictions); }
 
 }  // namespace differential_test

@@ -9,7 +9,7 @@
 
 namespace fulgur::test {
 
-/// Asks for stops and saves, ends the process where it is told to, and notes what the run has done.
+/// Asks for stops and saves, ends the process at the configured point, and records what the run has done.
 ///
 /// `folder/seen/LIFE.RANK` has a line for each batch that was trained on: its number in the run, and the samples. LIFE
 /// is the number of processes that have worked on the run before. `folder/from/LIFE` has the number of the batch from

@@ -58,7 +58,7 @@ TEST_CASE("once failed: a fraction of the validation's batches is one of all ran
     "events": {}})");
 }
 
-TEST_CASE("once failed: a stop that min_epochs holds up is asked for after a resume as well") {
+TEST_CASE("once failed: a stop that min_epochs holds up is still requested after a resume") {
   check(killed_equals_quiet, R"({"seed_everything": 179, "trainer": {"max_epochs": 4, "min_epochs": 3},
     "model": {"hidden": 4, "unused": true, "dropout": 0.3, "manual": true, "manual_steps": 3},
     "data": {"batch_size": 1, "num_train": 24, "order": "weighted", "num_val": 2, "eval_batch_size": 4},

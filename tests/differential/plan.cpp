@@ -89,7 +89,7 @@ class Maker {
 
   void data() {
     Plan& d = plan_["data"];
-    // Batch norm wants two samples at least, in the last batch as well.
+    // Batch norm needs at least two samples, also in the last batch.
     const bool norm = plan_["model"]["norm"].get<bool>();
     d["batch_size"] = number(norm ? 2 : 1, 4);
     const int64_t batch = d["batch_size"].get<int64_t>();

@@ -117,7 +117,7 @@ Plan shared_out(Plan plan, int64_t ranks, bool even) {
   Plan& data = plan["data"];
   const int64_t batch = value_at<int64_t>(plan, "/data/batch_size", 2);
   const bool norm = value_at(plan, "/model/norm", false);
-  // Batch norm normalizes over the samples of all ranks, but each rank wants two.
+  // Batch norm normalizes over the samples of all ranks, but each rank needs two.
   const int64_t whole = norm ? ranks * std::max<int64_t>(batch, 2) : ranks;
   if (norm) data["batch_size"] = std::max<int64_t>(batch, 2);
   // Each rank must return a loss, must have a whole batch, and hears of a stop a step later.
@@ -147,8 +147,7 @@ Plan with_batches_of(Plan plan, int64_t ranks) {
 // Several kills at places that the plan's seed says, then a run to the end.
 Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   Plan plan = given;
-  // A stop that was asked for is no part of a checkpoint: where the process ends before the run does, training
-  // continues.
+  // A stop that was requested is not part of a checkpoint: if the process ends before the run does, training continues.
   plan["events"].erase("stop_at");
   const bool stops = has_callback(plan, "EarlyStopping");
   const fs::path undisturbed = folder / "quiet", disturbed = folder / "killed";

@@ -11,7 +11,7 @@
 
 namespace fulgur::test {
 
-/// What a fit came to, as DifferentialEvents (or a loop written by hand) has kept it.
+/// The result of a fit, as DifferentialEvents (or a loop written by hand) has kept it.
 struct Result {
   std::map<std::string, Tensor> tensors;  ///< `weights.first.bias`, `optimizers.0.state.first.bias.exp_avg`
   std::map<std::string, double> numbers;  ///< `metrics.val_loss`, `facts.global_step`

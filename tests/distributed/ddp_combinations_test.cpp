@@ -153,7 +153,7 @@ TEST_CASE("ddp: a process makes several runs after each other") {
   for (const Finished& rank : runs) CHECK(rank.out == "4 16 4\n");
 }
 
-TEST_CASE("ddp: intervals in samples count those of all ranks, and all ranks decide alike") {
+TEST_CASE("ddp: intervals in samples count those of all ranks, and all ranks decide the same") {
   // Ranks read 8 and 4 samples in the last batch of an epoch.
   const TemporaryFolder folder;
   const auto runs = fit(folder.path(), 2, 16,

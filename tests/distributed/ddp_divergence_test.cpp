@@ -82,7 +82,7 @@ TEST_CASE("ddp: ranks that make other numbers of steps end at once, under max_st
   more.insert(more.end(), limit.begin(), limit.end());
   const auto runs = diverging(folder.path(), "DivergingPair", "fewer_steps", more);
   REQUIRE(all_exit(runs, 5));
-  // The rank that comes to its limit is alone: the other one trains on.
+  // The rank that reaches its limit is alone: the other one continues to train.
   if (limit.front() == "--trainer.max_steps") {
     CHECK(says(runs[0].err, "after epoch 0, batch 2 they have made 2 to 3"));
     return;
@@ -229,7 +229,7 @@ TEST_CASE("ddp: a seed that is drawn is the same on all ranks") {
   CHECK(samples.size() == 64);
 }
 
-TEST_CASE("ddp: rank 0 alone says from where a run resumes, and with which options") {
+TEST_CASE("ddp: rank 0 alone decides from where a run resumes, and with which options") {
   const TemporaryFolder folder;
   REQUIRE(
       all_exit(run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 16, {"--trainer.max_steps", "2"})), 0));

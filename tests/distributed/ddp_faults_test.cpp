@@ -94,7 +94,7 @@ TEST_CASE("F22: a rank that hangs in a resumed run is reported with the step of 
   CHECK(says(run.err, "rank 1: training_step at step 8"));
 }
 
-TEST_CASE("F28: what fails on one rank is told by that rank, and the others say that they lost it") {
+TEST_CASE("F28: what fails on one rank is reported by that rank, and the others say that they lost it") {
   const std::string trouble = GENERATE("throw", "bad_alloc", "no_loss", "throw_in_validation");
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();
@@ -183,7 +183,7 @@ TEST_CASE("ddp: whether weights are finite is decided for all ranks by rank 0's,
   CHECK(std::any_of(saved.begin(), saved.end(), [](const auto& summary) { return summary.global_step == 4; }));
 }
 
-TEST_CASE("F4: killed again and again, ranks go on from what was saved and end with the weights of a quiet run") {
+TEST_CASE("F4: killed again and again, ranks resume from what was saved and end with the weights of a quiet run") {
   const TemporaryFolder quiet, hunted;
   const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
                                          "--trainer.callbacks.every_n_train_steps", "4"};

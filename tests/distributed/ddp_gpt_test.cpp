@@ -7,8 +7,7 @@ namespace ddp_gpt_test {
 
 using namespace fulgur::test;
 
-TEST_CASE(
-    "ddp: a checkpointed GPT comes to the bits of one that keeps its activations, and to the weights of one process") {
+TEST_CASE("ddp: a checkpointed GPT gives the bits of one that keeps its activations, and the weights of one process") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i * i % 17 * i % 11);

@@ -50,7 +50,7 @@ TEST_CASE("F53: on a GPU, more ranks than GPUs are refused at the start", "[gpu]
   CHECK(says(runs[0].err, "has no GPU of its own"));
 }
 
-TEST_CASE("on a GPU, a device that is not there is refused alike by all strategies, as a number or an index", "[gpu]") {
+TEST_CASE("on a GPU, a missing device is refused by all strategies in the same way, as a number or an index", "[gpu]") {
   require_gpus(1);
   const std::string strategy = GENERATE("single_device", "ddp", "dp", "model_parallel");
   const std::string devices = GENERATE("99", "[98]");
@@ -135,7 +135,7 @@ TEST_CASE(
   CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
 }
 
-TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, to the bit", "[gpu]") {
+TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, bit for bit", "[gpu]") {
   require_gpus(2);
   using Arguments = std::vector<std::string>;
   // Gradients alone; in windows, in which they are exchanged once; with buffers of a layer; scaled, and clipped.

@@ -1,4 +1,4 @@
-// A named backend makes a group of one process: all that ddp does, with nobody to exchange with.
+// A named backend makes a group of one process: everything ddp does, with no other process to exchange with.
 #include "ranks.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -34,7 +34,7 @@ std::vector<pid_t> children_of(pid_t parent) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
     if (!std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) continue;
-    // "pid (name) state parent …", where the name may hold anything.
+    // "pid (name) state parent …", where the name may contain anything.
     const std::string stat = process_stat(name);
     const size_t mark = stat.rfind(')');
     if (mark != std::string::npos && mark + 4 < stat.size() && stat[mark + 2] != 'Z' &&

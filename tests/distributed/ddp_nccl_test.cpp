@@ -51,7 +51,7 @@ Finished beside(const std::string& trouble) {
 
 TEST_CASE("ddp: on two GPUs, runs over NCCL that end well all end with 0", "[gpu]") {
   require_gpus(2);
-  // NCCL's threads use CUDA until they are stopped; where they were not, one run in three to eight ended by SIGABRT.
+  // NCCL's threads use CUDA until they are stopped; if they were not, one run in three to eight ended with SIGABRT.
   for (int i = 0; i < 10; ++i) {
     CAPTURE(i);
     const TemporaryFolder folder;

@@ -54,13 +54,13 @@ TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for what ca
   }
 }
 
-TEST_CASE("ddp: cluster_environment says where the place is looked for") {
+TEST_CASE("ddp: cluster_environment says where the place is read from") {
   const TemporaryFolder folder;
   const auto elsewhere = run_ranks({.count = 2, .folder = folder.path(), .started = {0}},
                                    probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "torchrun"}));
   CHECK(all_exit(elsewhere, 5));
   CHECK(says(elsewhere[0].err, "TORCHELASTIC_RUN_ID"));
-  // As if nobody had started it, the process starts two of its own.
+  // As if not started by a launcher, the process starts two processes itself.
   const auto own =
       run_ranks({.count = 2, .folder = folder.path(), .started = {0}},
                 probe("fit", 2, 8, {"--trainer.strategy.cluster_environment", "launcher", "--trainer.max_steps", "1"}));
@@ -89,7 +89,7 @@ TEST_CASE("ddp: compressed gradients lose digits and little else") {
   CHECK(difference(a, b) < 0.02);
 }
 
-TEST_CASE("ddp: a parameter without a gradient is named, and allowed where the config says so") {
+TEST_CASE("ddp: a parameter without a gradient is named, and allowed if the config says so") {
   const TemporaryFolder folder, found, still;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
                               probe("fit", 2, 8, {"--model.spare", "true", "--trainer.max_steps", "3"}));
@@ -114,7 +114,7 @@ TEST_CASE("ddp: buffers are rank 0's before each forward, or each rank's own") {
   CHECK_FALSE(rows(shared) == rows(own));
 }
 
-TEST_CASE("ddp: memory_format: channels_last on 2 ranks comes to the weights of one process in the usual format") {
+TEST_CASE("ddp: memory_format: channels_last on 2 ranks gives the weights of one process in the usual format") {
   const TemporaryFolder one, two, views;
   const std::vector<std::string> last{"--model",       "ProbeImages",         "--trainer.memory_format",
                                       "channels_last", "--trainer.max_steps", "20"};
@@ -133,7 +133,7 @@ TEST_CASE("ddp: memory_format: channels_last on 2 ranks comes to the weights of 
   CHECK(same_bits(last_checkpoint(two.path()), last_checkpoint(views.path())));
 }
 
-TEST_CASE("ddp: peak memory is told of each rank, throughput of all of them") {
+TEST_CASE("ddp: peak memory is reported for each rank, throughput for all of them") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
                               probe("fit", 2, 8,

@@ -25,7 +25,7 @@ std::vector<std::string> plus(std::vector<std::string> a, const std::vector<std:
 
 }  // namespace
 
-TEST_CASE("ddp: a resume over as many ranks is exact to the bit, inside an accumulation window too") {
+TEST_CASE("ddp: a resume over as many ranks is exact, inside an accumulation window too") {
   const int world = GENERATE(2, 3);
   // After the first step LibTorch orders its buckets again.
   const std::string cut_at = GENERATE("1", "7");
@@ -58,7 +58,7 @@ TEST_CASE("ddp: a resume over as many ranks is exact to the bit, inside an accum
       (read_text(run_folder(whole.path()) / "metrics.jsonl") == read_text(run_folder(parts.path()) / "metrics.jsonl")));
 }
 
-TEST_CASE("F17: a run goes on over another number of ranks, each sample of the epoch once") {
+TEST_CASE("F17: a run continues over another number of ranks, each sample of the epoch once") {
   const TemporaryFolder whole, parts;
   const std::vector<std::string> options{"--data.num_train", "96", "--optimizer", "AdamW", "--optimizer.lr", "0.01"};
   REQUIRE(all_exit(fit(whole.path(), 1, 8, plus(options, {"--trainer.max_steps", "24"})), 0));
@@ -85,8 +85,8 @@ TEST_CASE("F32 under ddp: SIGTERM to one rank or to all ends every rank with a c
 }
 
 TEST_CASE(
-    "F32 under ddp: SIGTERM to one rank, wherever that is, ends all with a checkpoint from which they come to the bits "
-    "of a quiet run") {
+    "F32 under ddp: SIGTERM to one rank, wherever that is, ends all with a checkpoint from which they reach the bits "
+    "of an undisturbed run") {
   const std::vector<std::string> options{"--trainer.max_epochs",
                                          "2",
                                          "--trainer.accumulate_grad_batches",
@@ -124,7 +124,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("ddp: SIGUSR1 to one rank saves, and training goes on") {
+TEST_CASE("ddp: SIGUSR1 to one rank saves, and training continues") {
   const TemporaryFolder folder;
   const auto runs =
       run_ranks({.count = 2, .folder = folder.path()},

@@ -27,7 +27,7 @@ std::filesystem::path together(const TemporaryFolder& folder, int world, const s
 
 }  // namespace
 
-TEST_CASE("ddp: 2 and 4 ranks come to the weights of one process on the batches of all") {
+TEST_CASE("ddp: 2 and 4 ranks reach the weights of one process on the batches of all") {
   const int world = GENERATE(2, 4);
   const std::vector<std::string> more = GENERATE(
       std::vector<std::string>{}, std::vector<std::string>{"--trainer.accumulate_grad_batches", "3"},
@@ -47,7 +47,7 @@ TEST_CASE("ddp: a loss of the outputs of all ranks, gathered with gradients, is 
   CHECK(difference(alone, together(many, 2, gathered)) < 1e-6);
 }
 
-TEST_CASE("ddp: manual optimization of two parts, each with a Reducer, comes to the weights of one process") {
+TEST_CASE("ddp: manual optimization of two parts, each with a Reducer, reaches the weights of one process") {
   using Case = std::pair<std::string, std::string>;
   // Elsewhere than with toggled optimizers, gradients of both parts would pile up over two batches.
   const auto [how, accumulate] =
@@ -87,7 +87,7 @@ TEST_CASE("ddp: sync_batchnorm makes batch norm that of one process on the batch
 
 TEST_CASE("ddp: replicas that start unequal are made equal, and compared bit by bit") {
   const TemporaryFolder folder;
-  // Without a seed each process draws weights of its own.
+  // Without a seed each process draws its own weights.
   const auto runs =
       run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8,
                                                              {"--seed_everything", "false", "--trainer.max_steps", "5",
@@ -106,7 +106,7 @@ TEST_CASE("F29: a bit that flips on one replica is found at the next check, by r
     CHECK(says(run.err, "after step 4 these differ from rank 0's: the weights 'last.weight' of rank 1"));
 }
 
-TEST_CASE("ddp: each rank draws random numbers of its own") {
+TEST_CASE("ddp: each rank draws its own random numbers") {
   const TemporaryFolder folder;
   REQUIRE(
       all_exit(run_ranks({.count = 2, .folder = folder.path()}, probe("fit", 2, 8, {"--trainer.max_steps", "1"})), 0));

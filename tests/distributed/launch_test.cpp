@@ -74,7 +74,7 @@ int processes_in(const std::filesystem::path& folder) {
 
 }  // namespace
 
-TEST_CASE("launch: `devices: 4` starts four processes, which come to the weights of one") {
+TEST_CASE("launch: `devices: 4` starts four processes, which reach the weights of one") {
   const TemporaryFolder one, many;
   const Finished alone = trainer(probe("fit", 1, 12, {"--trainer.max_steps", "20"}),
                                  {.folder = one.path(), .environment = {"OMP_NUM_THREADS=1"}});
@@ -106,7 +106,7 @@ TEST_CASE("F23, launched: rank 0, where the store is, is killed and named as any
   CHECK(processes_in(folder.path()) == 0);
 }
 
-TEST_CASE("F23, launched: a launcher that is killed leaves no rank behind") {
+TEST_CASE("F23, launched: a launcher that is killed leaves no rank running") {
   const TemporaryFolder folder;
   Running run(launched(2, {"--trainer.max_epochs", "-1", "--trainer.callbacks+=ProbeCallback",
                            "--trainer.callbacks.sleep_ms", "5"}),
@@ -136,7 +136,7 @@ TEST_CASE("F28, launched: the rank that failed says why, and the exit code is it
 }
 
 TEST_CASE(
-    "F21: a group that fails is started again and goes on from its newest checkpoint, as often as max_restarts says") {
+    "F21: a group that fails is started again and resumes from its newest checkpoint, as often as max_restarts says") {
   const TemporaryFolder quiet, hunted;
   const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
                                          "--trainer.callbacks.every_n_train_steps", "4"};
@@ -173,7 +173,7 @@ TEST_CASE("F4, launched: a rank that is killed on its way out of a finished run 
   CHECK(run_folder(folder.path()).filename() == "version_0");  // and no other
 }
 
-TEST_CASE("F4, launched: ranks that are killed before there is a run do not go on from one that was there before") {
+TEST_CASE("F4, launched: ranks that are killed before there is a run do not resume from one that was there before") {
   const TemporaryFolder folder, quiet;
   const std::vector<std::string> options{"--trainer.max_steps", "20"};
   REQUIRE(trainer(launched(2, options), {.folder = quiet.path()}).exit_code == 0);
@@ -203,7 +203,7 @@ TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
   CHECK(std::filesystem::exists(last_checkpoint(folder.path())));
 }
 
-TEST_CASE("torchrun: starts the program, and starts it again where a rank is killed") {
+TEST_CASE("torchrun: starts the program, and restarts it if a rank is killed") {
   const std::string program = torchrun();
   if (const std::string reason = without_torchrun(program); !reason.empty()) {
     if (required("torchrun")) FAIL("torchrun is required: " << reason);
@@ -244,7 +244,7 @@ std::string gone_on_from(const std::string& text, const std::string& world) {
   return std::filesystem::path(text.substr(begin, text.find('\n', begin) - begin)).filename().string();
 }
 
-// A copy of the run in `from` as it was when `checkpoint` was its newest, gone on with by hand over `world` ranks up to
+// A copy of the run in `from` as it was when `checkpoint` was its newest, continued manually over `world` ranks up to
 // `max_steps`.
 std::filesystem::path by_hand(const std::filesystem::path& from, const std::filesystem::path& to,
                               const std::string& checkpoint, int world, const std::string& max_steps,
@@ -274,7 +274,7 @@ std::string step_of(const std::string& checkpoint) {
 }  // namespace
 
 TEST_CASE(
-    "torchrun: a node joins, and leaves again; the run goes on from its newest checkpoint over as many ranks as there "
+    "torchrun: a node joins, and leaves again; the run resumes from its newest checkpoint over as many ranks as there "
     "are") {
   const std::string program = torchrun();
   if (const std::string reason = without_torchrun(program); !reason.empty()) {
@@ -347,7 +347,7 @@ TEST_CASE("mpirun: starts the program") {
   CHECK(says(run.out, "rank 0 of 2 (mpi)"));
 }
 
-TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks meet") {
+TEST_CASE("mpirun: nodes of two ranks and of one are distinguished when the ranks meet") {
   if (std::system("unshare --uts true >/dev/null 2>&1") != 0) SKIP("no host names can be given here (root is needed)");
   const TemporaryFolder one, many;
   const std::vector<std::string> steps{"--trainer.max_steps", "8", "--data.num_train", "72"};
@@ -386,7 +386,7 @@ TEST_CASE("mpirun: nodes of two ranks and of one are told apart when the ranks m
   CHECK(difference(last_checkpoint(one.path()), last_checkpoint(many.path())) < 1e-6);
 }
 
-TEST_CASE("two nodes: a launcher on each, which see each other over a cable only, come to the weights of one process") {
+TEST_CASE("two nodes: a launcher on each, which are connected only by a cable, reach the weights of one process") {
   const TwoNetworks networks;
   if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");
   const TemporaryFolder one, many;

@@ -1,5 +1,5 @@
-// A module, a data set and a callback for tests of several processes: they do what they are told, on the rank they are
-// told.
+// A module, a data set and a callback for tests of several processes: they do what they are configured to do, on the
+// configured rank.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -239,7 +239,7 @@ class ProbeNet : public fulgur::LightningModule {
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
 
-/// Two parts that learn against each other, each with an optimizer of its own.
+/// Two parts that learn against each other, each with its own optimizer.
 class ProbePair : public fulgur::LightningModule {
  public:
   struct Options {
@@ -333,7 +333,7 @@ class ProbeFixedNorm : public fulgur::LightningModule {
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeFixedNorm, "A net with a batch norm of LibTorch's.");
 
-/// A convolution over images made of the samples; tells in which layout its weight and its gradient lie.
+/// A convolution over images made of the samples; logs the layout of its weight and its gradient.
 class ProbeImages : public fulgur::LightningModule {
  public:
   struct Options {
@@ -367,7 +367,7 @@ class ProbeImages : public fulgur::LightningModule {
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeImages, "A net over images.");
 
-/// The samples of one of `world_size` blocks that lie one after another.
+/// The samples of one of `world_size` consecutive blocks.
 std::pair<int64_t, int64_t> block_of(int64_t size, int64_t rank, int64_t world_size) {
   return {size * rank / world_size, size * (rank + 1) / world_size};
 }
@@ -424,7 +424,7 @@ class ProbeBatches : public fulgur::BatchSampler {
   bool blocks_;
 };
 
-/// Every `world_size`-th sample of a stream, as many as its rank is told.
+/// Every `world_size`-th sample of a stream, as many as its rank is configured for.
 class Stream : public fulgur::IterableDataset {
  public:
   Stream(Batch samples, std::vector<int64_t> lengths) : samples_(std::move(samples)), lengths_(std::move(lengths)) {}

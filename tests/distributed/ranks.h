@@ -20,10 +20,10 @@ struct Ranks {
   int port = 0;                   ///< 0: a free one
 };
 
-/// Starts the built `trainer` once per rank, told its place by plain variables, with the probe plug-in; waits for all.
+/// Starts the built `trainer` once per rank, with its place in plain variables, with the probe plug-in; waits for all.
 std::vector<Finished> run_ranks(const Ranks& ranks, const std::vector<std::string>& arguments);
 
-/// Arguments of a fit of the probe net on the CPU, in ddp where `world` is above one; `more` comes last.
+/// Arguments of a fit of the probe net on the CPU, in ddp if `world` is above one; `more` comes last.
 std::vector<std::string> probe(const std::string& verb, int world, int64_t batch_size_of_all,
                                const std::vector<std::string>& more = {});
 

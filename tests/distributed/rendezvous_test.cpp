@@ -35,7 +35,7 @@ TEST_CASE("F24: a rank that never comes is named, with address and port") {
   CHECK(says(runs[0].err, "rank 0 of 2, 127.0.0.1:" + std::to_string(port)));
 }
 
-TEST_CASE("F24: without rank 0 there is no store to come to") {
+TEST_CASE("F24: without rank 0 there is no store to connect to") {
   const TemporaryFolder folder;
   const auto runs = run_ranks({.count = 2, .folder = folder.path(), .started = {1}}, quick());
   CHECK(all_exit(runs, 5));
@@ -43,7 +43,7 @@ TEST_CASE("F24: without rank 0 there is no store to come to") {
   CHECK(says(runs[0].err, "rank 1 of 2"));
 }
 
-TEST_CASE("F25: a port in use, a port without the right, a host that nobody knows") {
+TEST_CASE("F25: a port in use, a port without the right, an unknown host") {
   const TemporaryFolder folder;
   const int fd = ::socket(AF_INET6, SOCK_STREAM, 0);
   sockaddr_in6 address{};
@@ -168,7 +168,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("F27: ranks with different configs or parameters are told what differs") {
+TEST_CASE("F27: ranks with different configs or parameters report what differs") {
   const TemporaryFolder folder;
   const auto configs = run_ranks({.count = 2, .folder = folder.path(), .extra = {{}, {"--optimizer.lr", "0.5"}}},
                                  probe("fit", 2, 8, {"--trainer.max_steps", "1"}));
@@ -180,7 +180,7 @@ TEST_CASE("F27: ranks with different configs or parameters are told what differs
   for (const Finished& run : shapes) CHECK(says(run.err, "parameter extra: nothing on rank 0, 'Float [2]' on rank 1"));
 }
 
-TEST_CASE("ddp: several processes that nobody started are an error that says how") {
+TEST_CASE("ddp: several processes without a launcher are an error that says how to start them") {
   const TemporaryFolder folder;
   const Finished run = trainer(probe("fit", 2, 8, {"--trainer.devices", "3"}),
                                {.folder = folder.path(),

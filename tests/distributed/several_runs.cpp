@@ -1,4 +1,4 @@
-// A program of a user's: several runs after each other in one process, each over all ranks.
+// A user's program: several runs after each other in one process, each over all ranks.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>

@@ -10,7 +10,7 @@
 
 namespace fulgur::fuzz {
 
-// The first byte tells how many dimensions are asked for; the rest is the file.
+// The first byte tells how many dimensions are requested; the rest is the file.
 void idx(std::string_view input) {
   if (input.empty()) return;
   const size_t dims = static_cast<unsigned char>(input[0]) % 6;

@@ -23,7 +23,7 @@ TEST_CASE("F47: any field comes back from a CSV row") {
   CHECK_FALSE(read_csv_row(text, position).has_value());
 }
 
-TEST_CASE("a row without its end is none") {
+TEST_CASE("an incomplete row is not a row") {
   size_t position = 0;
   CHECK_FALSE(read_csv_row("1,2", position).has_value());
   CHECK_FALSE(read_csv_row("1,\"2\n", position).has_value());

@@ -115,7 +115,7 @@ TEST_CASE("a resumed run has the csv rows of an uninterrupted one") {
   }
 }
 
-TEST_CASE("a second stage in the same folder goes on below") {
+TEST_CASE("a second stage in the same folder continues below") {
   const TemporaryFolder folder;
   CsvLogger logger;
   logger.start(folder.path(), std::nullopt);
@@ -203,7 +203,7 @@ TEST_CASE("F8: rows that have no room to wait are counted") {
                  ContainsSubstring("metrics.csv"));
 }
 
-TEST_CASE("what is no file in place of metrics.csv is named, and nothing waits for it") {
+TEST_CASE("what is not a file in place of metrics.csv is named, and nothing waits for it") {
   const TemporaryFolder folder;
   const CollectedWarnings warnings;
   const std::string kind = GENERATE("folder", "fifo");

@@ -143,7 +143,7 @@ TEST_CASE("event files that are not what they were are marked by step, and stay"
   CHECK_THAT(warnings.lines()[0], ContainsSubstring("logger.cut_by_step"));
 }
 
-TEST_CASE("a state that a logger cannot write down is none") {
+TEST_CASE("a state that a logger cannot save is null") {
   const TemporaryFolder folder;
   const CollectedWarnings warnings;
   write_text(folder / "blocked", "a file where the run folder should be");

@@ -308,7 +308,7 @@ TEST_CASE("events that wait are written before their room is used up") {
   CHECK(read_events(folder.path()).size() == 2500);
 }
 
-TEST_CASE("the end of a run is the status of its session, but for an interrupted one") {
+TEST_CASE("the end of a run is the status of its session, except for an interrupted one") {
   const std::map<RunStatus, std::optional<std::string>> ends = {{RunStatus::success, std::string("\x08\x01", 2)},
                                                                 {RunStatus::failed, std::string("\x08\x02", 2)},
                                                                 {RunStatus::interrupted, std::nullopt}};

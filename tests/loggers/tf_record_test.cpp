@@ -13,7 +13,7 @@ TEST_CASE("crc-32c has its known values") {
   CHECK(crc32c(std::string(32, '\xff')) == 0x62A8AB43);
 }
 
-TEST_CASE("the crc-32c of a text goes on from that of its beginning") {
+TEST_CASE("the crc-32c of a text continues from that of its beginning") {
   const std::string text = "123456789";
   for (size_t cut = 0; cut <= text.size(); ++cut)
     CHECK(crc32c(text.substr(cut), crc32c(text.substr(0, cut))) == 0xE3069283);

@@ -11,7 +11,7 @@ namespace autoencoder_test {
 
 using namespace fulgur;
 
-TEST_CASE("an autoencoder has mirrored parts and learns to give back its input") {
+TEST_CASE("an autoencoder has mirrored parts and learns to reconstruct its input") {
   seed_everything(3);
   Autoencoder model({.in_features = 12, .hidden = {16}, .code_size = 6});
   CHECK(model.named_children().contains("encoder"));

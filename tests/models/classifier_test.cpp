@@ -52,7 +52,7 @@ TEST_CASE("the classifiers have the layers that their options say") {
   CHECK(direct.forward(at::randn({2, 1, 28, 28})).sizes() == at::IntArrayRef({2, 10}));
 }
 
-TEST_CASE("the classifiers learn a batch by heart") {
+TEST_CASE("the classifiers can overfit a batch") {
   seed_everything(1);
   const Batch batch = images_and_labels();
   MlpClassifier mlp({});
@@ -68,7 +68,7 @@ TEST_CASE("the classifiers learn a batch by heart") {
   }
 }
 
-TEST_CASE("the order in memory does not change what the convolutions say") {
+TEST_CASE("the order in memory does not change the results of the convolutions") {
   seed_everything(2);
   for (const int64_t channels : {1, 3}) {
     CnnClassifier cnn({.in_channels = channels, .height = 12, .width = 8, .channels = {4, 8}, .hidden = 0});

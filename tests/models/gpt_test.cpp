@@ -83,7 +83,7 @@ TEST_CASE("a GPT gives what the same network of torch's modules gives in Python"
   }
 }
 
-TEST_CASE("a later token does not change what a GPT says of earlier ones") {
+TEST_CASE("a later token does not change what a GPT predicts for earlier ones") {
   GPT model(tiny());
   const Tensor tokens = at::randint(13, {2, 8}, at::kLong);
   Tensor changed = tokens.clone();
@@ -130,7 +130,7 @@ TEST_CASE("a GPT starts with GPT-2's weights") {
                  std::log(300.0)) < 0.3);
 }
 
-TEST_CASE("a GPT learns a few sequences by heart") {
+TEST_CASE("a GPT can overfit a few sequences") {
   seed_everything(2);
   GPT model(tiny());
   const Batch batch = windows(2, tiny());

@@ -102,7 +102,7 @@ TEST_CASE("a Seq2Seq has an encoder and a decoder that a strategy may place") {
   CHECK((model.forward(reversals(3, 5)["source"], reversals(3, 4)["target"]).sizes() == at::IntArrayRef({3, 4, 7})));
 }
 
-TEST_CASE("a Seq2Seq learns to reverse, and writes it by itself") {
+TEST_CASE("a Seq2Seq learns to reverse, also when decoding by itself") {
   for (const char* cell : {"gru", "lstm"}) {
     CAPTURE(cell);
     seed_everything(4);
@@ -181,7 +181,7 @@ TEST_CASE("a Seq2Seq names options and tokens that do not fit") {
              ContainsSubstring("vocabulary = 7); got") && ContainsSubstring("data.vocabulary"));
   CHECK_THAT(step(source, at::full({2, 4}, -3, at::kLong)), ContainsSubstring("vocabulary = 7); got -3"));
   Tensor late = target.clone();
-  late.select(1, 3).fill_(7);  // the last token is no input
+  late.select(1, 3).fill_(7);  // the last token is not an input
   CHECK_THAT(step(source, late), ContainsSubstring("vocabulary = 7); got 7"));
   CHECK_THAT(step(source.to(at::kFloat), target),
              ContainsSubstring("'source' must be int64 of shape [N, T]; got Float of shape [2, 4]"));

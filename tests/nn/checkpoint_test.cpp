@@ -142,7 +142,7 @@ TEST_CASE("without preserve_rng_state the recompute draws other numbers") {
   CHECK_FALSE(at::equal(preserved[1], drawn[1]));
 }
 
-TEST_CASE("a checkpoint recomputes under the autocast of forward, though backward runs outside of it") {
+TEST_CASE("a checkpoint recomputes under the autocast of forward, though backward runs outside it") {
   const Stack stack(3);
   const Tensor x = input();
   const auto run = [&](bool checkpointed) {
@@ -204,7 +204,7 @@ TEST_CASE("checkpoints nest") {
   CHECK(same(plain, nested));
 }
 
-TEST_CASE("a retained graph is recomputed by each backward, and half a backward leaves nothing behind") {
+TEST_CASE("a retained graph is recomputed by each backward, and half a backward leaves nothing allocated") {
   const Stack stack(2);
   const Tensor x = input();
   int calls = 0;
@@ -433,7 +433,7 @@ TEST_CASE("a function that cannot be left early is run to its end") {
   CHECK_NOTHROW(nn::checkpoint(catches, input()).sum().backward());
 }
 
-TEST_CASE("a function may do a backward of its own") {
+TEST_CASE("a function may run its own backward") {
   const Tensor x = input();
   const auto function = [](const Tensor& given, const Tensor& w) {
     const Tensor y = (given * w).sin();
@@ -452,7 +452,7 @@ TEST_CASE("a function may do a backward of its own") {
   CHECK(at::equal(expected, gradient(&whole)));
 }
 
-TEST_CASE("two threads run checkpoints of their own at once") {
+TEST_CASE("two threads run their own checkpoints concurrently") {
   // No dropout: the CPU's generator is the process's.
   const auto work = [](const Stack& stack, bool checkpointed, size_t number) {
     const Tensor x = at::ones({8, kWidth}) * static_cast<double>(number + 1);

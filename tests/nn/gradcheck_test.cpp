@@ -107,7 +107,7 @@ TEST_CASE("gradcheck finds a wrong backward, and says where") {
              ContainsSubstring("output 1 and input 1"));
 }
 
-TEST_CASE("gradgradcheck finds a wrong second derivative behind a right first") {
+TEST_CASE("gradgradcheck finds a wrong second derivative after a right first") {
   const Tensor x = input();
   CHECK_NOTHROW(nn::gradcheck(cube(Fault::second), {x}));
   CHECK_THAT(message_of<Error>([&] { nn::gradgradcheck(cube(Fault::second), {x}); }),

@@ -62,7 +62,7 @@ TEST_CASE("Linear: its gradients are those of LibTorch's") {
   CHECK(ours->bias.grad().allclose(theirs->bias.grad(), 1e-5, 1e-5));
 }
 
-TEST_CASE("Linear: a clone has weights of its own, and its text its sizes") {
+TEST_CASE("Linear: a clone has its own weights, and its text shows its sizes") {
   const Linear layer(LinearOptions(3, 2).bias(false));
   const auto copy = std::dynamic_pointer_cast<LinearImpl>(layer->clone());
   REQUIRE(copy);

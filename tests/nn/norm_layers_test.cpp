@@ -65,7 +65,7 @@ TEST_CASE("LayerNorm and GroupNorm equal LibTorch's, and take a half input with 
   CHECK(nn::GroupNorm(2, 6)->forward(half.unsqueeze(2)).scalar_type() == at::kBFloat16);
 }
 
-TEST_CASE("LayerNorm without affine has no parameters, and clone makes a layer of its own") {
+TEST_CASE("LayerNorm without affine has no parameters, and clone creates an independent layer") {
   CHECK(nn::LayerNorm(torch::nn::LayerNormOptions({6}).elementwise_affine(false))->parameters().empty());
   nn::LayerNorm layer(std::vector<int64_t>{6});
   const auto copy = std::dynamic_pointer_cast<nn::LayerNormImpl>(layer->clone());

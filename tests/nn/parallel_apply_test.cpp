@@ -32,7 +32,7 @@ using nn::parallel_apply;
 
 namespace {
 
-/// Where calls that run at the same time meet; one that runs alone gives up.
+/// A meeting point of concurrent calls; one that runs alone gives up.
 class Meeting {
  public:
   explicit Meeting(size_t expected) : expected_(expected) {}
@@ -115,7 +115,7 @@ TEST_CASE("parallel_apply throws what the lowest index threw, once all have ende
   CHECK(ended == 4);
 }
 
-TEST_CASE("parallel_apply carries grad and inference mode over, and threads have their own again behind it") {
+TEST_CASE("parallel_apply carries grad and inference mode over, and threads have their own again after it") {
   const auto modes = [] {
     std::vector<std::pair<bool, bool>> seen(3);
     parallel_apply(3, [&](size_t i) { seen[i] = {at::GradMode::is_enabled(), c10::InferenceMode::is_enabled()}; });

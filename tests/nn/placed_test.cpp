@@ -57,7 +57,7 @@ struct Layer : torch::nn::Module {
   torch::nn::Linear linear;
 };
 
-/// A module of a user's with one placed submodule, M.
+/// A user's module with one placed submodule, M.
 template <class M>
 struct Model : LightningModule {
   template <class... Args>
@@ -290,8 +290,8 @@ TEST_CASE("on a group: results in structures are joined one by one, in the order
 }
 
 TEST_CASE(
-    "on a group: tensors without dimensions and undefined ones go to each device whole; one tensor given twice is cut "
-    "alike") {
+    "on a group: tensors without dimensions and undefined ones go to each device whole; one tensor passed twice is "
+    "split the same way") {
   constexpr auto forward = [](const Tensor& x, const Tensor& again, const Tensor& factor, const Tensor& undefined,
                               double plus) {
     if (undefined.defined()) throw std::logic_error("defined");
@@ -377,7 +377,7 @@ TEST_CASE("on a group: what cannot be cut or joined is named") {
 }
 
 TEST_CASE(
-    "placed by hand: nothing is moved, and a tensor elsewhere is an error that names module, parameter and both "
+    "placed manually: nothing is moved, and a tensor elsewhere is an error that names module, parameter and both "
     "devices") {
   Model<Weighted> model(kCpu);
   model.placed().check_inputs(true);
@@ -404,7 +404,7 @@ TEST_CASE(
   CHECK(none.layer(1, std::vector<Tensor>{x, at::empty({1}, kMeta)}).is_meta());
 }
 
-TEST_CASE("an empty Placed says how it comes to its module") {
+TEST_CASE("an empty Placed says how it gets its module") {
   const nn::Placed<Layer> empty;
   CHECK_FALSE(static_cast<bool>(empty));
   CHECK_THAT(error_of([&] { empty(at::ones({1, 4})); }), ContainsSubstring("nn::register_placed"));

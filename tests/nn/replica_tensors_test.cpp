@@ -121,7 +121,7 @@ TEST_CASE("ReplicaTensors makes replicas equal, and copies only what has changed
   CHECK(copied().size() == before.size());
 }
 
-TEST_CASE("ReplicaTensors copies all on demand: behind writes that count no version") {
+TEST_CASE("ReplicaTensors copies everything on demand: after writes that bypass the version") {
   Group<Net> group;
   group.tensors.copy_values();
   group.source->last->bias.data().fill_(5);
@@ -138,7 +138,7 @@ TEST_CASE("ReplicaTensors sees a source whose tensor got other memory") {
   CHECK((group.copies[1]->last->weight.equal(at::full({2, 3}, 7.0))));
 }
 
-TEST_CASE("ReplicaTensors: running statistics that a replica counted of its own give way to the source's") {
+TEST_CASE("ReplicaTensors: running statistics that a replica computed itself are replaced by the source's") {
   Group<Net> group;
   group.tensors.copy_values();
   const at::NoGradGuard no_grad;
@@ -161,7 +161,7 @@ TEST_CASE("ReplicaTensors: running statistics that a replica counted of its own 
   CHECK(equal_values(*group.source, *group.copies[1]));
 }
 
-TEST_CASE("ReplicaTensors adds the gradients of the replicas to the source's, and they have none behind it") {
+TEST_CASE("ReplicaTensors adds the gradients of the replicas to the source's, and they have none after it") {
   Group<Net> group;
   group.tensors.copy_values();
   for (Net* net : {group.source.get(), group.copies[0].get(), group.copies[1].get()})
@@ -269,7 +269,7 @@ TEST_CASE("ReplicaTensors: a tied parameter is one, and its gradient comes once"
   }
   group.tensors.reduce_gradients();
   CHECK((group.source->head->weight.grad().equal(at::full({5, 3}, 4.0))));
-  // A buffer under two names is no other at each look.
+  // A buffer under two names is not seen as changed each time.
   group.source->eval();
   group.tensors.copy_values();
   const uint32_t version = group.copies[0]->shared._version();

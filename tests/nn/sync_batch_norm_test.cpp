@@ -402,7 +402,7 @@ TEST_CASE("averaged gradients through synchronised norms train as the whole batc
   train_beside_whole(2, 3);
 }
 
-TEST_CASE("a synchronised norm communicates once in forward and once in backward where it must") {
+TEST_CASE("a synchronised norm communicates once in forward and once in backward if it must") {
   Mirror ranks;
   nn::BatchNorm1d bn(4);
   bn->sync_over(&ranks);
@@ -439,9 +439,9 @@ TEST_CASE("a synchronised norm has no second derivative and says so") {
   CHECK(differentiate(false)[0].defined());
 }
 
-TEST_CASE("a synchronised norm beside a rank with the same samples") { compare_mirrored(at::kCPU); }
+TEST_CASE("a synchronised norm next to a rank with the same samples") { compare_mirrored(at::kCPU); }
 
-TEST_CASE("on a GPU, a synchronised norm beside a rank with the same samples", "[gpu]") {
+TEST_CASE("on a GPU, a synchronised norm next to a rank with the same samples", "[gpu]") {
   test::require_gpus(1);
   compare_mirrored(at::kCUDA);
 }

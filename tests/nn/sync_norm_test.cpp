@@ -71,7 +71,7 @@ TEST_CASE("all norms of a module are switched over and back, and keep their name
   CHECK_THROWS_AS(net.ours->forward(x), std::logic_error);
 }
 
-TEST_CASE("a norm that is switched over says nothing in evaluation, and nothing in a world of one") {
+TEST_CASE("a switched norm does not communicate in evaluation, nor with one rank") {
   Silence two(2), one(1);
   for (const bool tracks : {true, false}) {
     nn::BatchNorm1d bn(nn::BatchNorm1dOptions(4).track_running_stats(tracks)),
@@ -86,7 +86,7 @@ TEST_CASE("a norm that is switched over says nothing in evaluation, and nothing 
   }
 }
 
-TEST_CASE("a clone of a norm that is switched over is so too") {
+TEST_CASE("a clone of a switched norm is switched too") {
   Silence ranks(2);
   nn::BatchNorm1d bn(4);
   bn->sync_over(&ranks);

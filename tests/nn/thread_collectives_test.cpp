@@ -51,7 +51,7 @@ TEST_CASE("whether numbers are the same on all ranks") {
   CHECK_FALSE(same({{-1}, {0}}));
 }
 
-TEST_CASE("a gather between threads gives gradients back to where the values came from") {
+TEST_CASE("a gather between threads returns gradients to where the values came from") {
   std::vector<Tensor> gradients(2);
   test::run_ranks(2, [&](Collectives& ranks) {
     const Tensor value = at::full({1}, ranks.rank() + 1, at::kDouble).requires_grad_();

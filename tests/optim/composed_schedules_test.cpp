@@ -81,7 +81,7 @@ TEST_CASE("without the length of the run a part with auto says so") {
   CHECK_THROWS_WITH(sequence.attach(optimizer), ContainsSubstring("LinearLR.total_iters"));
 }
 
-TEST_CASE("compositions that cannot be are refused") {
+TEST_CASE("invalid compositions are refused") {
   SGD optimizer(SGD::Options{.lr = 1});
   CHECK_THROWS_WITH(SequentialLR({line_to_zero(), line_to_zero()}, {}),
                     ContainsSubstring("2 schedules need 1 milestones; got 0"));
@@ -97,7 +97,7 @@ TEST_CASE("compositions that cannot be are refused") {
                     ContainsSubstring("warmup (950 steps) and decay (100) are longer than the 1000 steps"));
 }
 
-TEST_CASE("a part that wants a metric gets it while it is at work, and its state is kept") {
+TEST_CASE("a part that needs a metric gets it while it is active, and its state is kept") {
   SGD a(SGD::Options{.lr = 1}), b(SGD::Options{.lr = 1});
   const auto make = [] {
     return WarmupLR({.length = 3, .start_factor = 0.1},
@@ -123,7 +123,7 @@ TEST_CASE("a part that wants a metric gets it while it is at work, and its state
   CHECK_THROWS_AS(sequence.load_state(schedule.state()), CheckpointError);
 }
 
-TEST_CASE("momentum moves with the rate where the optimizer has one") {
+TEST_CASE("momentum changes with the rate if the optimizer has one") {
   OneCycleLR::Options options;
   options.total_steps = Auto<Length>(Length(100));
   AdamW adamw(AdamW::Options{});
@@ -146,7 +146,7 @@ TEST_CASE("momentum moves with the rate where the optimizer has one") {
   CHECK_THROWS_AS(OneCycleLR(OneCycleLR::Options{.total_steps = Auto<Length>(Length(10))}).attach(plain), ConfigError);
 }
 
-TEST_CASE("a function of the user's is a schedule") {
+TEST_CASE("a user's function is a schedule") {
   SGD optimizer(SGD::Options{.lr = 0.5});
   attach_one(optimizer);
   LambdaLR schedule([](int64_t step) { return 1.0 / static_cast<double>(1 + step); });

@@ -1,4 +1,4 @@
-// found_inf: a step that the device leaves out, for the optimizers whose operations know nothing of it.
+// found_inf: a step skipped by the device, for the optimizers whose operations do not support it.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -97,7 +97,7 @@ TEST_CASE("found_inf leaves parameters and states as they were, though the gradi
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) check_left_out(at::kCPU, dtype);
 }
 
-TEST_CASE("on a GPU, found_inf leaves a step out by a few kernels for all parameters", "[gpu]") {
+TEST_CASE("on a GPU, found_inf skips a step with a few kernels for all parameters", "[gpu]") {
   require_gpus(1);
   const at::Device device(at::kCUDA, 0);
   check_left_out(device, at::kFloat);

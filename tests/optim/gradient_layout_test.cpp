@@ -84,7 +84,7 @@ TEST_CASE("gradients with other strides are read as what they are") {
   check<SGD>(at::kCPU);
 }
 
-TEST_CASE("on a GPU, a gradient is copied only where its elements lie in another order than the parameter's", "[gpu]") {
+TEST_CASE("on a GPU, a gradient is copied only if its elements are in another order than the parameter's", "[gpu]") {
   require_gpus(1);
   check<AdamW>(at::Device(at::kCUDA, 0));
   check<SGD>(at::Device(at::kCUDA, 0));

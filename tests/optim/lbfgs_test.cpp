@@ -49,7 +49,7 @@ TEST_CASE("LBFGS with a line search comes down Rosenbrock's valley") {
   CHECK(std::abs(valley.y.item<double>() - 1) < 1e-4);
 }
 
-TEST_CASE("LBFGS goes on from its state to the last bit") {
+TEST_CASE("LBFGS resumes from its state to the last bit") {
   for (const bool line_search : {false, true}) {
     LBFGS::Options options{.lr = 0.01, .max_iter = 3, .history_size = 4};
     if (line_search) options.line_search_fn = "strong_wolfe";

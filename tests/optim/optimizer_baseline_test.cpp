@@ -54,7 +54,7 @@ TEST_CASE("optimizers equal Python's over 1,000 steps") {
   }
 }
 
-TEST_CASE("every optimizer goes on from its state to the last bit, whatever the dtype") {
+TEST_CASE("every optimizer resumes from its state to the last bit, whatever the dtype") {
   const auto baseline = read_baseline("optimizers.json");
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
     for (const auto& entry : baseline.at("cases")) {
@@ -91,7 +91,7 @@ TEST_CASE("a found infinity leaves parameters, state and counts of every optimiz
         p.mutable_grad() = at::full_like(p, std::numeric_limits<double>::infinity());
       b->step(found);
     };
-    // Also before the first real step, where a gradient scaler finds its scale.
+    // Also before the first real step, when a gradient scaler is finding its scale.
     for (int64_t step = 1; step <= 20; ++step) {
       if (step % 5 == 1) broken_step();
       plain.set_gradients(step);

@@ -154,7 +154,7 @@ TEST_CASE("F14 optimizer state that does not fit is refused with every reason, a
   CHECK(fresh.state().at("state").at("w").as_map().empty());
 }
 
-TEST_CASE("F14 a parameter that stands in another group than in the checkpoint is refused, and nothing changes") {
+TEST_CASE("F14 a parameter in another group than in the checkpoint is refused, and nothing changes") {
   const auto make = [](const Regression& problem, bool swapped) {
     auto optimizer = std::make_unique<Adam>(Adam::Options{});
     const Tensor &first = swapped ? problem.b : problem.w, &second = swapped ? problem.w : problem.b;

@@ -92,7 +92,7 @@ TEST_CASE("a pattern that matches nothing names near parameters") {
   refuse({{.pattern = "*.bias"}, {.pattern = "fc.bias"}}, "'fc.bias' are already matched by earlier patterns");
 }
 
-TEST_CASE("Muon steps matrices, AdamW what is none or is named") {
+TEST_CASE("Muon steps matrices, AdamW what is not a matrix or is named") {
   Muon::Options options;
   options.adamw.lr = 0.003;
   options.adamw_parameters = {"embed.*", "head.*"};

@@ -1,4 +1,4 @@
-// Copies of parameters on other devices are brought up to date where a parameter's version has moved.
+// Copies of parameters on other devices are updated if a parameter's version has changed.
 #include <ATen/core/grad_mode.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>

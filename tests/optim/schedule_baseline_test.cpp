@@ -65,7 +65,7 @@ TEST_CASE("schedules equal Python's over 400 steps") {
   }
 }
 
-TEST_CASE("every schedule goes on from its state exactly") {
+TEST_CASE("every schedule resumes from its state exactly") {
   const auto baseline = read_baseline("schedules.json");
   for (const auto& entry : baseline.at("cases")) {
     INFO(entry.at("class") << " " << entry.at("options").dump());

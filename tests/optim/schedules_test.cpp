@@ -73,7 +73,7 @@ TEST_CASE("schedules equal Python's") {
   CHECK(d[9] == Approx(4e-06));
 }
 
-TEST_CASE("auto takes the length of the run and says so where it is unknown") {
+TEST_CASE("auto takes the length of the run and says so if it is unknown") {
   CosineAnnealingLR schedule(CosineAnnealingLR::Options{});
   CHECK_THROWS_WITH(rates(schedule, 1), ContainsSubstring("t_max] auto needs the length"));
   CosineAnnealingLR known(CosineAnnealingLR::Options{});
@@ -82,7 +82,7 @@ TEST_CASE("auto takes the length of the run and says so where it is unknown") {
   CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
 }
 
-TEST_CASE("a schedule goes on from its state") {
+TEST_CASE("a schedule resumes from its state") {
   ExponentialLR first(ExponentialLR::Options{.gamma = 0.5});
   rates(first, 3);
   ExponentialLR second(ExponentialLR::Options{.gamma = 0.5});

@@ -67,9 +67,9 @@ void check_all(at::Device device) {
 
 }  // namespace
 
-TEST_CASE("optimizers step every element of short dtypes") { check_all(at::kCPU); }
+TEST_CASE("optimizers step every element of 16-bit dtypes") { check_all(at::kCPU); }
 
-TEST_CASE("on a GPU, optimizers step every element of short dtypes", "[gpu]") {
+TEST_CASE("on a GPU, optimizers step every element of 16-bit dtypes", "[gpu]") {
   require_gpus(1);
   check_all(at::Device(at::kCUDA, 0));
 }

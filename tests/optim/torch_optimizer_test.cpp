@@ -22,7 +22,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// A class of a user's own: it may keep more than its base.
+/// A custom class: it may keep more than its base.
 struct MyAdam : torch::optim::Adam {
   using torch::optim::Adam::Adam;
 };
@@ -68,7 +68,7 @@ void check_class(const TorchOptions& options) {
 
 }  // namespace
 
-TEST_CASE("torch::optim's classes step as they do alone, group by group, and go on from their state to the last bit") {
+TEST_CASE("torch::optim's classes step as they do alone, group by group, and resume from their state to the last bit") {
   check_class<torch::optim::Adam>(torch::optim::AdamOptions(0.01).amsgrad(true));
   check_class<torch::optim::Adam>(torch::optim::AdamOptions(0.01));
   check_class<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).amsgrad(true));
@@ -78,7 +78,7 @@ TEST_CASE("torch::optim's classes step as they do alone, group by group, and go 
   check_class<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.01).lr_decay(0.01).initial_accumulator_value(0.5));
 }
 
-TEST_CASE("a class whose state is not known is refused when it would be saved") {
+TEST_CASE("a class whose state is unknown is refused when it would be saved") {
   Regression problem;
   auto optimizer = torch_optimizer<MyAdam>(torch::optim::AdamOptions(0.01));
   CHECK_THROWS_WITH(optimizer->wrapped(), ContainsSubstring("call attach()"));

@@ -1,4 +1,4 @@
-// A user's program that holds the layers of nn/: what they need must be exported, virtual tables and destructors too.
+// A user's program that uses the layers of nn/: what they need must be exported, virtual tables and destructors too.
 #include <ATen/ops/randn.h>
 #include <fulgur/nn/batch_norm.h>
 

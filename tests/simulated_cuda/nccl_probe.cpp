@@ -1,4 +1,4 @@
-// One rank of a test of the simulated NCCL: nccl_probe SCENARIO RANK WORLD FOLDER. Ends with 0 where all holds.
+// One rank of a test of the simulated NCCL: nccl_probe SCENARIO RANK WORLD FOLDER. Exits with 0 if everything holds.
 #include "nccl_probe.h"
 
 #include <signal.h>

@@ -72,7 +72,7 @@ void probe_group_orders(Rank& r) {
       if (!plan[i].sends)
         PROBE_CHECK(memory[i]->values() == message(plan[i].peer, r.rank, plan[i].n, plan[i].n == 0 ? kLong : 5));
   }
-  // An empty message is none.
+  // An empty message is not sent.
   if (r.rank == 0) PROBE_CHECK(ncclSend(nullptr, 0, ncclInt32, r.world - 1, r.comm, r.stream) == ncclSuccess);
   PROBE_CHECK(summed(r.comm, r.stream, 1) == r.world);
 }

@@ -134,7 +134,7 @@ TEST_CASE("nccl: a captured exchange runs at each launch of its graph") { CHECK(
 
 TEST_CASE("nccl: a communicator is split, by color and key") { CHECK(Probes("split", 4).all_good()); }
 
-TEST_CASE("nccl: ranks go on without one that is gone, on a smaller communicator") {
+TEST_CASE("nccl: ranks continue without one that is gone, on a smaller communicator") {
   CHECK(Probes("shrink", 3).all_good());
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("nccl: ranks that call different things are ended, with both calls in 
   if (what == "count") CHECK((says(text, "of 10 ") && says(text, "of 11 ")));
 }
 
-TEST_CASE("nccl: a mismatch is an error of the communicator where that is asked for") {
+TEST_CASE("nccl: a mismatch is an error of the communicator if requested") {
   Probes probes("mismatch:count", 2, {"SIMULATED_NCCL_MISMATCH=error"});
   const Ended first = probes.wait(0), second = probes.wait(1);
   INFO(first.err << second.err);
@@ -160,7 +160,7 @@ TEST_CASE("nccl: a mismatch is an error of the communicator where that is asked 
   CHECK(second.code == 3);
 }
 
-TEST_CASE("nccl: ranks that want different numbers of ranks are told apart") {
+TEST_CASE("nccl: ranks that expect different numbers of ranks get a distinct error") {
   Probes probes("wrong_world", 2, {"SIMULATED_NCCL_TIMEOUT=1"});
   const std::string text = probes.wait(0).err + probes.wait(1).err;
   INFO(text);
@@ -210,7 +210,7 @@ TEST_CASE("nccl: a time limit ends a process that waits, and says for what") {
   CHECK(says(first.err, "waits for ncclAllReduce of 8 float32, sum of rank 1"));
 }
 
-TEST_CASE("nccl: a time limit that is no number is refused") {
+TEST_CASE("nccl: a time limit that is not a number is refused") {
   for (const char* limit : {"SIMULATED_NCCL_TIMEOUT=soon", "SIMULATED_NCCL_TIMEOUT=-1", "SIMULATED_NCCL_TIMEOUT=1m"}) {
     Probes probes("timeout", 2, {limit});
     const Ended first = probes.wait(0, 20);

@@ -294,7 +294,7 @@ TEST_CASE("a wait, an event or a record_stream that is missing gives wrong numbe
 
 TEST_CASE("an operation waits for work before it that waits for others, in every schedule", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
-  // Convolutions are computed by their twin alone, products beside the kernel's host code.
+  // Convolutions are computed by their twin alone, products next to the kernel's host code.
   Tensor image = at::zeros({1, 2, 4, 4}, kGpu);
   const Tensor weight = at::ones({3, 2, 3, 3}, kGpu), matrix = at::ones({4, 4}, kGpu);
   c10::cuda::device_synchronize();
@@ -453,7 +453,7 @@ const std::vector<Layout>& layouts() {
 
 }  // namespace
 
-TEST_CASE("tensors of another layout are computed rightly or refused, never wrong in silence", "[gpu]") {
+TEST_CASE("tensors of another layout are computed rightly or refused, never wrong silently", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
   for (const Layout& each : layouts()) {
     CAPTURE(each.name);
@@ -484,7 +484,7 @@ TEST_CASE("tensors of another layout are computed rightly or refused, never wron
   }
 }
 
-TEST_CASE("a kernel outside of LibTorch's operations, which computes nothing, is reported once", "[gpu]") {
+TEST_CASE("a kernel outside LibTorch's operations, which computes nothing, is reported once", "[gpu]") {
   SimulatedCudaCounts before{}, after{};
   const int kernel = 0;
   simulated_cuda_counts(&before);

@@ -76,7 +76,7 @@ void add(void* argument) {
   *a.target += a.number + (a.source ? *a.source : 0);
 }
 
-// As a kernel: *target += number (+ *source), when the stream comes to it.
+// As a kernel: *target += number (+ *source), when the stream reaches it.
 int enqueue_add(cudaStream_t stream, int* target, int number, int* source = nullptr) {
   return simulated_cuda_enqueue(
       stream, add, new Adding{target, source, number}, [](void* a) { delete static_cast<Adding*>(a); }, "add", 0);

@@ -280,8 +280,8 @@ TEST_CASE("mpi: Open MPI") {
   check_numbers(place_of(with(open_mpi_environment(5, 8, 2, 4), "MASTER_ADDR", "host-a")), 5, 8, 2, 4, 1, 2);
 }
 
-TEST_CASE("mpi: nodes may have different numbers of processes, which are told apart when the ranks meet") {
-  // Nodes of 4, 2 and 2; what a rank is told of its own node is right at once.
+TEST_CASE("mpi: nodes may have different numbers of processes, which are distinguished when the ranks meet") {
+  // Nodes of 4, 2 and 2; what a rank is given about its own node is right at once.
   const auto place = [](int64_t rank, int64_t local, int64_t local_world) {
     return place_of(with(open_mpi_environment(rank, 8, local, local_world), "MASTER_ADDR", "host-a"));
   };

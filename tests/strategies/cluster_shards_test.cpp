@@ -1,5 +1,5 @@
-// 128 nodes with 8 processes each, without starting any: every rank is told its place, and no sample is lost or
-// doubled.
+// 128 nodes with 8 processes each, without starting any: every rank is given its place, and no sample is lost or
+// duplicated.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <memory>

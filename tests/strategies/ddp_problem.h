@@ -16,7 +16,7 @@
 
 namespace fulgur::test {
 
-/// What PyTorch's DistributedDataParallel comes to: `make_ddp_baselines.py`.
+/// Results of PyTorch's DistributedDataParallel: `make_ddp_baselines.py`.
 inline nlohmann::json read_ddp_baseline() {
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "baselines/ddp.json");
   return nlohmann::json::parse(file);

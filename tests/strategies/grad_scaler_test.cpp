@@ -107,7 +107,7 @@ TEST_CASE("a half loss is scaled in float32, where the scale has room") {
   CHECK(scaler.scale(at::ones({}, at::kDouble)).scalar_type() == at::kDouble);
 }
 
-TEST_CASE("half gradients and a scale that is none are refused") {
+TEST_CASE("half gradients and an invalid scale are refused") {
   GradScaler scaler({});
   SGD sgd(SGD::Options{.lr = 0.1});
   CHECK_THROWS_WITH(scaler.unscale(sgd, {at::ones({2}, at::kHalf)}),

@@ -63,7 +63,7 @@ int64_t gloo_exchanges(ProcessGroup& group, Work work) {
 
 }  // namespace
 
-TEST_CASE("what is gathered with one shape on all ranks is exchanged once, but for the first time") {
+TEST_CASE("what is gathered with one shape on all ranks is exchanged once, except for the first time") {
   const auto group = ProcessGroup::connect({}, {.backend = "gloo", .start_timeout_s = 60, .timeout_s = 30});
   Collectives& all = group->collectives();
   const Tensor value = at::arange(6).reshape({2, 3});

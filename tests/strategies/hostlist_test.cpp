@@ -25,7 +25,7 @@ TEST_CASE("lists of hosts are expanded as Slurm writes them") {
   CHECK(many.back() == "node1024");
 }
 
-TEST_CASE("what is no list of hosts is an error") {
+TEST_CASE("what is not a list of hosts is an error") {
   const std::string list =
       GENERATE("", ",", "a,", "n[1-3", "n1-3]", "n[]", "n[1-]", "n[-3]", "n[3-1]", "n[a-b]", "n[1,,2]", "n[[1]]",
                "n[1 - 2]", "n[0-999999999]", "n[1-1048576]m[1-2]", "n[0000000001-2]");

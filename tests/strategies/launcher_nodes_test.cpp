@@ -118,7 +118,7 @@ TEST_CASE("launcher on two nodes: what does not fit together is an error on both
   }
 }
 
-TEST_CASE("launcher on two nodes: node 0 that cannot be found is told apart") {
+TEST_CASE("launcher on two nodes: a node 0 that cannot be found gets a distinct error") {
   Launching launching(2);
   launching.options.num_nodes = 2;
   launching.options.node_rank = 1;
@@ -169,7 +169,7 @@ TEST_CASE("launcher on two nodes: a node that cannot start its processes ends th
   CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("another node failed") && ContainsSubstring("No such file"));
 }
 
-TEST_CASE("launcher on two nodes in networks of their own") {
+TEST_CASE("launcher on two nodes in separate networks") {
   const test::TwoNetworks networks;
   if (!networks.ready()) SKIP("no network namespaces can be made here (root and iproute2 are needed)");
   TwoNodes nodes;
@@ -190,7 +190,7 @@ TEST_CASE("launcher on two nodes in networks of their own") {
     CHECK(nodes.report_of(".1") == "restarts=1\n");
     CHECK(nodes.environment_of(3, 1).at("MASTER_ADDR") == test::TwoNetworks::address(0));
   }
-  SECTION("a cable that is out is told") {
+  SECTION("an unplugged cable is reported") {
     REQUIRE(networks.plug(false));
     nodes.options.start_timeout_s = 1;
     const pid_t second = start(1, {});

@@ -14,7 +14,7 @@ using test::Launching;
 
 }  // namespace
 
-TEST_CASE("launcher: signals go on to every process, once") {
+TEST_CASE("launcher: signals continue to every process, once") {
   const int signal = GENERATE(SIGTERM, SIGINT, SIGHUP);
   Launching launching(3);
   launching.options.max_restarts = 3;

@@ -84,7 +84,7 @@ TEST_CASE("launcher: processes get their places and end in order") {
   check_no_child_is_left();
 }
 
-TEST_CASE("launcher: threads are shared out, unless somebody has said") {
+TEST_CASE("launcher: threads are divided, unless set explicitly") {
   cpu_set_t set;
   REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
   const Launching launching(2), crowded(CPU_COUNT(&set) + 1), told(2);
@@ -112,7 +112,7 @@ TEST_CASE("launcher: a rank that fails gives its code and its words") {
   check_no_child_is_left();
 }
 
-TEST_CASE("launcher: what all ranks say stands once in its report, a line of it") {
+TEST_CASE("launcher: what all ranks say is once in its report, one line of it") {
   const LaunchReport report =
       Launching(2).run({"when=0", "touch=ready", "say=[data.reader] row 7 is cut off.\nMore of rank 0.", "exit=3",
                         "when=1", "wait=ready", "say=[data.reader] row 7 is cut off.\nMore of rank 1.", "exit=3"});
@@ -242,7 +242,7 @@ TEST_CASE("launcher: a wrong config is not tried twice") {
   CHECK_FALSE(launching.has("started.0.1"));
 }
 
-TEST_CASE("launcher: the store is there while the processes run, tells of a failure, and goes with them") {
+TEST_CASE("launcher: the store exists while the processes run, reports a failure, and ends with them") {
   Launching launching(2);
   launching.options.grace_s = 20;
   const pid_t pid =
@@ -316,7 +316,7 @@ TEST_CASE("launcher: a program that cannot be started is named") {
   CHECK_THAT(test::message_of<ConfigError>([] { launch({.main_port = 65536}, {"x"}); }), ContainsSubstring("65536"));
 }
 
-TEST_CASE("launcher: 20 at once find ports of their own") {
+TEST_CASE("launcher: 20 at once find different ports") {
   std::deque<Launching> launchings;
   for (int i = 0; i < 20; ++i) launchings.emplace_back(2);
   std::vector<pid_t> pids;
@@ -348,7 +348,7 @@ TEST_CASE("launcher: without a program it starts its own once more") {
   CHECK(test::read_text(folder / "1") == "2");
 }
 
-TEST_CASE("tell_launcher does nothing where nobody listens") {
+TEST_CASE("tell_launcher does nothing without a listener") {
   const Variable stale("FULGUR_FAILURE_PIPE", "1:1");
   CHECK_NOTHROW(tell_launcher("not to be printed"));
   const Variable odd("FULGUR_FAILURE_PIPE", "x");

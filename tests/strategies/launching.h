@@ -39,7 +39,7 @@ inline bool is_gone(pid_t pid) {
   return name_end == std::string::npos || stat[name_end + 2] == 'Z';
 }
 
-/// Launches `launched_program` in a folder of its own.
+/// Launches `launched_program` in its own folder.
 class Launching {
  public:
   LaunchOptions options;
@@ -58,8 +58,8 @@ class Launching {
     return launch(options, arguments);
   }
 
-  /// Runs it in a process of its own, which leaves with the code and writes the report into `report` + `suffix`.
-  /// `first` is called in it before anything else.
+  /// Runs it in a separate process, which leaves with the code and writes the report into `report` + `suffix`. `first`
+  /// is called in it before anything else.
   pid_t run_apart(const std::vector<std::string>& actions, const std::string& suffix = "",
                   const std::function<void()>& first = nullptr) const {
     const pid_t pid = ::fork();

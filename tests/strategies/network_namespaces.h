@@ -11,8 +11,8 @@
 
 namespace fulgur::test {
 
-/// Two network namespaces of the test's own, as two nodes with a cable between them; removed at the end. Nothing
-/// outside can be reached from them.
+/// Two separate network namespaces, as two nodes with a cable between them; removed at the end. Nothing outside can be
+/// reached from them.
 class TwoNetworks {
  public:
   TwoNetworks() {

@@ -41,7 +41,7 @@ void check(const Layout& layout) {
     place = number_nodes(place, words);
     CHECK(place.num_nodes == static_cast<int64_t>(layout.sizes.size()));
     CHECK(place.node_rank == static_cast<int64_t>(layout.node_of_rank[rank]));
-    CHECK(place.local_rank == 7);  // as it was told
+    CHECK(place.local_rank == 7);  // as it was given
   }
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("nodes are numbered by their first rank, whatever their sizes and the 
   check({{2, 2}, {0, 1, 1, 0}});  // by a rankfile
 }
 
-TEST_CASE("ranks that cannot share a node are refused with what they were told") {
+TEST_CASE("ranks that cannot share a node are refused with what they were given") {
   // Two machines with one name.
   const std::string twice = error_of({"0 1 localhost", "0 1 localhost"});
   CHECK_THAT(twice, ContainsSubstring("2 ranks run on 'localhost', and rank 0 was given local rank 0 of 1") &&

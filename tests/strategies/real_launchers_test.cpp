@@ -43,7 +43,7 @@ Output run(const std::string& command) {
   return out;
 }
 
-/// Skips, or fails where the machine must have `tool` (FULGUR_REQUIRE_LAUNCHERS, as continuous integration sets it).
+/// Skips, or fails if the machine must have `tool` (FULGUR_REQUIRE_LAUNCHERS, as continuous integration sets it).
 void missing(const std::string& tool, const std::string& reason) {
   const char* required = std::getenv("FULGUR_REQUIRE_LAUNCHERS");
   if (required && std::string(required).find(tool) != std::string::npos) FAIL(tool << " is required: " << reason);
@@ -94,7 +94,7 @@ TEST_CASE("torchrun: places of its processes") {
   CHECK(port_of(out.lines[0]) == port_of(out.lines[1]));
 }
 
-TEST_CASE("srun: places of its tasks, and of those who are none") {
+TEST_CASE("srun: places of its tasks, and of processes that are not tasks") {
   const fulgur::test::TemporaryFolder folder;
   // A step, a step in a shell of salloc, a batch script, and a step in that.
   fulgur::test::write_text(folder / "all.sh",

@@ -6,7 +6,7 @@
 
 namespace fulgur::test {
 
-/// The message of the E that `call` throws; fails the test where it throws none.
+/// The message of the E that `call` throws; fails the test if it throws none.
 template <class E, class Call>
 std::string message_of(Call&& call) {
   try {

@@ -7,8 +7,8 @@
 
 namespace fulgur::test {
 
-/// A device that computes nothing: its clock is what a test sets, and its allocator's counters too. It stands for CUDA
-/// where the code goes through c10's interface for any device.
+/// A device that computes nothing: its clock is what a test sets, and its allocator's counters too. It stands in for
+/// CUDA in code that uses c10's interface for any device.
 struct FakeDevice {
   static constexpr at::DeviceType kType = at::DeviceType::PrivateUse1;
   static at::Device device() { return {kType, 0}; }

@@ -11,7 +11,7 @@
 #include "fulgur/trainer/config.h"
 #include "support/temporary_folder.h"
 
-// Last: LibTorch has a CHECK of its own.
+// Last: LibTorch defines its own CHECK.
 #include <catch2/catch_test_macros.hpp>
 
 namespace fulgur::test {

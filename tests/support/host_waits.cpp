@@ -26,7 +26,7 @@ constexpr int kNoRuntime = 35;  // cudaErrorInsufficientDriver
 
 void* runtime_function(const char* name) {
   if (void* next = dlsym(RTLD_NEXT, name)) return next;
-  // A program that loads LibTorch for itself (Python) has the runtime where RTLD_NEXT does not look.
+  // A program that loads LibTorch for itself (Python) has the runtime in a place that RTLD_NEXT does not search.
   for (const char* library : {"libcudart.so.13", "libcudart.so.12"})
     if (void* handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD))
       if (void* found = dlsym(handle, name)) return found;

@@ -12,7 +12,7 @@
 
 namespace fulgur::test {
 
-/// A folder of the test's own, removed at the end.
+/// A folder for the test, removed at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

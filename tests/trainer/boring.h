@@ -19,7 +19,7 @@
 
 namespace fulgur::test {
 
-/// The smallest module that learns: regression through two layers, with dropout where asked for.
+/// The smallest module that learns: regression through two layers, with dropout on request.
 struct BoringModule : LightningModule {
   torch::nn::Linear first{nullptr}, second{nullptr};
   torch::nn::Dropout drop{nullptr};

@@ -1,4 +1,4 @@
-// cuda_graph with accumulation: captured windows have the numbers of eager ones to the bit.
+// cuda_graph with accumulation: captured windows have the numbers of eager ones bit for bit.
 #include <ATen/ops/full.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -64,7 +64,7 @@ Outcome<M> check_same(const TrainerOptions& options, const std::function<void(Tr
 
 }  // namespace
 
-TEST_CASE("on a GPU, captured steps with accumulation have the numbers of eager ones to the bit", "[gpu]") {
+TEST_CASE("on a GPU, captured steps with accumulation have the numbers of eager ones bit for bit", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   for (const char* precision : {"32-true", "bf16-mixed", "16-mixed"})
@@ -90,7 +90,7 @@ TEST_CASE("on a GPU, the first batch of a captured window makes the gradients, d
   for (const Tensor& gradient : captured.module->seen) CHECK(gradient.cpu().signbit().all().item<bool>());
 }
 
-TEST_CASE("on a GPU, captured windows follow a length that changes, and a layer's mode inside of one", "[gpu]") {
+TEST_CASE("on a GPU, captured windows follow a length that changes, and a layer's mode inside one", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);

@@ -105,7 +105,7 @@ struct Captured : BoringModule {
   }
 };
 
-// Logs a number of the host that changes with each batch.
+// Logs a host number that changes with each batch.
 struct BatchIndexLogged : Captured {
   StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
     log("batch", static_cast<double>(batch_idx));
@@ -153,7 +153,7 @@ void check_same_logs(const Outcome<M>& a, const Outcome<M>& b, std::string_view 
   REQUIRE_FALSE(left.empty());
   for (size_t i = 0; i < left.size(); ++i) {
     CHECK(left[i].first == right[i].first);
-    // Where a scaled loss overflows, the norm of the gradients is not finite in either.
+    // If a scaled loss overflows, the norm of the gradients is not finite in either.
     const bool same = std::abs(left[i].second - right[i].second) < 1e-5 || left[i].second == right[i].second ||
                       (std::isnan(left[i].second) && std::isnan(right[i].second));
     CAPTURE(i, left[i].second, right[i].second);

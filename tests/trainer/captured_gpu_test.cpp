@@ -243,7 +243,7 @@ int64_t reserved_by_fit(bool captures) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, a recording that is broken off leaves no workspace of its stream behind", "[gpu]") {
+TEST_CASE("on a GPU, a recording that is broken off leaves no workspace of its stream allocated", "[gpu]") {
   require_gpus(1);
   const int64_t eager = allocated_after_fit(false);
   CHECK(allocated_after_fit(true) <= eager);
@@ -275,7 +275,7 @@ TEST_CASE(
   CHECK(thawed.report.captured_batches == 24);
 }
 
-TEST_CASE("on a GPU, captured steps follow a schedule that moves the momentum", "[gpu]") {
+TEST_CASE("on a GPU, captured steps follow a schedule that changes the momentum", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   const auto check = [&]<class M>(std::type_identity<M>, const char* precision = "32-true") {
@@ -349,7 +349,7 @@ TEST_CASE("on a GPU, a recording that is broken off leaves no trace: in this ste
   const std::string told = in_forward ? check_equal<FailsInForward>(three_epochs_on_cuda(folder)).told
                                       : check_equal<FailsInOptimizer>(three_epochs_on_cuda(folder)).told;
   CHECK_THAT(told, ContainsSubstring("the steps are not captured: at aten::"));
-  // Pinned memory is had as before, and the next fit captures, with dropout.
+  // Pinned memory is available as before, and the next fit captures, with dropout.
   CHECK(at::empty({1 << 20}, at::TensorOptions().pinned_memory(true)).is_pinned());
   CHECK(check_equal<Captured>(three_epochs_on_cuda(folder)).report.captured_batches == 27);
 }

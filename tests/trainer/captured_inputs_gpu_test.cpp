@@ -23,7 +23,7 @@ namespace {
 using Change = std::function<void(TrainerComponents&)>;
 using MakeData = std::function<std::shared_ptr<DataModule>()>;
 
-// The captured run, whose weights are the eager one's to the bit.
+// The captured run, whose weights are the eager one's bit for bit.
 template <class M>
 Outcome<M> check_same(const TrainerOptions& options, const MakeData& data = {}, const Change& change = {}) {
   const auto run = [&](bool captures) {
@@ -188,7 +188,7 @@ TEST_CASE("on a GPU, images come into the memory format inside the captured step
   if (device_counts()) check_counts(*counting);
 }
 
-TEST_CASE("on a GPU, who keeps the tensors of captured batches keeps their values", "[gpu]") {
+TEST_CASE("on a GPU, tensors of captured batches that are kept keep their values", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   std::shared_ptr<Keeping> keeping;
@@ -236,7 +236,7 @@ TEST_CASE("on a GPU, captured steps get their batches with validation in between
   CHECK(captured.report.captured_batches == 27);
 }
 
-TEST_CASE("on a GPU, an epoch's odd last batch in the place of the first recording is not what is captured", "[gpu]") {
+TEST_CASE("on a GPU, an epoch's odd last batch is not captured even if the first recording is due", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);

@@ -1,4 +1,4 @@
-// cuda_graph and numbers of the host in log().
+// cuda_graph and host numbers in log().
 #include <ATen/ops/scalar_tensor.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -40,7 +40,7 @@ std::pair<Outcome<M>, Outcome<M>> both(const TrainerOptions& options) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, numbers of the host that stay the same are logged by captured steps", "[gpu]") {
+TEST_CASE("on a GPU, host numbers that stay the same are logged by captured steps", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
@@ -51,7 +51,7 @@ TEST_CASE("on a GPU, numbers of the host that stay the same are logged by captur
     check_same_logs(plain, captured, name);
 }
 
-TEST_CASE("on a GPU, a number of the host that changes is named, and the steps are not captured", "[gpu]") {
+TEST_CASE("on a GPU, a host number that changes is named, and the steps are not captured", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
@@ -62,7 +62,7 @@ TEST_CASE("on a GPU, a number of the host that changes is named, and the steps a
   CHECK(same_weights(plain.weights, captured.weights));
 }
 
-TEST_CASE("on a GPU, a number of the host that changes later ends the capture where a step shows it", "[gpu]") {
+TEST_CASE("on a GPU, a host number that changes later ends the capture when a step shows it", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);

@@ -1,4 +1,4 @@
-// Whatever options a run has: its captured steps give the numbers of eager ones to the bit.
+// Whatever options a run has: its captured steps give the numbers of eager ones bit for bit.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -137,7 +137,7 @@ bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isn
 
 }  // namespace
 
-TEST_CASE("on a GPU, captured steps equal eager ones to the bit, whatever the options", "[gpu]") {
+TEST_CASE("on a GPU, captured steps equal eager ones bit for bit, whatever the options", "[gpu]") {
   require_gpus(1);
   for (uint32_t seed = 1; seed <= 24; ++seed) {
     const Choices choices(seed);
@@ -159,8 +159,8 @@ TEST_CASE("on a GPU, captured steps equal eager ones to the bit, whatever the op
   }
 }
 
-// Its eager update rounds once where the captured one does twice, and orthogonalizes in bfloat16.
-TEST_CASE("on a GPU, captured steps of Muon equal eager ones but for rounding, with a schedule too", "[gpu]") {
+// Its eager update rounds once while the captured one does twice, and orthogonalizes in bfloat16.
+TEST_CASE("on a GPU, captured steps of Muon equal eager ones except for rounding, with a schedule too", "[gpu]") {
   require_gpus(1);
   Choices choices(1);
   choices.optimizer = "Muon";

@@ -57,7 +57,7 @@ TEST_CASE("a report says why batches were not launched as graphs") {
   CHECK_THAT(few.told, ContainsSubstring("cuda_graph: 0 of 2 batches were launched as graphs: the fit ended first"));
 }
 
-TEST_CASE("a captured run goes on from its checkpoint to the same weights") {
+TEST_CASE("a captured run resumes from its checkpoint to the same weights") {
   TemporaryFolder whole_folder, folder;
   const auto whole = fit(three_epochs(whole_folder), true);
   TrainerOptions options = three_epochs(folder);
@@ -152,14 +152,14 @@ struct Watching : Callback {
 
 }  // namespace
 
-TEST_CASE("a layer that is frozen between epochs makes the step be captured anew") {
+TEST_CASE("a layer that is frozen between epochs makes the step be captured again") {
   TemporaryFolder folder;
   const auto plain = fit<Freezing>(three_epochs(folder), false), captured = fit<Freezing>(three_epochs(folder), true);
   CHECK(same_weights(plain.weights, captured.weights));
   CHECK(captured.counts.records == 3);
 }
 
-TEST_CASE("an operation that cannot be captured is named once, and the run goes on as one without") {
+TEST_CASE("an operation that cannot be captured is named once, and the run continues as one without") {
   TemporaryFolder folder;
   const auto captured = fit<Reading>(three_epochs(folder), true);
   CHECK_THAT(captured.told, ContainsSubstring("at aten::item: "));
@@ -167,7 +167,7 @@ TEST_CASE("an operation that cannot be captured is named once, and the run goes 
   CHECK(same_weights(fit(three_epochs(folder), false).weights, captured.weights));
 }
 
-TEST_CASE("a number of the host that stays the same is logged by captured steps too, as it is") {
+TEST_CASE("a host number that stays the same is logged by captured steps too, as it is") {
   TemporaryFolder folder;
   const auto plain = fit<Constant>(three_epochs(folder), false), captured = fit<Constant>(three_epochs(folder), true);
   CHECK(captured.counts.replays == 27);
@@ -178,7 +178,7 @@ TEST_CASE("a number of the host that stays the same is logged by captured steps 
   check_same_logs(plain, captured, "count");
 }
 
-TEST_CASE("a step that logs a number of the host that changes is not captured: the metric is named, and what to do") {
+TEST_CASE("a step that logs a host number that changes is not captured: the metric is named, and what to do") {
   TemporaryFolder folder;
   const auto refused = [&]<class M>(std::type_identity<M>, const char* metric) {
     const auto captured = fit<M>(three_epochs(folder), true);
@@ -233,7 +233,7 @@ TEST_CASE("with accumulation, captured steps follow a window's length that chang
   CHECK(captured.counts.records == 1 + 2 + 3);
 }
 
-TEST_CASE("captured steps follow a schedule that moves the momentum") {
+TEST_CASE("captured steps follow a schedule that changes the momentum") {
   TemporaryFolder folder;
   const auto plain = fit<Cyclic>(three_epochs(folder), false), captured = fit<Cyclic>(three_epochs(folder), true);
   CHECK(captured.counts.replays == 27);
@@ -243,7 +243,7 @@ TEST_CASE("captured steps follow a schedule that moves the momentum") {
   }
 }
 
-TEST_CASE("steps that cannot be captured: the reason is told, and nothing else changes") {
+TEST_CASE("steps that cannot be captured: the reason is reported, and nothing else changes") {
   TemporaryFolder folder;
   const auto told = [&]<class M>(std::type_identity<M>, const std::function<void(TrainerOptions&)>& change = {},
                                  const std::function<void(TrainerComponents&)>& components = {}) {

@@ -52,7 +52,7 @@ Trained train(ModelCheckpoint::Options options, std::vector<double> scores, Trai
 
 }  // namespace
 
-TEST_CASE("ModelCheckpoint keeps the best and the newest, best.ckpt and last.ckpt point to them") {
+TEST_CASE("ModelCheckpoint keeps the best and the newest; best.ckpt and last.ckpt point to them") {
   TemporaryFolder folder;
   ModelCheckpoint::Options options;
   options.monitor = "score";
@@ -72,7 +72,7 @@ TEST_CASE("save_top_k keeps k of them, in both modes, and a NaN is the worst") {
   options.save_last = false;
   options.filename = "{epoch}-{score:.1f}";
   const Trained least = train(options, {0.4, NAN, 0.2, 0.3, 0.25}, quiet(folder));
-  // The newest stays for last.ckpt where it is ranked anyway.
+  // The newest stays for last.ckpt if it is ranked anyway.
   CHECK(least.files ==
         std::set<std::string>{"epoch=2-score=0.2.ckpt", "epoch=4-score=0.2.ckpt", "best.ckpt", "last.ckpt"});
   options.save_top_k = -1;
@@ -183,7 +183,7 @@ TEST_CASE("train_time_interval saves when the time has passed") {
                                            "epoch=1-step=4.ckpt", "best.ckpt", "last.ckpt"});
 }
 
-TEST_CASE("save_on_train_epoch_end false saves behind validation, with dirpath elsewhere") {
+TEST_CASE("save_on_train_epoch_end false saves after validation, with dirpath elsewhere") {
   TemporaryFolder folder;
   ModelCheckpoint::Options options;
   options.save_on_train_epoch_end = false;
@@ -284,7 +284,8 @@ struct Blocking : Callback {
 }  // namespace
 
 TEST_CASE(
-    "F5 F7 on_save_error continue: it is told, training goes on, the checkpoint before and those behind are whole") {
+    "F5 F7 on_save_error continue: it is reported, training continues, the checkpoint before and those after are "
+    "whole") {
   for (const bool async : {true, false}) {
     CAPTURE(async);
     TemporaryFolder folder;
@@ -333,7 +334,7 @@ TEST_CASE("F52 an asynchronous save that fails surfaces at the next step, a sync
   }
 }
 
-TEST_CASE("F54 the same seed gives the same bits; validation does not move the generators of training") {
+TEST_CASE("F54 the same seed gives the same bits; validation does not advance the generators of training") {
   const auto run = [](uint64_t seed, bool validates, bool sanity) {
     TemporaryFolder folder;
     TrainerOptions options = quiet(folder);
@@ -354,7 +355,7 @@ TEST_CASE("F54 the same seed gives the same bits; validation does not move the g
   CHECK_FALSE(same_weights(first, run(6, true, true)));
 }
 
-TEST_CASE("best.ckpt is of the callback that monitors a metric, whichever comes first, also after a resume") {
+TEST_CASE("best.ckpt belongs to the callback that monitors a metric, whichever comes first, also after a resume") {
   // The loss of validation rises: the first epoch is the best.
   struct Rising : SelfPlanned {
     Outputs validation_step(const Batch&, int64_t, int64_t) override {

@@ -5,7 +5,7 @@
 
 #include "fulgur/trainer/config.h"
 
-// After LibTorch, whose headers define a CHECK of their own.
+// After LibTorch, whose headers define their own CHECK.
 #include <catch2/catch_test_macros.hpp>
 
 namespace fulgur::test {

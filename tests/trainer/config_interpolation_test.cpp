@@ -61,7 +61,7 @@ TEST_CASE("environment variables fill values with their own type") {
   CHECK(load("ckpt_path: ${env:CONFIG_TEST_EMPTY}\n").ckpt_path == "");
 }
 
-TEST_CASE("F43 a missing variable or key is told with the chain, and only once") {
+TEST_CASE("F43 a missing variable or key is reported with the chain, and only once") {
   const std::string missing = load_error("trainer:\n  max_epochs: ${env:CONFIG_TEST_NOT_SET}\n");
   CHECK(says(missing,
              "trainer.max_epochs: environment variable is not set: trainer.max_epochs → ${env:CONFIG_TEST_NOT_SET}"));
@@ -70,7 +70,7 @@ TEST_CASE("F43 a missing variable or key is told with the chain, and only once")
   CHECK(says(chain, "no such key in the config: trainer.max_epochs → trainer.max_steps → ${nowhere.x}"));
 }
 
-TEST_CASE("F43 a cycle is told with the chain") {
+TEST_CASE("F43 a cycle is reported with the chain") {
   const std::string two =
       load_error("trainer:\n  max_epochs: ${trainer.max_steps}\n  max_steps: ${trainer.max_epochs}\n");
   CHECK(says(two, "refers to itself: trainer.max_epochs → trainer.max_steps → trainer.max_epochs"));
@@ -100,7 +100,7 @@ TEST_CASE("a reference into a text must be one value, and close") {
   CHECK(says(load_error("ckpt_path: a ${silence\n"), "without '}'"));
 }
 
-TEST_CASE("doubled dollars are the characters themselves, also after a round trip") {
+TEST_CASE("doubled dollars are literal, also after a round trip") {
   const Config config = load("ckpt_path: a $${b} $$ $c\n");
   CHECK(config.ckpt_path == "a ${b} $$ $c");
   CHECK(config_from_node(config.write()).ckpt_path == config.ckpt_path);

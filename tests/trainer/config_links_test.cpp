@@ -74,7 +74,7 @@ TEST_CASE("a fact must be there and fit") {
   CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option accepts"));
 }
 
-TEST_CASE("a link and a value of one's own must agree") {
+TEST_CASE("a link and an explicit value must agree") {
   const std::string link = "link: {model.classes: data.classes}\n";
   Config same = load(kData + "model: {class_path: ConfigModel, init_args: {classes: 7}}\n" + link);
   apply_links(same, facts());

@@ -81,7 +81,7 @@ TEST_CASE("short forms name a component and its options") {
   CHECK(value_at(load(kModel, {{"model.init_args", "{rate: 0.7}"}}), "model.init_args.classes") == "3");
 }
 
-TEST_CASE("F42 an override of what is not there is an error that says so") {
+TEST_CASE("F42 an override of a missing key is an error that says so") {
   CHECK(says(load_error("", {{"model.rate", "1"}}), "no model is chosen"));
   CHECK(says(load_error("", {{"trainer.max_epoch", "3"}}),
              "command line: trainer.max_epoch: unknown key; did you mean 'max_epochs'?"));
@@ -97,7 +97,7 @@ TEST_CASE("F42 an override of what is not there is an error that says so") {
   CHECK(says(load_error("", {{"trainer.callbacks", "[ConfigCallback"}}), "command line"));
 }
 
-TEST_CASE("F42 values hold what characters they like") {
+TEST_CASE("F42 values may contain any characters") {
   CHECK(load("", {{"ckpt_path", "a=b #c: *d & 'e'"}}).ckpt_path == "a=b #c: *d & 'e'");
   CHECK(load("", {{"ckpt_path", "line\nbreak"}}).ckpt_path == "line\nbreak");
   CHECK(load("", {{"ckpt_path", "\"quoted\""}}).ckpt_path == "quoted");
@@ -146,13 +146,13 @@ TEST_CASE("a group comes from a file") {
   CHECK(says(load_error("", {{"model", (folder / "none.yaml").string()}}), "cannot be opened"));
 }
 
-TEST_CASE("a map of texts takes keys with points") {
+TEST_CASE("a map of strings accepts keys with dots") {
   const Config config = load(kModel, {{"link.model.init_args.rate", "data.rate"}});
   REQUIRE(config.link.size() == 1);
   CHECK(config.link.at("model.init_args.rate") == "data.rate");
 }
 
-TEST_CASE("F42 100,000 overrides are no trouble") {
+TEST_CASE("F42 100,000 overrides are handled") {
   std::vector<std::pair<std::string, std::string>> overrides{{"model", "ConfigModel"}, {"model.classes", "2"}};
   for (int i = 0; i < 50'000; ++i) {
     overrides.emplace_back("trainer.max_epochs", std::to_string(i));

@@ -69,7 +69,7 @@ TEST_CASE("seeds and development runs are a switch or a number") {
   CHECK(says(load_error("trainer: {fast_dev_run: on}"), "expected bool or int"));
 }
 
-TEST_CASE("F40 every problem is told in one report, with place, path and nearest name") {
+TEST_CASE("F40 all problems are in one report, with place, path and nearest name") {
   const std::string message = load_error(
       "optimzer: {class_path: AdamW}\n"
       "trainer:\n"
@@ -94,7 +94,7 @@ TEST_CASE("F40 every problem is told in one report, with place, path and nearest
   CHECK(says(message, "c.yaml:11:11: model.init_args.rate: must be greater than 0; got -1"));
 }
 
-TEST_CASE("F40 a missing required option is told at the class") {
+TEST_CASE("F40 a missing required option is reported at the class") {
   CHECK(says(load_error("model:\n  class_path: ConfigModel\n"),
              "c.yaml:2:15: model.init_args.classes: required option is missing: Classes to tell apart."));
 }
@@ -132,7 +132,7 @@ TEST_CASE("F40 a config is a map") {
   CHECK(says(load_error("trainer: 5"), "trainer: expected map; got '5'"));
 }
 
-TEST_CASE("F41 10,000 unknown keys are told in less than a second") {
+TEST_CASE("F41 10,000 unknown keys are reported in less than a second") {
   std::string yaml = "trainer:\n";
   for (int i = 0; i < 10'000; ++i) yaml += cat("  some_key_", i, ": 1\n");
   const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// What the Trainer's options of devices, formats and memory do.
+// Effects of the Trainer's options for devices, formats and memory.
 #include "boring.h"
 
 #include <ATen/ops/ones.h>
@@ -172,7 +172,7 @@ TEST_CASE(
   CHECK(report.loaders[0]["image"].sizes() == at::IntArrayRef{24, 3, 4, 4});
 }
 
-TEST_CASE("memory_format: images of one channel have the strides too, and what is no image stays") {
+TEST_CASE("memory_format: images of one channel have the strides too, and what is not an image stays") {
   const Tensor grey = at::randn({2, 1, 3, 4}), ids = at::ones({2, 3, 4, 5}, at::kLong), flat = at::randn({2, 3});
   const Tensor colour = at::randn({2, 3, 4, 5});
   Batch batch;
@@ -242,7 +242,7 @@ TEST_CASE("float32_matmul_precision holds in the run and is as it was afterwards
   CHECK(inside == at::Float32MatmulPrecision::HIGH);
 }
 
-TEST_CASE("float32_matmul_precision: medium gives products with fewer digits where the CPU has bfloat16") {
+TEST_CASE("float32_matmul_precision: medium gives less precise products if the CPU has bfloat16") {
   TemporaryFolder folder;
   at::manual_seed(1);
   const Tensor a = at::randn({256, 256}), b = at::randn({256, 256});
@@ -278,7 +278,7 @@ TEST_CASE("deterministic: an operation without a deterministic form throws, with
   CHECK_THAT(handler.text, ContainsSubstring("put_ does not have a deterministic implementation"));
 }
 
-TEST_CASE("allocator.keep_freed_memory: tensors that come again cost no page faults") {
+TEST_CASE("allocator.keep_freed_memory: recreated tensors cost no page faults") {
   // Takes 16 MiB in each step and lets go of them.
   struct Large : SelfPlanned {
     std::vector<int64_t> faults;
@@ -293,7 +293,7 @@ TEST_CASE("allocator.keep_freed_memory: tensors that come again cost no page fau
     }
   };
   const auto faults_per_step = [](bool keep) {
-    // As a process begins, but for glibc's raising them by itself.
+    // As at process start, but without glibc raising them automatically.
     ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
     ::mallopt(M_TRIM_THRESHOLD, 128 << 10);
     TemporaryFolder folder;
@@ -320,7 +320,8 @@ TEST_CASE("allocator.keep_freed_memory: tensors that come again cost no page fau
 }
 
 TEST_CASE(
-    "allocator.cuda: LibTorch gets the settings, what it refuses is an error, without CUDA they are warned of once") {
+    "allocator.cuda: LibTorch gets the settings, what it refuses is an error, without CUDA they are warned about "
+    "once") {
   using c10::CachingAllocator::AcceleratorAllocatorConfig;
   fulgur::detail::set_allocator(
       {.keep_freed_memory = false, .cuda = "max_split_size_mb:64,garbage_collection_threshold:0.8"}, "cuda");
@@ -357,7 +358,7 @@ TEST_CASE(
   CHECK_FALSE(AcceleratorAllocatorConfig::use_expandable_segments());
 }
 
-TEST_CASE("a fit tells the most memory that it held") {
+TEST_CASE("a fit reports its peak memory") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   constexpr int64_t kBytes = int64_t{512} << 20;
@@ -377,7 +378,7 @@ TEST_CASE("a fit tells the most memory that it held") {
   CHECK(small < resident + kBytes / 2);
 }
 
-TEST_CASE("the text of peak memory names the most of each kind of device, and its rank where there are several") {
+TEST_CASE("the text of peak memory names the maximum of each kind of device, and its rank if there are several") {
   CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{812} << 20}}) ==
         "peak memory: cpu 812 MiB resident");
   CHECK(peak_memory_text({{.rank = 0, .device = "cpu", .bytes = int64_t{1} << 30},

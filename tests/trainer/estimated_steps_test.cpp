@@ -46,7 +46,7 @@ Counts fit(const TrainerOptions& options, const DataSource& data, const Checkpoi
 
 }  // namespace
 
-TEST_CASE("estimated_steps is what the fit makes: limits, windows, epochs") {
+TEST_CASE("estimated_steps is the number of steps the fit makes: limits, windows, epochs") {
   const TemporaryFolder folder;
   for (const int64_t epochs : {1, 3})
     for (const int64_t window : {1, 3, 4, 20})
@@ -89,7 +89,7 @@ TEST_CASE("estimated_steps of a resumed fit counts its earlier part") {
   CHECK(resumed.done == 40);
 }
 
-TEST_CASE("estimated_steps of manual optimization counts batches: who steps how often is the module's business") {
+TEST_CASE("estimated_steps of manual optimization counts batches: how often optimizers step is up to the module") {
   struct Manual : Asks {
     bool automatic_optimization() const override { return false; }
     StepOutput training_step(const Batch& batch, int64_t) override {

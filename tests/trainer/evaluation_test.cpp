@@ -36,7 +36,7 @@ TEST_CASE("evaluation is exact over all samples whatever the batches, and withou
   for (const auto& p : module->parameters()) CHECK_FALSE(p.grad().defined());
 }
 
-TEST_CASE("several validation loaders have names and columns of their own") {
+TEST_CASE("several validation loaders have their own names and columns") {
   auto loader = [](int64_t n) {
     return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(n, 3)),
                                         DataLoaderOptions{.batch_size = 4});
@@ -50,7 +50,7 @@ TEST_CASE("several validation loaders have names and columns of their own") {
   CHECK(report.loaders[1][0].first == "val_loss/dataloader_idx_1");
 }
 
-TEST_CASE("validation does not move training's random numbers") {
+TEST_CASE("validation does not advance training's random numbers") {
   struct Noisy : SelfPlanned {
     using SelfPlanned::SelfPlanned;
     Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
@@ -75,7 +75,7 @@ TEST_CASE("validation does not move training's random numbers") {
   CHECK(same_weights(train(true), train(false)));
 }
 
-TEST_CASE("the sanity check runs that many batches and leaves no metric behind") {
+TEST_CASE("the sanity check runs that many batches and leaves no metrics") {
   struct Counting : SelfPlanned {
     int64_t checked = 0;
     bool saw_metric = false;
@@ -128,7 +128,7 @@ TEST_CASE("predict gives all rows in dataset order and writes them") {
   CHECK_FALSE(report.loaders[0]["y"].is_inference());
 }
 
-TEST_CASE("predict over several loaders: one pair of files that tells the loaders apart") {
+TEST_CASE("predict over several loaders: one pair of files that distinguishes the loaders") {
   struct WithLoaders : SelfPlanned {
     Loaders predict_dataloader() override {
       const auto loader = [](int64_t samples) {
@@ -183,7 +183,7 @@ TEST_CASE("both a data module and the module's own loaders are an error that nam
       ContainsSubstring("both loaders") && ContainsSubstring("train_dataloader()"));
 }
 
-TEST_CASE("predict: an output that a later batch leaves out is an error that names it") {
+TEST_CASE("predict: an output missing in a later batch is an error that names it") {
   struct Forgets : BoringModule {
     Outputs predict_step(const Batch& b, int64_t batch_idx, int64_t) override {
       Outputs outputs;

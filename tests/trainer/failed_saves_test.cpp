@@ -31,7 +31,7 @@ TEST_CASE("failed saves are reported at growing intervals, and once when a save 
   CHECK(saves.failed("again").has_value());
 }
 
-TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable is no flood of messages") {
+TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable does not flood the log") {
   // The folder of checkpoints is a file from step 2 to 31.
   struct Blocking : Callback {
     void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {

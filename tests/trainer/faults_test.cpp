@@ -1,4 +1,4 @@
-// F49, F50: exceptions from every hook, and runs inside, beside and after other runs.
+// F49, F50: exceptions from every hook, and runs inside, alongside and after other runs.
 #include "recorder.h"
 #include "setup/failure_hints.h"
 
@@ -33,7 +33,7 @@ struct Thrower {
   }
 };
 
-// The list of calls is where recorders write: it throws on the way.
+// The list of calls is where recorders write: it throws there.
 struct Throwing : Recorder {
   const Thrower& thrower;
   Throwing(Calls& list, const Thrower& t, std::string mark_text) : Recorder(list, std::move(mark_text)), thrower(t) {}
@@ -158,7 +158,7 @@ Outcome run_with(const Thrower& thrower) {
   auto logger = std::make_shared<MemoryLogger>();
   TrainerComponents components;
   components.loggers = {logger};
-  // A second callback, to see that it is told and torn down too.
+  // A second callback, to see that it is notified and torn down too.
   components.callbacks = {std::make_shared<ThrowingCallback>(outcome.calls, thrower, "c"),
                           std::make_shared<Recorder>(outcome.calls, "w")};
   auto module = std::make_shared<ThrowingModule>(outcome.calls, thrower);
@@ -189,7 +189,7 @@ size_t count(const Calls& calls, const std::string& call) {
 
 }  // namespace
 
-TEST_CASE("F49 a throw in any hook: the first error goes on, all are told and torn down") {
+TEST_CASE("F49 a throw in any hook: the first error propagates, all are notified and torn down") {
   std::vector<std::string> hooks = callback_hooks();
   for (const char* hook : {"prepare_data",
                            "setup",
@@ -213,7 +213,7 @@ TEST_CASE("F49 a throw in any hook: the first error goes on, all are told and to
                            "validation_step"})
     hooks.emplace_back(hook);
   for (const std::string& hook : hooks) {
-    // These come after the failure, or in its handling: they have cases of their own below.
+    // These come after the failure, or in its handling: they have separate cases below.
     if (hook == "c.on_exception" || hook == "c.teardown") continue;
     for (const Thrown kind : {Thrown::standard, Thrown::other}) {
       for (const bool again : {false, true}) {
@@ -227,7 +227,7 @@ TEST_CASE("F49 a throw in any hook: the first error goes on, all are told and to
         CHECK(count(outcome.calls, "w.teardown") == 1);
         CHECK(count(outcome.calls, "teardown") == 1);
         CHECK(outcome.calls.back() == "teardown");
-        // Where loggers had been started, they know.
+        // If loggers had been started, they are notified.
         if (outcome.status) CHECK(*outcome.status == RunStatus::failed);
         CHECK(outcome.training_mode);
       }
@@ -235,7 +235,7 @@ TEST_CASE("F49 a throw in any hook: the first error goes on, all are told and to
   }
 }
 
-TEST_CASE("F49 a throw in teardown of a run that went well is told, and the rest is torn down") {
+TEST_CASE("F49 a throw in teardown of a run that went well is reported, and the rest is torn down") {
   const Outcome outcome = run_with({.hook = "c.teardown"});
   CHECK(outcome.error.empty());
   CHECK(count(outcome.calls, "w.teardown") == 1);
@@ -243,7 +243,7 @@ TEST_CASE("F49 a throw in teardown of a run that went well is told, and the rest
   CHECK(outcome.status == RunStatus::success);
 }
 
-TEST_CASE("F49 a throwing logger: the error goes on, finalize is called") {
+TEST_CASE("F49 a throwing logger: the error propagates, finalize is called") {
   struct Throws : MemoryLogger {
     void log_metrics(const Metrics&, int64_t) override { throw std::runtime_error("no disk"); }
   };
@@ -387,7 +387,7 @@ TEST_CASE("F50 fit twice, and after a failure: the Trainer serves again") {
   CHECK(trainer.fit(module, regression_data(16, 0)).global_step == 4);
 }
 
-TEST_CASE("F50 a second run on the same Trainer or module, from a hook, is refused and the first goes on") {
+TEST_CASE("F50 a second run on the same Trainer or module, from a hook, is refused and the first continues") {
   struct Reenters : SelfPlanned {
     std::function<void()> inside;
     std::string message;
@@ -405,7 +405,7 @@ TEST_CASE("F50 a second run on the same Trainer or module, from a hook, is refus
   auto module = std::make_shared<Reenters>();
   module->inside = [&] { trainer.test(std::make_shared<SelfPlanned>(), regression_data()); };
   CHECK(trainer.fit(module, regression_data(16, 0)).global_step == 4);
-  CHECK_THAT(module->message, ContainsSubstring("a run is under way"));
+  CHECK_THAT(module->message, ContainsSubstring("a run is in progress"));
   // Another Trainer may run inside, but not on the same module.
   module->inside = [&] { other.test(module, regression_data()); };
   CHECK(trainer.fit(module, regression_data(16, 0)).global_step == 4);
@@ -443,11 +443,11 @@ TEST_CASE("F50 two threads on one Trainer: one runs, the other is refused") {
   }
   go_on = true;
   first.join();
-  CHECK_THAT(message, ContainsSubstring("a run is under way"));
+  CHECK_THAT(message, ContainsSubstring("a run is in progress"));
   CHECK(steps == 4);
 }
 
-TEST_CASE("F50 a Trainer that is destroyed inside its run: the run ends as it would have") {
+TEST_CASE("F50 a Trainer that is destroyed inside its run: the run ends normally") {
   struct Destroys : SelfPlanned {
     std::optional<Trainer>* trainer = nullptr;
     void on_train_batch_end(const StepOutput&, const Batch&, int64_t i) override {
@@ -463,7 +463,7 @@ TEST_CASE("F50 a Trainer that is destroyed inside its run: the run ends as it wo
   CHECK_FALSE(trainer.has_value());
 }
 
-TEST_CASE("a report gives a metric by its name, or an error with the names that there are") {
+TEST_CASE("a report returns a metric by its name, or an error with the existing names") {
   TemporaryFolder folder;
   Trainer trainer(quiet(folder));
   CHECK_FALSE(trainer.last_fit());
@@ -482,7 +482,7 @@ TEST_CASE("a report gives a metric by its name, or an error with the names that 
   CHECK(trainer.last_fit()->metric("val_loss") == fit.metric("val_loss"));
 }
 
-TEST_CASE("of a fit that throws, last_fit has the metrics and counts that it had reached") {
+TEST_CASE("after a fit that throws, last_fit has the metrics and counts that it had reached") {
   struct FailsLater : SelfPlanned {
     StepOutput training_step(const Batch& b, int64_t i) override {
       if (global_step() == 13) throw DataError("broken on purpose");
@@ -513,7 +513,7 @@ TEST_CASE("of a fit that throws, last_fit has the metrics and counts that it had
   CHECK(trainer.last_fit()->exit_code == ExitCode::usage);
 }
 
-TEST_CASE("memory that ends gets the advice of its place: in an evaluation, in training, and none where neither runs") {
+TEST_CASE("out of memory gets the advice for its place: in an evaluation, in training, and none elsewhere") {
   struct Hungry : SelfPlanned {
     std::string in;
     void at(std::string_view place) const {

@@ -304,7 +304,7 @@ TEST_CASE("on a GPU, each policy for losses that are not finite acts as on the C
   for (const auto& [step, saved] : cpu.saved) check_same(saved, gpu.saved.at(step));
 }
 
-TEST_CASE("on a GPU, a run that was stopped and goes on from its checkpoint ends with the bits of one that was not",
+TEST_CASE("on a GPU, a run that was stopped and resumes from its checkpoint ends with the bits of one that was not",
           "[gpu]") {
   require_gpus(1);
   const bool captures = GENERATE(false, true);
@@ -325,7 +325,7 @@ TEST_CASE("on a GPU, a run that was stopped and goes on from its checkpoint ends
   CHECK(same_weights(whole.weights, rest.weights));
 }
 
-TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds the weights of its step", "[gpu]") {
+TEST_CASE("on a GPU, a checkpoint that is written while training continues holds the weights of its step", "[gpu]") {
   require_gpus(1);
   // Saved after each step, in the background; any of them continues to the same end.
   const TemporaryFolder folder;
@@ -368,7 +368,7 @@ TEST_CASE("on a GPU, a checkpoint that is written while training goes on holds t
   CHECK(looked_at >= 15);
 }
 
-TEST_CASE("on a GPU, memory that ends in a validation is reported with advice for an evaluation", "[gpu]") {
+TEST_CASE("on a GPU, running out of memory in a validation is reported with advice for an evaluation", "[gpu]") {
   require_gpus(1);
   struct TooLarge : Planned {
     Outputs validation_step(const Batch& batch, int64_t, int64_t) override {

@@ -71,7 +71,7 @@ TEST_CASE("hooks.txt lists what the headers declare, name by name") {
   }
 }
 
-TEST_CASE("each hook that is left out, or has another name, stands in the docs with its reason") {
+TEST_CASE("each hook that is omitted, or has another name, is in the docs with its reason") {
   const std::string docs = text_of("docs/coming_from_lightning.md");
   for (const Hook& hook : listed()) {
     if (hook.relation != "left_out" && hook.relation != "as") continue;

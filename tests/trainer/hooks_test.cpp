@@ -171,7 +171,7 @@ TEST_CASE("callbacks come before the module, checkpoint callbacks after the othe
   CHECK(checked > 20);
 }
 
-TEST_CASE("hooks after an exception: callbacks are told, everything is torn down, the error goes on") {
+TEST_CASE("hooks after an exception: callbacks are notified, everything is torn down, the error propagates") {
   struct Failing : RecordingModule {
     using RecordingModule::RecordingModule;
     StepOutput training_step(const Batch& batch, int64_t i) override {
@@ -199,7 +199,7 @@ TEST_CASE("hooks after an exception: callbacks are told, everything is torn down
   CHECK_FALSE(module->in_run());
 }
 
-TEST_CASE("a signal takes the way of an exception, after the last checkpoint") {
+TEST_CASE("a signal is handled like an exception, after the last checkpoint") {
   struct Signalled : RecordingModule {
     using RecordingModule::RecordingModule;
     StepOutput training_step(const Batch& batch, int64_t i) override {
@@ -301,7 +301,7 @@ TEST_CASE("a Trainer refuses to run inside its own run") {
   Trainer trainer(quiet(folder));
   module->trainer = &trainer;
   trainer.fit(module, regression_data(8, 0));
-  CHECK_THAT(module->message, ContainsSubstring("a run is under way"));
+  CHECK_THAT(module->message, ContainsSubstring("a run is in progress"));
 }
 
 }  // namespace hooks_test

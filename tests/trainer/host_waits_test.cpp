@@ -44,7 +44,7 @@ struct Talking : Scheduled {
   }
 };
 
-// The steps between hooks are whole ones: what is behind step kFrom and before the end of step kTo.
+// The steps between hooks are whole ones: everything after step kFrom and before the end of step kTo.
 struct Counting : Callback {
   void on_train_batch_end(RunContext&, const StepOutput&, const Batch&, int64_t) override {
     ++steps;
@@ -78,7 +78,7 @@ int64_t waits_of(TrainerOptions options, int64_t log_every_n_steps = 1000, bool 
 
 }  // namespace
 
-TEST_CASE("calls of the CUDA runtime that wait come to the counter first") {
+TEST_CASE("calls of the CUDA runtime that wait reach the counter first") {
   const int64_t before = host_waits();
   for (const char* name : {"cudaStreamSynchronize", "cudaEventSynchronize"}) {
     void* const found = dlsym(RTLD_DEFAULT, name);

@@ -1,5 +1,5 @@
-// The hooks of Fulgur against those that Lightning calls (lightning_hooks.json, by record_lightning_hooks.py). Where
-// the two differ on purpose, a rule below makes Lightning's sequence ours; its name is a row of a table in
+// The hooks of Fulgur against those that Lightning calls (lightning_hooks.json, by record_lightning_hooks.py). If the
+// two differ on purpose, a rule below makes Lightning's sequence ours; its name is a row of a table in
 // docs/coming_from_lightning.md, which says why. Any other difference fails.
 #include "recorder.h"
 
@@ -184,7 +184,7 @@ bool is(const Calls& calls, size_t at, const Calls& pattern) {
          std::equal(pattern.begin(), pattern.end(), calls.begin() + static_cast<int64_t>(at));
 }
 
-// Where `pattern` begins, from `at` on; the end where it is nowhere.
+// Where `pattern` begins, from `at` on; the end if there is none.
 size_t find(const Calls& calls, const Calls& pattern, size_t at = 0) {
   while (at < calls.size() && !is(calls, at, pattern)) ++at;
   return std::min(at, calls.size());
@@ -224,7 +224,7 @@ const Calls kEpochEnd = both({"on_train_epoch_end"});
 const Calls kZeroGrad{"c.on_before_zero_grad", "on_before_zero_grad", "optimizer_zero_grad"};
 const Calls kSave{"c.state", "d.state", "c.on_save_checkpoint", "on_save_checkpoint"};
 
-// The first run of the case is the last argument, where this is a later one.
+// The first run of the case is the last argument, if this is a later one.
 using Rule = void (*)(Calls& calls, const Json& of_case, const Json& run, const Calls& first_run);
 
 struct Difference {
@@ -370,7 +370,7 @@ std::string around(const Calls& calls, size_t at) {
 
 }  // namespace
 
-TEST_CASE("hooks come in Lightning's order, but for the differences that the docs declare") {
+TEST_CASE("hooks come in Lightning's order, except for the differences that the docs declare") {
   const Json recorded = Json::parse(text_of("tests/trainer/lightning_hooks.json"));
   std::set<std::string> used;
   for (const Json& of_case : recorded.at("cases")) {

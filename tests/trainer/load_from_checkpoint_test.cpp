@@ -39,7 +39,7 @@ std::filesystem::path trained(const TemporaryFolder& folder, const std::shared_p
 
 }  // namespace
 
-TEST_CASE("load_from_checkpoint gives the module back, ready for inference") {
+TEST_CASE("load_from_checkpoint returns the module, ready for inference") {
   TemporaryFolder folder;
   const auto module = classifier();
   const auto path = trained(folder, module);
@@ -52,7 +52,7 @@ TEST_CASE("load_from_checkpoint gives the module back, ready for inference") {
   CHECK(module->forward(x).equal(loaded->forward(x)));
 }
 
-TEST_CASE("load_from_checkpoint of a module that was made by hand: its options are not known") {
+TEST_CASE("load_from_checkpoint of a module that was constructed directly: its options are not known") {
   TemporaryFolder folder;
   MlpClassifier::Options options;
   options.in_features = 4;
@@ -67,7 +67,7 @@ TEST_CASE("load_from_checkpoint of a module that was made by hand: its options a
   CHECK(loaded->hparams().find("hidden")->items().size() == 1);
 }
 
-TEST_CASE("load_from_checkpoint with overrides; options that do not fit are told") {
+TEST_CASE("load_from_checkpoint with overrides; options that do not fit are reported") {
   TemporaryFolder folder;
   const auto path = trained(folder, classifier());
   const auto loaded = load_from_checkpoint<MlpClassifier>(path, {{"dropout", "0.0"}});

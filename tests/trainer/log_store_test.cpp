@@ -85,7 +85,7 @@ TEST_CASE("what cannot be logged is an error that says why") {
                     ContainsSubstring("other options"));
 }
 
-TEST_CASE("a tensor's graph is not kept, and the window goes on from the store's state") {
+TEST_CASE("a tensor's graph is not kept, and the window resumes from the store's state") {
   LogStore store;
   const Tensor leaf = at::randn({1}).requires_grad_();
   const auto uses = leaf.use_count();
@@ -145,7 +145,7 @@ TEST_CASE("memory is flat for a user who logs the loss itself") {
   CHECK(module->most == module->first_use);
 }
 
-TEST_CASE("after a resume the options of now count, and only once") {
+TEST_CASE("after a resume the current options count, and only once") {
   LogStore before;
   before.log("loss", LogScope::train_step, RunningStage::train, 2.0, 1, {});
   before.log("best", LogScope::train_step, RunningStage::train, 2.0, 1, {.reduce_fx = Reduce::max});

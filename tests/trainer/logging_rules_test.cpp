@@ -132,7 +132,7 @@ struct LogsFrom : SelfPlanned {
 #undef FULGUR_AT
 };
 
-// Names of the rows that come of logging from `hook`; the message where it is refused.
+// Names of the rows that result from logging in `hook`; the message if it is refused.
 std::string outcome(const std::string& hook, const LogOptions& options = {}) {
   TemporaryFolder folder;
   auto module = std::make_shared<LogsFrom>();
@@ -294,7 +294,7 @@ TEST_CASE("log: a metric named step is the row's step") {
   CHECK(logger->rows[1].step == 200);
 }
 
-TEST_CASE("log: a metric named step that is no step leaves the row at the global step, with one warning") {
+TEST_CASE("log: a metric named step that is not a step leaves the row at the global step, with one warning") {
   struct OddAxis : SelfPlanned {
     StepOutput training_step(const Batch& b, int64_t i) override {
       const double odd[] = {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity(), 1e300,
@@ -336,7 +336,7 @@ TEST_CASE("memory is flat over 1,000 steps of a user who logs the loss itself") 
       log("loss", loss, {.prog_bar = true, .on_epoch = true});
       if (i == 100) at_100 = resident_pages();
       at_end = resident_pages();
-      // The graph hangs on to large tensors: whoever keeps it is seen.
+      // The graph holds large tensors: keeping it shows.
       return {loss, {{"prediction", forward(b[0]) * loss}}};
     }
     torch::nn::Linear wide{nullptr};

@@ -1,4 +1,4 @@
-// Modules that optimize by themselves, and the forms of configure_optimizers.
+// Modules with manual optimization, and the forms of configure_optimizers.
 #include "boring.h"
 
 #include <catch2/catch_approx.hpp>
@@ -85,7 +85,7 @@ std::map<std::string, Tensor> by_hand(int64_t batches) {
 
 }  // namespace
 
-TEST_CASE("two optimizers in manual optimization equal a loop written by hand, bit for bit") {
+TEST_CASE("two optimizers in manual optimization equal a hand-written loop, bit for bit") {
   TemporaryFolder folder;
   at::manual_seed(9);
   auto module = std::make_shared<TwoParts>();
@@ -206,7 +206,7 @@ TEST_CASE("no_sync keeps gradients of manual backwards to the rank") {
   CHECK(strategy->synced == std::vector<bool>{false, true, false, true});
 }
 
-TEST_CASE("what belongs to automatic optimization is refused in manual, and the other way round") {
+TEST_CASE("what belongs to automatic optimization is refused in manual, and vice versa") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.accumulate_grad_batches = 2;
@@ -309,7 +309,8 @@ TEST_CASE("a schedule that follows a metric: monitor is needed, strict decides w
 }
 
 TEST_CASE(
-    "a schedule composed with one that follows a metric is as strict, and its other parts go on without the metric") {
+    "a schedule composed with one that follows a metric is as strict, and its other parts continue without the "
+    "metric") {
   using TrainerComponents = std::vector<std::shared_ptr<LrScheduler>>;
   struct Scheduled : SelfPlanned {
     SchedulerConfig config;
@@ -383,7 +384,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "optimizer_step may be overridden: a step that is not made changes nothing, and gradients are gone all the same") {
+    "optimizer_step may be overridden: a step that is not made changes nothing, and gradients are zeroed anyway") {
   struct EverySecond : SelfPlanned {
     void optimizer_step(int64_t epoch, int64_t batch_idx, OptimizerHandle& optimizer, const Closure& closure) override {
       if (batch_idx % 2 == 1) SelfPlanned::optimizer_step(epoch, batch_idx, optimizer, closure);
@@ -427,7 +428,7 @@ TEST_CASE("tied weights are stepped, counted and saved once") {
   CHECK(read_checkpoint(*report.last_checkpoint).module.size() == 1);
 }
 
-TEST_CASE("schedules of manual optimization are the module's to step, those that count epochs too") {
+TEST_CASE("schedules of manual optimization are stepped by the module, including those that count epochs") {
   struct Watched : TwoParts {
     double lr = 0;
     void on_train_end() override { lr = optimizers(0).groups()[0].lr; }

@@ -1,4 +1,4 @@
-// Mistakes in a module that would train something else in silence.
+// Mistakes in a module that would train something else silently.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 
@@ -44,7 +44,7 @@ TEST_CASE("a layer that is not registered, but that the loss depends on, is an e
                                              ContainsSubstring("register_module(\"name\", layer)"));
 }
 
-TEST_CASE("leaves that a step makes for itself, and tensors of an optimizer, are none of that") {
+TEST_CASE("leaves that a step creates, and tensors of an optimizer, are not reported as such") {
   struct Penalized : SelfPlanned {
     Tensor extra = at::ones({3}).requires_grad_(true);
     std::shared_ptr<SGD> sgd;

@@ -79,7 +79,7 @@ TEST_CASE("a misspelt monitor is an error before the first batch, with the neare
   }
 }
 
-TEST_CASE("a monitor that is logged later, or by training, is no mistake") {
+TEST_CASE("a monitor that is logged later, or by training, is not an error") {
   const auto module = std::make_shared<Counting>();
   SECTION("by training") {
     module->plateau = "train_loss";

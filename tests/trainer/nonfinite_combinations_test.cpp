@@ -1,4 +1,4 @@
-// on_nonfinite: skip beside clipping and several optimizers.
+// on_nonfinite: skip with clipping and several optimizers.
 #include <ATen/ops/zeros.h>
 
 #include <catch2/catch_test_macros.hpp>
@@ -63,7 +63,7 @@ struct Infinite : SelfPlanned {
 
 }  // namespace
 
-TEST_CASE("skip: of two optimizers that clip before they step, the one with the bad gradient is left out") {
+TEST_CASE("skip: of two optimizers that clip before they step, the one with the bad gradient is skipped") {
   for (const size_t bad : {0, 1})
     for (const ClipAlgorithm algorithm : {ClipAlgorithm::norm, ClipAlgorithm::value})
       for (const double value : {kNan, kInf}) {
@@ -94,7 +94,7 @@ TEST_CASE("skip: whether the norm of the gradients is logged does not change the
   CHECK(same_weights(of_runs[0], of_runs[1]));
 }
 
-TEST_CASE("skip: a loss that is not finite leaves out the step of the optimizer whose gradients it makes") {
+TEST_CASE("skip: a loss that is not finite skips the step of the optimizer whose gradients it makes") {
   // Both losses before both steps; that of the second optimizer is NaN, with finite gradients.
   struct TwoLosses : TwoOptimizers {
     TwoLosses() : TwoOptimizers(1, 0, ClipAlgorithm::norm) {}

@@ -98,7 +98,7 @@ Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy
 }
 
 // Batch norm of its input, which is NaN in the batch `at`. What a forward makes of the running statistics is there
-// before anybody knows that the step is left out.
+// before it is known that the step is skipped.
 struct Normed : SelfPlanned {
   torch::nn::BatchNorm1d norm{nullptr};
   int64_t at = 13, window = 1, batches = 0;
@@ -179,7 +179,7 @@ TEST_CASE(
              ContainsSubstring("\"global_step\":5") && ContainsSubstring("\"what\":\"the loss\""));
 }
 
-TEST_CASE("F30 an input that is NaN is named, and so is a gradient where gradients are looked at") {
+TEST_CASE("F30 an input that is NaN is named, and so is a gradient if gradients are checked") {
   TemporaryFolder folder;
   CHECK_THAT(fit(folder, Fault::input, "raise").error, ContainsSubstring("'x' of the batch"));
   const auto looked_at = [](TrainerOptions& o, Failing&) { o.check_every = 1; };
@@ -203,7 +203,7 @@ TEST_CASE("on a GPU, F30 raise: a gradient that is infinite ends the run at the 
   check_all_finite(folder / "fulgur_logs/version_0/checkpoints", 18);
 }
 
-TEST_CASE("F30 skip: the step is left out, the weights stay, the skipped are counted and training goes on") {
+TEST_CASE("F30 skip: the step is skipped, the weights stay, the skipped are counted and training continues") {
   for (const Fault fault : {Fault::loss, Fault::input, Fault::gradient}) {
     CAPTURE(static_cast<int>(fault));
     TemporaryFolder folder;
@@ -356,7 +356,7 @@ TEST_CASE("on a GPU, F30 skip puts the buffers back, in steps as they are and in
   CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 40 / window);
 }
 
-TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further checkpoint") {
+TEST_CASE("F30 stop: the run ends cleanly with exit code 6 and no further checkpoint") {
   TemporaryFolder folder;
   const Result run = fit(folder, Fault::loss, "stop");
   CHECK(run.error.empty());
@@ -368,7 +368,7 @@ TEST_CASE("F30 stop: the run ends in order with exit code 6 and no further check
 }
 
 TEST_CASE(
-    "F30 rollback: weights and optimizer are those of the last checkpoint, and training goes on behind the batch") {
+    "F30 rollback: weights and optimizer are those of the last checkpoint, and training continues after the batch") {
   TemporaryFolder folder;
   const Result run = fit(folder, Fault::loss, "rollback");
   CHECK(run.error.empty());
@@ -377,7 +377,7 @@ TEST_CASE(
   for (const auto& [name, value] : weights(*run.module)) CHECK(value.isfinite().all().item<bool>());
 }
 
-TEST_CASE("F30 rollback gives up where the same checkpoint does not help three times") {
+TEST_CASE("F30 rollback gives up if the same checkpoint does not help three times") {
   TemporaryFolder folder;
   const Result run =
       fit(folder, Fault::loss, "rollback", [](TrainerOptions&, Failing& module) { module.once = false; });
@@ -386,7 +386,7 @@ TEST_CASE("F30 rollback gives up where the same checkpoint does not help three t
              ContainsSubstring("no checkpoint to roll back to"));
 }
 
-TEST_CASE("F30 off: nothing is looked at, and a metric that is NaN or a loss that is tiny is nobody's fault") {
+TEST_CASE("F30 off: nothing is checked, and a metric that is NaN or a tiny loss is not an error") {
   TemporaryFolder folder;
   CHECK(fit(folder, Fault::loss, "off").report.epochs == 2);
   CHECK(fit(folder, Fault::metric, "raise").report.epochs == 2);

@@ -1,4 +1,4 @@
-// The Trainer against a loop written by hand: same seed, same order, equal to the last bit.
+// The Trainer against a hand-written loop: same seed, same order, equal to the last bit.
 #include "boring.h"
 
 #include <ATen/core/grad_mode.h>

@@ -140,13 +140,13 @@ TEST_CASE("precision: formats of weights, input, activations, gradients and vali
   CHECK((told.text.find("47 times as long") != std::string::npos) == emulated);
 }
 
-TEST_CASE("an unknown precision is refused with the names that there are") {
+TEST_CASE("an unknown precision is refused with the existing names") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(with_precision(folder, "transformer-engine"),
                     ContainsSubstring("unknown precision") && ContainsSubstring("bf16-mixed"));
 }
 
-TEST_CASE("bf16-mixed equals a loop by hand under autocast, bit for bit") {
+TEST_CASE("bf16-mixed equals a hand-written loop under autocast, bit for bit") {
   TemporaryFolder folder;
   TrainerOptions options = with_precision(folder, "bf16-mixed");
   Told told;
@@ -189,7 +189,7 @@ struct Overflowing : SelfPlanned {
 
 }  // namespace
 
-TEST_CASE("F31 50 overflows in a row: the scale halves, the device leaves the steps out, and training goes on behind") {
+TEST_CASE("F31 50 overflows in a row: the scale halves, the device skips the steps, and training continues") {
   Told told;
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
@@ -215,7 +215,7 @@ TEST_CASE("F31 50 overflows in a row: the scale halves, the device leaves the st
   CHECK(run.report.global_step == 60);
 }
 
-TEST_CASE("F31 a scale that falls below 1 is told once, with what to do") {
+TEST_CASE("F31 a scale that falls below 1 is reported once, with what to do") {
   Told told;
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
@@ -277,7 +277,7 @@ struct Manual : BoringModule {
 }  // namespace
 
 TEST_CASE(
-    "16-mixed by hand: several optimizers share one scale, each skips by its own gradients, and clipping comes behind "
+    "16-mixed by hand: several optimizers share one scale, each skips by its own gradients, and clipping comes after "
     "the unscaling") {
   Told told;
   TemporaryFolder folder;
@@ -287,7 +287,7 @@ TEST_CASE(
   const auto mixed =
       fit<Manual>(quiet(folder), std::make_shared<Float16Mixed>(GradScaler::Options{.init_scale = 1024}));
   REQUIRE(mixed.module->clipped.size() == 20);
-  // Up to the overflow in batch 2 the runs are the same but for rounding.
+  // Up to the overflow in batch 2 the runs are the same except for rounding.
   for (size_t i : {0, 1, 2, 3, 4}) CHECK(std::abs(mixed.module->clipped[i] / full.module->clipped[i] - 1) < 0.02);
   const auto scales = logged(*mixed.logger, "loss_scale");
   CHECK(scales.front() == 1024);
@@ -296,7 +296,7 @@ TEST_CASE(
   for (const auto& [name, value] : weights(*mixed.module)) CHECK(value.isfinite().all().item<bool>());
 }
 
-TEST_CASE("a closure and a loss scale, or master weights, do not go together") {
+TEST_CASE("a closure and a loss scale, or master weights, exclude each other") {
   struct Closing : BoringModule {
     OptimizerPlan configure_optimizers() override { return std::make_shared<LBFGS>(LBFGS::Options{}); }
   };
@@ -381,7 +381,7 @@ TEST_CASE("keep_norm_fp32 leaves weights and statistics of norms in float32, in 
   CHECK(without.module->norm->weight.scalar_type() == at::kBFloat16);
 }
 
-TEST_CASE("a run in any precision goes on to the same bits, inside an accumulation window too") {
+TEST_CASE("a run in any precision continues to the same bits, inside an accumulation window too") {
   const std::string name = GENERATE("16-mixed", "bf16-mixed", "bf16-true", "bf16-true masters", "16-true scaled");
   const int64_t accumulate = GENERATE(1, 3);
   CAPTURE(name, accumulate);
@@ -403,7 +403,7 @@ TEST_CASE("a run in any precision goes on to the same bits, inside an accumulati
   CHECK(all == logged(*whole.logger, "loss_scale"));
 }
 
-TEST_CASE("weights of one precision load into a run of another, and it is said") {
+TEST_CASE("weights of one precision load into a run of another, with a message") {
   Told told;
   TemporaryFolder folder;
   const auto half = fit(quiet(folder), std::make_shared<BFloat16True>(BFloat16True::Options{}));
@@ -417,7 +417,7 @@ TEST_CASE("weights of one precision load into a run of another, and it is said")
   CHECK_THAT(told.text, ContainsSubstring("BFloat16 in the checkpoint"));
 }
 
-TEST_CASE("the summary tells the bytes per trainable parameter, which are those that training keeps") {
+TEST_CASE("the summary shows the bytes per trainable parameter, which are those that training keeps") {
   struct Case {
     std::string name, line;
   };
@@ -438,7 +438,7 @@ TEST_CASE("the summary tells the bytes per trainable parameter, which are those 
   options.enable_model_summary = true;
   const auto run = fit<Wide>(options, name == "32" ? nullptr : made(name));
   CHECK_THAT(told.text, ContainsSubstring("bytes per trainable parameter: " + line));
-  // As the checkpoint has them: two moments in the format of what is stepped, beside two counters of 4 bytes.
+  // As the checkpoint has them: two moments in the format of what is stepped, and two counters of 4 bytes.
   const CheckpointContent content = read_checkpoint(*run.report.last_checkpoint);
   double bytes = 0;
   for (const auto& [parameter, state] : content.optimizers.as_list().at(0).at("state").as_map())

@@ -145,7 +145,7 @@ TEST_CASE("predictions of ranks that do not read in turns come rank by rank") {
   }
 }
 
-TEST_CASE("merging predictions needs blocks of bounded size beside a rank's share") {
+TEST_CASE("merging predictions needs blocks of bounded size in addition to a rank's share") {
   const int64_t world = GENERATE(1, 2, 3);
   constexpr int64_t kRows = 3000, kRow = 128 * 8, kBlock = 16 << 10;
   const TemporaryFolder folder;
@@ -168,7 +168,7 @@ TEST_CASE("merging predictions needs blocks of bounded size beside a rank's shar
   for (const int64_t bytes : held) CHECK(bytes <= 3 * kBlock);
 }
 
-TEST_CASE("ranks whose predictions differ fail alike, and leave no file") {
+TEST_CASE("ranks whose predictions differ fail the same way, and leave no file") {
   const std::string what = GENERATE("name", "dtype", "shape", "more", "none");
   CAPTURE(what);
   const TemporaryFolder folder;

@@ -118,7 +118,7 @@ Result fit(const TemporaryFolder& folder, int place, const CheckpointChoice& fro
 }  // namespace
 
 TEST_CASE(
-    "F32 SIGTERM at any place: exit code 75, or 143 where nothing was learned, and the run goes on to the same bits") {
+    "F32 SIGTERM at any place: exit code 75, or 143 if nothing was learned, and the run continues to the same bits") {
   TemporaryFolder whole_folder;
   const Result whole = fit(whole_folder, nowhere, {});
   REQUIRE(whole.report.exit_code == ExitCode::ok);

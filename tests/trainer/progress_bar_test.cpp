@@ -36,11 +36,11 @@ void run(ProgressBar::Options options, bool enable = true) {
 
 }  // namespace
 
-TEST_CASE("ProgressBar where stderr is no terminal: plain lines, as often as line_every says") {
+TEST_CASE("ProgressBar if stderr is not a terminal: plain lines, as often as line_every says") {
   const std::string often = in_file([] { run({.line_every = {0.01, Interval::Unit::seconds}}); });
   const std::string rarely = in_file([] { run({.line_every = {1000, Interval::Unit::seconds}}); });
   CHECK(count(often, "Epoch 0: ") >= 3);
-  CHECK(count(rarely, "Epoch 0: ") == 1);  // the epoch's end is always told
+  CHECK(count(rarely, "Epoch 0: ") == 1);  // the epoch's end is always reported
   CHECK(count(rarely, "20/20") == 1);
   CHECK(count(rarely, "train_loss=") == 1);
   CHECK(count(often, "hidden") == 0);
@@ -77,7 +77,7 @@ TEST_CASE("verbose of ModelCheckpoint prints a line for each checkpoint") {
   };
   CHECK(count(lines(true), "checkpoints/epoch=0-step=10.ckpt") == 1);
   CHECK(count(lines(false), "checkpoints/epoch=0-step=10.ckpt") == 0);
-  // The end of a fit is always told.
+  // The end of a fit is always reported.
   CHECK(count(lines(false), "stopped: max_epochs · 1 epoch, 10 steps · last checkpoint: epoch=0-step=10.ckpt") == 1);
 }
 

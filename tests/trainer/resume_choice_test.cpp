@@ -82,7 +82,7 @@ fs::path run_folder(const TemporaryFolder& folder, int version = 0) {
 
 }  // namespace
 
-TEST_CASE("ckpt_path auto begins anew where there is nothing, then goes on in the run's folder to the same bits") {
+TEST_CASE("ckpt_path auto starts a new run if there is none, then resumes in the run's folder to the same bits") {
   TemporaryFolder folder, other;
   const Result whole = fit(other, {}, -1);
   const Result first = fit(folder, "auto", 12);
@@ -94,7 +94,7 @@ TEST_CASE("ckpt_path auto begins anew where there is nothing, then goes on in th
   CHECK_FALSE(fs::exists(run_folder(folder, 1)));
 }
 
-TEST_CASE("ckpt_path auto passes over what is damaged, with its reason, and takes the newest that verifies") {
+TEST_CASE("ckpt_path auto skips what is damaged, with its reason, and takes the newest that verifies") {
   TemporaryFolder folder;
   fit(folder, {}, 12);
   const fs::path checkpoints = run_folder(folder) / "checkpoints";
@@ -117,7 +117,7 @@ TEST_CASE("an explicit path never falls back") {
   CHECK_THROWS_AS(fit(folder, first.report.last_checkpoint->string(), 30), CheckpointError);
 }
 
-TEST_CASE("load.verify needed leaves out files that are not read; whole, the default, does not") {
+TEST_CASE("load.verify needed skips files that are not read; whole, the default, does not") {
   TemporaryFolder folder;
   const Result first = fit(folder, {}, 12);
   damage(*first.report.last_checkpoint / "optimizer.safetensors");
@@ -131,7 +131,7 @@ TEST_CASE("load.verify needed leaves out files that are not read; whole, the def
   CHECK(validate("needed").samples == 12);
 }
 
-TEST_CASE("a finished run says so and trains no more; with a higher limit it goes on") {
+TEST_CASE("a finished run says so and trains no more; with a higher limit it continues") {
   TemporaryFolder folder;
   const Result first = fit(folder, "auto", 12);
   const Result again = fit(folder, "auto", 12);
@@ -166,8 +166,7 @@ TEST_CASE("ckpt_path auto resumes the newest run with a checkpoint, whatever oth
   CHECK_THAT(fit(folder, "auto", 30).told, ContainsSubstring("is finished"));
 }
 
-TEST_CASE(
-    "ckpt_path auto passes over a newer fit that has finished without checkpoints, unless it has nothing left to do") {
+TEST_CASE("ckpt_path auto skips a newer fit that has finished without checkpoints, unless it has nothing left to do") {
   TemporaryFolder folder;
   fit(folder, {}, 12);
   const auto without = [](TrainerOptions& options, TrainerComponents& components) {
@@ -224,7 +223,7 @@ TEST_CASE(
   CHECK(resumed->validated == std::vector<int64_t>{1, 2});
 }
 
-TEST_CASE("a resume that finds its epoch over steps the open window and validates, and leaves no gradient behind") {
+TEST_CASE("a resume into a finished epoch steps the open window and validates, and leaves no gradients") {
   // Ten batches an epoch in windows of four; after the fifth batch the limit becomes five.
   const auto windows = [](int64_t limit) {
     return [limit](TrainerOptions& options, TrainerComponents& components) {
@@ -331,8 +330,8 @@ TEST_CASE("a run that ended by time resumes under a longer time, and not under t
 }
 
 TEST_CASE(
-    "from an earlier checkpoint the run goes on in its folder, logged rows behind it are cut, and auto follows the new "
-    "branch") {
+    "from an earlier checkpoint the run continues in its folder, logged rows after it are cut, and auto follows the "
+    "new branch") {
   TemporaryFolder folder;
   const auto logged = [](TrainerOptions&, TrainerComponents& components) {
     components.loggers = {std::make_shared<CsvLogger>()};
@@ -352,7 +351,7 @@ TEST_CASE(
   CHECK(on.report.global_step == 14);
 }
 
-TEST_CASE("a run folder that was moved goes on") {
+TEST_CASE("a run resumes in a folder that was moved") {
   TemporaryFolder folder, other;
   const Result whole = fit(other, {}, 30);
   fit(folder, {}, 12);
@@ -366,7 +365,7 @@ TEST_CASE("what is loaded can be chosen") {
   TemporaryFolder folder;
   const Result first = fit(folder, {}, 12);
   const std::string from = first.report.last_checkpoint->string();
-  SECTION("weights alone: a new run in a folder of its own") {
+  SECTION("only weights: a new run in its own folder") {
     const Result second = fit(
         folder, from, 0, [](TrainerOptions&, TrainerComponents& components) { components.load.weights_only = true; });
     CHECK(second.report.global_step == 0);
@@ -437,7 +436,7 @@ TEST_CASE("what is loaded can be chosen") {
   }
 }
 
-TEST_CASE("F14 an optimizer that the state is not of is refused before the first step") {
+TEST_CASE("F14 a different optimizer than the state's is refused before the first step") {
   TemporaryFolder folder;
   const Result first = fit(folder, {}, 5);
   struct Planned : SelfPlanned {
@@ -483,7 +482,7 @@ Batch numbered(int64_t samples) {
 
 }  // namespace
 
-TEST_CASE("a changed batch size goes on by samples: each is seen once in the epoch") {
+TEST_CASE("with a changed batch size a run resumes by samples: each is seen once in the epoch") {
   for (const int64_t next : {1, 3, 6, 25}) {
     for (const bool drop_last : {false, true}) {
       CAPTURE(next, drop_last);
@@ -515,7 +514,7 @@ TEST_CASE("a changed batch size goes on by samples: each is seen once in the epo
   }
 }
 
-TEST_CASE("a resume late in an epoch reads no sample that lies before it") {
+TEST_CASE("a resume late in an epoch reads no earlier samples") {
   struct Counting : SampleDataset {
     mutable std::atomic<int64_t> reads{0};
     int64_t size() const override { return 400; }
@@ -537,7 +536,7 @@ TEST_CASE("a resume late in an epoch reads no sample that lies before it") {
 }
 
 TEST_CASE(
-    "with any number of loader workers a run goes on to the same bits, at any batch, inside an accumulation window, "
+    "with any number of loader workers a run continues to the same bits, at any batch, inside an accumulation window, "
     "with dropout") {
   const auto data = [](int64_t workers) {
     TensorDataModule::Sets sets;

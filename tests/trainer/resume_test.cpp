@@ -121,7 +121,7 @@ TEST_CASE("a checkpoint inside an accumulation window holds its gradients") {
   CHECK(same_weights(whole, run(nullptr, asking->path.string())));
 }
 
-TEST_CASE("a resume with another model is refused with every difference, and weights-only cannot go on") {
+TEST_CASE("a resume with another model is refused with every difference, and weights-only cannot continue") {
   TemporaryFolder folder;
   const Outcome first = train(folder, 1, 3);
   struct Wider : SelfPlanned {

@@ -170,7 +170,7 @@ TEST_CASE("a checkpoint that was released and not removed yet is removed by the 
   CHECK(checkpoints_in(folder / "killed") == checkpoints_in(folder / "whole"));
 }
 
-TEST_CASE("weights that were saved after the checkpoint that a run resumes from are not there twice") {
+TEST_CASE("weights that were saved after the checkpoint that a run resumes from are not duplicated") {
   const TemporaryFolder folder;
   const auto copying = std::make_shared<Copying>(folder / "killed");
   fit_with(folder / "whole", {copying, saves_every(2), saves_every(1, true)}, false);

@@ -82,7 +82,7 @@ bool same_bits(Metrics a, Metrics b) {
   });
 }
 
-/// Logs into the store of a rank what is its part of row `row`.
+/// Logs a rank's part of row `row` into its store.
 using Log = std::function<void(LogStore&, int64_t rank, int64_t row)>;
 
 /// The rows of rank 0; throws if another rank has other values.
@@ -215,7 +215,7 @@ TEST_CASE("step values are of all ranks with sync_dist, else rank 0's") {
   }
 }
 
-TEST_CASE("a metric that one rank alone logs costs one gather, then none") {
+TEST_CASE("a metric logged by only one rank costs one gather, then none") {
   const int64_t only = GENERATE(0, 3);
   const bool sync_dist = GENERATE(false, true);
   const std::vector<Row> rows = rows_of(5, 4, [&](LogStore& store, int64_t rank, int64_t row) {
@@ -337,7 +337,7 @@ TEST_CASE("other options on another rank are an error on all ranks") {
                             ContainsSubstring("on rank 0 and ") && ContainsSubstring("on rank 1"));
 }
 
-TEST_CASE("after a resume the options of now count on all ranks, also on those that do not log any more") {
+TEST_CASE("after a resume the current options count on all ranks, also on those that do not log any more") {
   std::vector<Metrics> rows(3);
   std::vector<int64_t> gathers(3);
   run_ranks(3, [&](Collectives& inner) {

@@ -1,4 +1,4 @@
-// However slow a GPU is, the host is a few steps ahead of it at most.
+// However slow a GPU is, the host is at most a few steps ahead of it.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 

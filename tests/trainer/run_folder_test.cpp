@@ -16,7 +16,7 @@ using namespace fulgur::detail;
 using Catch::Matchers::ContainsSubstring;
 namespace fs = std::filesystem;
 
-TEST_CASE("20 runs at once get 20 folders") {
+TEST_CASE("20 concurrent runs get 20 folders") {
   test::TemporaryFolder folder;
   std::set<fs::path> taken;
   std::mutex mutex;
@@ -31,7 +31,7 @@ TEST_CASE("20 runs at once get 20 folders") {
   CHECK(taken.size() == 20);
 }
 
-TEST_CASE("a version that is asked for is taken once") {
+TEST_CASE("a version that is requested is taken once") {
   test::TemporaryFolder folder;
   CHECK(take_run_folder(folder.path(), "x", 7).filename() == "version_7");
   CHECK_THROWS_WITH(take_run_folder(folder.path(), "x", 7), ContainsSubstring("already exists"));

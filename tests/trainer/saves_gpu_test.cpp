@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kSteps = 12, kWidth = 70'000;  // each tensor with a copy of its own
+constexpr int64_t kSteps = 12, kWidth = 70'000;  // each tensor with its own copy
 
 // Learns with batch norm, and logs nothing.
 struct Wide : LightningModule {
@@ -133,7 +133,7 @@ struct Saving : Callback {
   std::string why;
 };
 
-// The same without hooks that lie inside a captured step.
+// The same without hooks that run inside a captured step.
 struct SavingOutside : Callback {
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t index) override {
     inner.on_train_batch_end(run, output, batch, index);
@@ -215,7 +215,7 @@ FitReport train(const TemporaryFolder& folder, bool async, const Change& change,
   return Trainer(options, components).fit(module, regression_data(4 * kSteps, 0));
 }
 
-// What is saved while the run trains is what is saved while it stands.
+// What is saved while the run trains is the same as when it is paused.
 template <class M, class Saver = Saving>
 void check_saves(const Change& change = {}) {
   const TemporaryFolder standing, training;
@@ -233,8 +233,7 @@ void check_saves(const Change& change = {}) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, a checkpoint that is written while the run trains has the bytes of one that it waits for",
-          "[gpu]") {
+TEST_CASE("on a GPU, a checkpoint written while the run trains has the bytes of one that it waits for", "[gpu]") {
   require_gpus(1);
   SECTION("batch norm and AdamW") { check_saves<Wide>(); }
   SECTION("16-mixed") {
@@ -338,7 +337,7 @@ TEST_CASE(
   CHECK((files == expected));
 }
 
-TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once the run has gone on", "[gpu]") {
+TEST_CASE("on a GPU, weights that are not finite are refused by the writer, once the run has continued", "[gpu]") {
   require_gpus(1);
   struct Broken : Wide {
     void on_train_batch_end(const StepOutput&, const Batch&, int64_t) override {

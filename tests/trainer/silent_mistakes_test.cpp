@@ -1,4 +1,4 @@
-// Mistakes that would pass in silence, or whose first message would name something else.
+// Mistakes that would pass silently, or whose first message would name something else.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -62,7 +62,7 @@ TEST_CASE("a training_step without a loss warns once, and an epoch without a ste
   CHECK(lines.find("batches of epoch 1") == std::string::npos);
 }
 
-TEST_CASE("a module of manual optimization that never steps is warned of") {
+TEST_CASE("a module of manual optimization that never steps is warned about") {
   struct NeverSteps : Manual {
     StepOutput training_step(const Batch& b, int64_t i) override {
       manual_backward(SelfPlanned::training_step(b, i).loss);
@@ -75,7 +75,7 @@ TEST_CASE("a module of manual optimization that never steps is warned of") {
   CHECK_THAT(fit<SelfPlanned>(), !ContainsSubstring("no optimizer made a step"));
 }
 
-TEST_CASE("step and backward by hand under automatic optimization are errors that say whose they are") {
+TEST_CASE("step and backward called under automatic optimization are errors that say who calls them") {
   struct Steps : SelfPlanned {
     StepOutput training_step(const Batch& b, int64_t i) override {
       StepOutput output = SelfPlanned::training_step(b, i);
@@ -143,7 +143,7 @@ TEST_CASE("an error of the data set names the batch that was read") {
   }
 }
 
-TEST_CASE("a metric named epoch stands in place of the epoch") {
+TEST_CASE("a metric named epoch replaces the epoch") {
   struct Names : SelfPlanned {
     StepOutput training_step(const Batch& b, int64_t i) override {
       log("epoch", 0.5, {.on_step = true});
@@ -164,7 +164,7 @@ TEST_CASE("a metric named epoch stands in place of the epoch") {
     if (name == "epoch") CHECK(value == 0.5);
 }
 
-TEST_CASE("the state of a callback that is not there any more is warned of, and one that does not fit is named") {
+TEST_CASE("the state of a callback that no longer exists is warned about, and one that does not fit is named") {
   const TemporaryFolder folder;
   const auto trainer = [&](std::vector<std::shared_ptr<Callback>> callbacks, int64_t epochs) {
     TrainerOptions options = quiet(folder);
@@ -237,7 +237,7 @@ TEST_CASE("errors of LibTorch about dtypes, labels and batch norm have a hint") 
              ContainsSubstring("at least two samples"));
 }
 
-TEST_CASE("a refused overfit_batches is called by its name") {
+TEST_CASE("a refused overfit_batches is named in the error") {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.overfit_batches = 0.3;

@@ -266,8 +266,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-TEST_CASE("on a GPU, a logged loss that is not finite is found, also if somebody reads the metric in between",
-          "[gpu]") {
+TEST_CASE("on a GPU, a logged loss that is not finite is found, also if the metric is read in between", "[gpu]") {
   require_gpus(1);
   for (const bool asks : {false, true})
     for (const int64_t every : {1, 4, 50}) {
@@ -362,7 +361,7 @@ TEST_CASE("a loss that was logged is watched without an addition; whatever else 
   log("mixed", loss);
   store.watch(loss);
   CHECK(watch_of(store) == 1);
-  // A metric that is no loss may be NaN.
+  // A metric that is not a loss may be NaN.
   store.start_batch();
   log("metric", bad());
   store.watch(good());

@@ -147,7 +147,7 @@ TEST_CASE("val_check_interval as an interval of the run: steps, epochs, samples,
   CHECK(from_yaml("{val_check_interval: 1.0}").val_check_interval.at_epoch_end());
 }
 
-TEST_CASE("tokens that the module tells drive intervals and progress") {
+TEST_CASE("tokens counted by the module drive intervals and progress") {
   struct Tokens : Counting {
     std::optional<int64_t> num_tokens(const Batch& b) const override { return 10 * b.size(); }
     void on_train_end() override { seen = run().progress().tokens_seen; }
@@ -219,7 +219,7 @@ TEST_CASE("validate_first runs a whole validation that counts, in place of the s
   CHECK(logger->values("val_loss")[0].first == 0);
 }
 
-TEST_CASE("reload_dataloaders_every_n_epochs asks for the loaders anew") {
+TEST_CASE("reload_dataloaders_every_n_epochs recreates the loaders") {
   struct Asked : SelfPlanned {
     int64_t train_asked = 0, val_asked = 0;
     Loaders loader() {
@@ -385,7 +385,7 @@ TEST_CASE("inference_mode: validate, test and predict in it, validation inside a
   CHECK(Trainer(options).fit(module, regression_data(8, 4)).global_step == 2);
 }
 
-TEST_CASE("devices: numbers, lists and texts; an index that is not there is an error with the list") {
+TEST_CASE("devices: numbers, lists and strings; an invalid index is an error with the list") {
   CHECK(from_yaml("{devices: 2}").devices.count == 2);
   CHECK(from_yaml("{devices: -1}").devices.count == -1);
   CHECK(from_yaml("{devices: [3]}").devices.indices == std::vector<int64_t>{3});

@@ -1,4 +1,4 @@
-// Every option of the Trainer is tested by what it does.
+// Every option of the Trainer is tested by its effect.
 #include "boring.h"
 
 #include <ATen/Context.h>
@@ -85,7 +85,7 @@ TEST_CASE("max_epochs, max_steps: whichever comes first") {
   CHECK(fit(options)->train == 7);
 }
 
-TEST_CASE("limit_*_batches: a count, a part, nothing") {
+TEST_CASE("limit_*_batches: a count, a fraction, nothing") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.limit_train_batches = 3;
@@ -248,7 +248,7 @@ TEST_CASE("precision 64-true trains in double") {
   CHECK(module->train == 10);
 }
 
-TEST_CASE("accelerator and devices that this machine lacks are errors that say what there is") {
+TEST_CASE("accelerator and devices that this machine lacks are errors that list the existing ones") {
   TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.devices = 2;
@@ -374,7 +374,7 @@ TEST_CASE("wrong losses are errors that say what to do") {
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("must be a scalar"));
 }
 
-TEST_CASE("a fit without optimizer, without data, with two optimizers is refused with what to do") {
+TEST_CASE("a fit without optimizer, without data, with two optimizers is refused with a hint") {
   TemporaryFolder folder;
   CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<BoringModule>(), regression_data()),
                     ContainsSubstring("names none"));

@@ -1,4 +1,4 @@
-// What a run leaves to the caller and on disk when it ends otherwise than by its limits.
+// What a run leaves to the caller and on disk when it does not end at its limits.
 #include <csignal>
 
 #include <catch2/catch_test_macros.hpp>

@@ -28,7 +28,7 @@ int64_t copies_to_the_host() {
 
 }  // namespace
 
-TEST_CASE("a fit on a device ends with the CPU's weights, to the bit") {
+TEST_CASE("a fit on a device ends with the CPU's weights, bit for bit") {
   const std::string precision = GENERATE("32-true", "64-true", "bf16-true", "bf16-mixed");
   CAPTURE(precision);
   const TemporaryFolder folder;
@@ -45,7 +45,7 @@ TEST_CASE("a fit on a device ends with the CPU's weights, to the bit") {
   CHECK(metric_of(a.report.metrics, "val_loss") == metric_of(b.report.metrics, "val_loss"));
 }
 
-TEST_CASE("no value comes to the host in a steady step") {
+TEST_CASE("no value is copied to the host in a steady step") {
   const std::string precision = GENERATE("32-true", "16-mixed", "bf16-mixed");
   const std::string policy = GENERATE("raise", "skip", "off");
   CAPTURE(precision, policy);
@@ -68,7 +68,7 @@ TEST_CASE("no value comes to the host in a steady step") {
   const auto trained = train(options, {.norm = true}, regression_data(4 * 40), {}, components);
   REQUIRE(trained.report.global_step == 40);
   CHECK(counts->at_end == counts->at_start);
-  // The counter sees it where a step does read one.
+  // The counter sees it if a step does read one.
   struct Reads : Parted {
     using Parted::Parted;
     StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -102,7 +102,7 @@ TEST_CASE("an overflow on a device skips the step there, and is counted") {
   CHECK_THROWS_AS(train<Overflows>(raises), NonFiniteError);
 }
 
-TEST_CASE("a resumed run on a device goes on to the bit, with its generator") {
+TEST_CASE("a resumed run on a device continues bit for bit, with its generator") {
   const bool async = GENERATE(true, false);
   const std::string precision = GENERATE("32-true", "16-mixed");
   CAPTURE(async, precision);
@@ -122,7 +122,7 @@ TEST_CASE("a resumed run on a device goes on to the bit, with its generator") {
   CHECK(same_weights(a.weights, c.weights));
 }
 
-TEST_CASE("a checkpoint made on a device goes on on the CPU") {
+TEST_CASE("a checkpoint made on a device resumes on the CPU") {
   const TemporaryFolder folder;
   TrainerOptions device = on_one(folder), cpu = quiet(folder);
   device.max_epochs = cpu.max_epochs = 2;
@@ -139,7 +139,7 @@ TEST_CASE("the following batch is read when the step of the last one was launche
   struct Reading : BatchDataset {
     int64_t size() const override { return 6; }
     Batch get(c10::ArrayRef<int64_t> indices, const SampleContext&) const override {
-      // One sample is asked for once, for what batches look like.
+      // One sample is requested once, for what batches look like.
       if (indices.size() > 1) order.push_back("read " + std::to_string(indices[0] / 2));
       const auto samples = static_cast<int64_t>(indices.size());
       return Batch{{"x", at::ones({samples, 4})}, {"y", at::ones({samples, 2})}};
@@ -183,7 +183,7 @@ TEST_CASE("the following batch is read when the step of the last one was launche
   CHECK(order == expected);
 }
 
-TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, where the device decides on the skip") {
+TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, if the device decides on the skip") {
   // A running mean that forward does not change in place; one that grows is read by the host.
   struct Replacing : SelfPlanned {
     bool grows;

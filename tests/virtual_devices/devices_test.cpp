@@ -155,7 +155,7 @@ TEST_CASE("a graph over two devices goes backward on both") {
   CHECK((b.grad().cpu().equal(at::full({3}, 4.0))));
 }
 
-TEST_CASE("each virtual device has numbers of its own") {
+TEST_CASE("each virtual device draws its own random numbers") {
   seed_everything(5);
   seed_devices(5, {d0, d1});
   const auto draw = [](at::Device device) { return at::rand({4}, at::TensorOptions().device(device)).cpu(); };
@@ -263,7 +263,7 @@ TEST_CASE("autocast computes in bfloat16 on a virtual device") {
   CHECK(loss.scalar_type() == at::kFloat);
 }
 
-TEST_CASE("virtual devices are made once, and no more than were asked for first") {
+TEST_CASE("virtual devices are created once, and never more than requested first") {
   enable_virtual_devices(4);
   CHECK(virtual_device_count() == 8);
   CHECK_THROWS_WITH(enable_virtual_devices(9), ContainsSubstring("8 virtual devices") && ContainsSubstring("9"));

@@ -111,7 +111,7 @@ TEST_CASE("dp copies what it must: weights and a chunk to each device, gradients
   const auto trained = train<Silent>(options, {}, regression_data(40, 0, 8));
   const int64_t steps = 5, others = devices - 1, weights = bytes_of(*trained.module);
   const int64_t rows = 8 / devices * others * (4 + 2) * 4;
-  // The gradient of the loss goes where the loss came from.
+  // The gradient of the loss goes back to where the loss came from.
   CHECK(bytes_between_virtual_devices() == steps * (others * (2 * weights + 4 + 4) + rows));
 }
 
@@ -149,8 +149,7 @@ TEST_CASE("under dp the buffers are those of the first device") {
   CHECK((trained.weights.at("norm.num_batches_tracked").item<int64_t>() == 1));
 }
 
-TEST_CASE(
-    "dp with on_nonfinite: skip leaves out a step of which one device's loss is NaN, and no copy keeps a trace of it") {
+TEST_CASE("dp with on_nonfinite: skip skips a step if one device's loss is NaN, and no copy keeps a trace of it") {
   // The rows of one device are NaN in the fifth batch. Every copy looks at its statistics at the start of a step.
   static std::atomic<int> bad_statistics;
   static int64_t bad_device;
@@ -206,7 +205,7 @@ TEST_CASE(
   CHECK(logger->values("skipped_steps").back().second == 1);
 }
 
-TEST_CASE("each device of dp draws numbers of its own, and a resumed run goes on to the bit") {
+TEST_CASE("each device of dp draws its own random numbers, and a resumed run continues bit for bit") {
   const TemporaryFolder folder, other;
   TrainerOptions whole = on_virtual(folder, "dp", 3), first = on_virtual(other, "dp", 3);
   whole.max_epochs = first.max_epochs = 2;
@@ -228,7 +227,7 @@ TEST_CASE("each device of dp draws numbers of its own, and a resumed run goes on
   CHECK_FALSE((mask(0).equal(mask(1))));
 }
 
-TEST_CASE("a checkpoint of dp is one of any run: it goes on on one device, and the other way round") {
+TEST_CASE("a checkpoint of dp is one of any run: it continues on one device, and the other way round") {
   const TemporaryFolder folder;
   TrainerOptions many = on_virtual(folder, "dp", 2), one = single(folder);
   many.max_epochs = one.max_epochs = 2;
@@ -280,7 +279,7 @@ TEST_CASE("callbacks see one step: outputs of all samples in their order, the me
   CHECK_THAT(metric_of(trained.report.metrics, "train_loss_step"), WithinAbs(looks->loss, 1e-6));
 }
 
-TEST_CASE("a copy's wish to stop is the run's, and its exception ends the run") {
+TEST_CASE("a copy's stop request is the run's, and its exception ends the run") {
   struct Wishes : Parted {
     using Parted::Parted;
     StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
@@ -302,7 +301,7 @@ TEST_CASE("a copy's wish to stop is the run's, and its exception ends the run") 
   CHECK_THROWS_WITH(train<Throws>(on_virtual(folder, "dp", 2)), ContainsSubstring("broken on the second"));
 }
 
-TEST_CASE("dp says what it cannot do, and what to do") {
+TEST_CASE("dp says what it does not support, and what to do") {
   const TemporaryFolder folder;
   const auto message = [&](TrainerOptions options, std::shared_ptr<LightningModule> module) {
     return message_of<ConfigError>([&] { Trainer(options).fit(module, regression_data()); });
@@ -338,13 +337,13 @@ TEST_CASE("dp says what it cannot do, and what to do") {
              ContainsSubstring("extra.weight") && ContainsSubstring("options alone"));
 }
 
-TEST_CASE("fit takes a module's options, and dp makes as many as it wants") {
+TEST_CASE("fit takes a module's options, and dp creates as many as it needs") {
   const TemporaryFolder folder;
   const FitReport report = Trainer(on_virtual(folder, "dp", 2)).fit<Parted>(Parted::Options{}, regression_data());
   CHECK(report.global_step == 10);
 }
 
-TEST_CASE("the end of a fit tells the peak of each device") {
+TEST_CASE("the end of a fit reports the peak of each device") {
   const TemporaryFolder folder;
   const auto trained = train(on_virtual(folder, "dp", 3));
   std::vector<std::string> devices;
@@ -356,7 +355,7 @@ TEST_CASE("the end of a fit tells the peak of each device") {
   CHECK_THAT(peak_memory_text(trained.report.peak_memory), ContainsSubstring("virtual:2"));
 }
 
-TEST_CASE("monitors tell of each device, and measure against all of them") {
+TEST_CASE("monitors report each device, and measure against all of them") {
   const TemporaryFolder folder;
   TrainerOptions options = on_virtual(folder, "dp", 2), one = on_virtual(folder, "single_device", 1);
   const auto logged = [](TrainerOptions how) {

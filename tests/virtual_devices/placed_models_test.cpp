@@ -1,4 +1,4 @@
-// Encoder and decoder on devices of their own, and on groups of them: the same numbers as on one device.
+// Encoder and decoder on different devices, and on groups of them: the same numbers as on one device.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -66,7 +66,7 @@ Devices virtual_devices(int64_t first, int64_t last) {
 
 }  // namespace
 
-TEST_CASE("an autoencoder in two places gives what it gives in one") {
+TEST_CASE("an autoencoder on two devices gives the results of one") {
   const Autoencoder::Options options{.in_features = 12, .hidden = {16}, .code_size = 6};
   const Batch batch({at::randn({7, 3, 4})});
   const auto reconstruction = [](Autoencoder& model, const Batch& given) {
@@ -77,7 +77,7 @@ TEST_CASE("an autoencoder in two places gives what it gives in one") {
   check_placed(one, hybrid, batch, virtual_devices(0, 1), virtual_devices(2, 3), reconstruction);
 }
 
-TEST_CASE("a Seq2Seq in two places gives what it gives in one") {
+TEST_CASE("a Seq2Seq on two devices gives the results of one") {
   for (const char* cell : {"gru", "lstm"}) {
     CAPTURE(cell);
     const Seq2Seq::Options options{.vocabulary = 7, .embedding = 8, .hidden = 12, .layers = 2, .cell = cell};

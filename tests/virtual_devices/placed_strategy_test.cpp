@@ -129,7 +129,7 @@ TEST_CASE(
   CHECK(hybrid == kSteps * (flow + 2 * weights));
 }
 
-TEST_CASE("optimizer state lies beside its parameter") {
+TEST_CASE("optimizer state is on the device of its parameter") {
   const TemporaryFolder folder;
   struct Looks : Callback {
     std::map<std::string, at::Device> at;
@@ -147,7 +147,7 @@ TEST_CASE("optimizer state lies beside its parameter") {
   CHECK(looks->at.at("decoder.in.weight") == virtual_device(1));
 }
 
-TEST_CASE("a run over several devices goes on to the bit, and on one device") {
+TEST_CASE("a run over several devices continues bit for bit, and on one device") {
   const std::string strategy = GENERATE("model_parallel", "hybrid");
   const int64_t micro_batches = GENERATE(1, 3);
   CAPTURE(strategy, micro_batches);
@@ -172,7 +172,7 @@ TEST_CASE("a run over several devices goes on to the bit, and on one device") {
   CHECK(largest_difference(alone.weights, ended.weights) < 1e-6);
 }
 
-TEST_CASE("two runs with micro-batches are equal to the bit") {
+TEST_CASE("two runs with micro-batches are bit-identical") {
   const TemporaryFolder folder;
   const auto run = [&] {
     return train<Pair>(layout(folder, "model_parallel", 2, 4), {}, regression_data(160, 0, 16)).weights;
@@ -198,7 +198,7 @@ TEST_CASE("evaluation and prediction run over several devices, in sample order")
 
 namespace {
 
-// Placed by its own hands, without nn::Placed: on virtual:0 and virtual:1.
+// Placed by itself, without nn::Placed: on virtual:0 and virtual:1.
 struct ByHand : LightningModule {
   struct Options {
     bool forgets = false, moves = true;
@@ -231,7 +231,7 @@ struct ByHand : LightningModule {
 
 }  // namespace
 
-TEST_CASE("a module placed by hand is left where it is, and its loss is taken from where it lies") {
+TEST_CASE("a manually placed module is not moved, and its loss is taken from its device") {
   const TemporaryFolder folder;
   const auto a = train<ByHand>(quiet(folder));
   const auto b = train<ByHand>(placed(folder, "model_parallel", 2, "{micro_batches: 2}"));
@@ -240,7 +240,7 @@ TEST_CASE("a module placed by hand is left where it is, and its loss is taken fr
   CHECK(largest_difference(a.weights, b.weights) < 1e-6);
 }
 
-TEST_CASE("what lies on a wrong device is an error that names module, parameter and both devices") {
+TEST_CASE("what is on a wrong device is an error that names module, parameter and both devices") {
   const TemporaryFolder folder;
   const TrainerOptions by_hand = placed(folder, "model_parallel", 2, "{}");
   const std::string forgotten = message_of<ConfigError>([&] { train<ByHand>(by_hand, {.forgets = true}); });
@@ -263,7 +263,7 @@ TEST_CASE("what lies on a wrong device is an error that names module, parameter 
                         ContainsSubstring("virtual:0") && ContainsSubstring("virtual:1"));
 }
 
-TEST_CASE("placements are refused with what there is") {
+TEST_CASE("placements are refused with the existing devices and modules") {
   const TemporaryFolder folder;
   const auto message = [&](const std::string& strategy, int devices, const std::string& init_args) {
     return message_of<ConfigError>([&] { train<Pair>(placed(folder, strategy, devices, init_args)); });
@@ -288,7 +288,7 @@ TEST_CASE("placements are refused with what there is") {
              ContainsSubstring("micro_batches: 1"));
 }
 
-TEST_CASE("a tensor that two submodules share cannot be in two places") {
+TEST_CASE("a tensor that two submodules share cannot be on two devices") {
   struct Tied : Pair {
     explicit Tied(const Pair::Options& given)
         : Pair([&] {
@@ -310,7 +310,7 @@ TEST_CASE("a tensor that two submodules share cannot be in two places") {
   CHECK(largest_difference(one.weights, together.weights) < 1e-6);
 }
 
-TEST_CASE("a module that optimizes by itself works over several devices without micro-batches") {
+TEST_CASE("a module with manual optimization works over several devices without micro-batches") {
   struct Manual : Pair {
     using Pair::Pair;
     bool automatic_optimization() const override { return false; }

@@ -39,11 +39,11 @@ ExitCode code_of(const std::exception& error) {
   return own ? own->code() : ExitCode::other;
 }
 
-// The one way of every run, whatever its end: normal, by a signal, by an exception. Returns the signal. `failed` is
-// called with the exit code while the run that an exception has ended is still there.
+// The single code path around every run, however it ends: normally, by a signal, by an exception. Returns the signal.
+// `failed` is called with the exit code while the run that an exception has ended still exists.
 template <class Body, class Failed>
 std::optional<int> guarded(RunSetup& session, std::atomic<bool>& running, Body body, Failed failed) {
-  if (running.exchange(true)) throw Error("[trainer] a run is under way; a Trainer runs one at a time.");
+  if (running.exchange(true)) throw Error("[trainer] a run is in progress; a Trainer runs one at a time.");
   struct Reset {
     std::atomic<bool>& flag;
     ~Reset() { flag = false; }
@@ -63,7 +63,7 @@ std::optional<int> guarded(RunSetup& session, std::atomic<bool>& running, Body b
     session.finish(RunStatus::failed);
     throw;
   } catch (...) {
-    session.on_exception(Error("an exception that is no std::exception"));
+    session.on_exception(Error("an exception that is not a std::exception"));
     failed(session.run(), ExitCode::other);
     session.finish(RunStatus::failed);
     throw;
@@ -106,7 +106,7 @@ Trainer Trainer::from_config(const Config& config) {
   if (config.seed_everything.enabled)
     components.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);
-  // The model is made before a run begins: threads are set before its first operation, and its weights depend on the
+  // The model is created before a run begins: threads are set before its first operation, and its weights depend on the
   // seed.
   detail::set_threads(detail::decide_threads(config.trainer.num_threads));
   if (components.seed) seed_everything(*components.seed);
@@ -151,7 +151,7 @@ std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::share
 
 using ChosenCheckpoint = std::optional<fs::path>;
 
-// Validation before training: a trial whose numbers nobody sees, or, with validate_first, one that counts.
+// Validation before training: a sanity check whose metrics are discarded, or, with validate_first, one that counts.
 void validate_before_training(Run& run) {
   if (!run.validation_runs) return;
   if (run.options.validate_first) {
@@ -171,14 +171,14 @@ void validate_before_training(Run& run) {
   run.sanity_checking_ = false;
 }
 
-// Whatever ended the loops, their last state is on disk.
+// Whatever ended the loops, their last state is saved.
 void write_final_checkpoint(Run& run) {
   if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.checkpoints.is_saved()) return;
   run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
   run.act_on_checkpoint_requests();
 }
 
-// What a fit that has finished before leaves: the weights, and the metrics.
+// The result of a fit that had already finished: the weights, and the metrics.
 void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
   try {
     const CheckpointContent content = read_checkpoint(checkpoint);
@@ -210,7 +210,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     if (const auto finished = detail::find_finished_run(impl->options, impl->components)) {
       log::info(cat("the run in ", finished->run_dir, " is finished (", finished->reason, ", ",
                     counted(finished->epochs, "epoch"), ", ", counted(finished->global_step, "step"),
-                    "): there is nothing to resume. Raise the limit, or leave --resume out for a new run"));
+                    "): there is nothing to resume. Raise the limit, or omit --resume for a new run"));
       report.stop_reason = cat("finished: ", finished->reason);
       report.epochs = finished->epochs;
       report.global_step = finished->global_step;
@@ -300,7 +300,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
 
 namespace {
 
-// `evaluate` makes the report; one that a signal cuts short says at least where it was.
+// `evaluate` makes the report; if a signal interrupts it, the report at least says where it was.
 template <class Report, class Evaluate>
 void report_of(Report& report, const Run& run, const ChosenCheckpoint& checkpoint, Evaluate evaluate) {
   const auto place = [&] {

@@ -115,7 +115,7 @@ void call_without_twin(const c10::SafeKernelFunction& kernel, const c10::Operato
   TORCH_CHECK_NOT_IMPLEMENTED(simulated_cuda_refused_kernels() == refused,
                               "simulated CUDA computes strided dense tensors only; ", op.operator_name(),
                               layout.empty() ? "" : " of a tensor of the layout ", layout,
-                              " has kernels of its own (docs/simulated_gpu.md lists what is not simulated)");
+                              " has its own kernels (docs/simulated_gpu.md lists what is not simulated)");
 }
 
 bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDAStream().stream()) != 0; }

@@ -28,10 +28,10 @@ struct NodeLink::State {
   std::mutex mutex;
   std::condition_variable changed;
   bool stop = false, lost = false;
-  std::string trouble_here;                // to be told
-  std::optional<NodeStatus> verdict_here;  // to be told
-  std::optional<std::string> trouble;      // heard
-  std::optional<NodeStatus> verdict;       // heard
+  std::string trouble_here;                // to be sent
+  std::optional<NodeStatus> verdict_here;  // to be sent
+  std::optional<std::string> trouble;      // received
+  std::optional<NodeStatus> verdict;       // received
 
   bool counted = false;  // by the thread only
 

@@ -10,7 +10,7 @@ namespace fulgur::detail {
 void run_parts(Run& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step) {
   const double samples = run.batch_samples_;
-  // The run's own module logs as it goes, for the samples of its part; its copies have places of their own.
+  // The run's own module logs directly, for the samples of its part; its copies have separate scopes.
   const auto call = [&](size_t index) {
     const MicroBatch& part = parts[index];
     if (part.module == run.model.get())

@@ -8,8 +8,8 @@
 
 namespace fulgur::detail {
 
-/// Calls `step` on each part of a batch, through the strategy and under the precision's guard, and puts what they
-/// logged and asked for into the run, in the order of the parts.
+/// Calls `step` on each part of a batch, through the strategy and under the precision's guard, and passes what they
+/// logged and requested to the run, in the order of the parts.
 void run_parts(Run& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step);
 

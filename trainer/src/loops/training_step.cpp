@@ -1,4 +1,5 @@
-// A training step, in order. A test pins it; docs/architecture.md describes it. Nothing here waits for a device.
+// A training step, in order. A test fixes this order; docs/architecture.md describes it. Nothing here waits for a
+// device.
 #include "loops/training_step.h"
 
 #include <ATen/core/grad_mode.h>
@@ -20,10 +21,10 @@ namespace fulgur::detail {
 namespace {
 
 [[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
-  throw ConfigError(
-      cat("[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
-          " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less "
-          "often than the schedule steps? lr_scheduler_frequency is every how many epochs or steps it does."));
+  throw ConfigError(cat(
+      "[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
+      " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less often than "
+      "the schedule steps? lr_scheduler_frequency is the number of epochs or steps between two of its steps."));
 }
 
 }  // namespace
@@ -32,7 +33,7 @@ void check_schedule_monitors(const Run& run) {
   if (run.manual) return;
   for (const auto& planned : run.plan.optimizers) {
     if (!planned.scheduler || !planned.scheduler->scheduler->wants_metric() || !planned.scheduler->strict) continue;
-    // One that steps less often than each epoch may follow what is logged as seldom.
+    // One that steps less often than each epoch may follow what is logged as rarely.
     if (planned.scheduler->frequency == 1 &&
         misspells_validation_metric(planned.scheduler->monitor.value_or(""), run.metric_names()))
       refuse_monitor(run, *planned.scheduler);
@@ -139,7 +140,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     progress.batches.completed = batch_idx + 1;
   }
   run.in_batch_ = false;
-  // Before the loader makes the next: it may write into the same memory.
+  // Before the loader creates the next one: it may write into the same memory.
   let_go(batch);
   return !skip_rest;
 }
@@ -158,7 +159,7 @@ void TrainingStep::read_ahead() {
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
-  // A window begins here; its real length is known now where the loader's is.
+  // A window begins here; its real length is known now if the loader's length is.
   if (run.window_done == 0) {
     run.window_length = run.accumulation_;
     if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
@@ -185,7 +186,7 @@ StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
   if (left_out_) {
-    // What the window has gathered belongs to weights that are gone, or to a run that ends.
+    // What the window has gathered belongs to discarded weights, or to a run that is ending.
     if (handle_) handle_->optimizer().zero_grad();
     run.window_done = run.window_losses = 0;
     return output;
@@ -281,7 +282,7 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
           "[trainer.training_step] training_step returned no loss; with several ranks every rank must return one.");
     if (handle_)
       log::warn("trainer.no_loss", cat("training_step returned no loss (", run.describe_position(),
-                                       "): the step leaves this batch out. Return the loss, unless that is meant"));
+                                       "): the step skips this batch. Return the loss, unless this is intended"));
     return output;
   }
   if (output.loss.numel() != 1)
@@ -328,7 +329,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     ~Unmute() { flag = false; }
   } unmute{run.muted};
   const Closure closure = [&] {
-    // The optimizer asks again and again; what the user logs counts once.
+    // The optimizer evaluates repeatedly; what the user logs counts once.
     run.muted = evaluated;
     if (evaluated) handle_->zero_grad();
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
@@ -340,14 +341,14 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     if (!makes_step_) throw LeftOut();
     if (!evaluated) first = output;
     evaluated = true;
-    // By the loss the optimizer decides on step length and end: all ranks by the same.
+    // The optimizer decides on step length and termination by the loss: all ranks must use the same.
     return run.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
   left_out_ = false;
   try {
     step_and_zero(closure);
   } catch (const LeftOut&) {
-    // The run ends with the weights of the last evaluation that was finite.
+    // The run ends with the weights of the last finite evaluation.
     run.in_training_step = false;
     handle_->zero_grad();
   }
@@ -373,7 +374,7 @@ void TrainingStep::prepare_gradients() {
 
 void TrainingStep::step_and_zero(const Closure& closure) {
   Run& run = run_;
-  if (closure) makes_step_ = true;  // the gradients come in it
+  if (closure) makes_step_ = true;  // the gradients are computed inside it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
   run.checkpoints.before_writes();
@@ -397,7 +398,7 @@ void TrainingStep::count_step() {
   const int64_t step = ++run_.progress_.global_step;
   run_.collectives().set_steps_done(step);
   run_.strategy->after_step(*run_.model, step);
-  // Those of manual optimization are the module's to step.
+  // With manual optimization the module steps them.
   if (handle_) step_schedulers(run_, ScheduleInterval::step, step);
   run_.window_done = run_.window_losses = 0;
 }
@@ -407,7 +408,7 @@ void TrainingStep::start_capturing() {
   std::optional<std::string> reason =
       run.model->overridden().exact
           ? std::nullopt
-          : std::optional<std::string>("the module's class is not known; give it to fit() as what it is");
+          : std::optional<std::string>("the module's class is not known; pass it to fit() with its own type");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
   if (!reason && !graph)
     reason = run.device().is_cuda()
@@ -442,14 +443,14 @@ void TrainingStep::end_window() {
     return;
   }
   if (!handle_) {
-    // No optimizer: the training step is all there is.
+    // No optimizer: the training step is everything.
     for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
     return count_step();
   }
-  // Each loss was divided by the length that was expected; the real one is known only now.
+  // Each loss was divided by the expected length; the real one is known only now.
   if (losses != run.window_length) {
     at::NoGradGuard no_grad;
-    // The module's: an optimizer with master weights has none yet.
+    // The module's gradients: an optimizer with master weights has none yet.
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : handle_->parameters())
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
@@ -464,7 +465,7 @@ void TrainingStep::end_window() {
 void TrainingStep::close_window() {
   if (run_.window_done == 0) return;
   Run::ScopeGuard scope(run_, LogScope::train_step);
-  // No batch of the window has exchanged gradients: the last was taken for one that others follow.
+  // No batch of the window has exchanged gradients: the last one was not expected to be the last.
   if (handle_ && run_.window_losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
   end_window();
 }

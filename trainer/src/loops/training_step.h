@@ -18,12 +18,12 @@ class TrainingStep final : public StepActions {
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
-  /// The loader of the batches, where it copies them to the device ahead of time; else nullptr.
+  /// The loader of the batches, if it prefetches them to the device; else nullptr.
   void set_prefetcher(DevicePrefetcher* prefetcher);
-  /// Runs batch `batch_idx` of the epoch. Returns false where `on_train_batch_start` of the module skips the epoch's
-  /// rest.
+  /// Runs batch `batch_idx` of the epoch. Returns false if the module's `on_train_batch_start` skips the rest of the
+  /// epoch.
   bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
-  /// Steps a window that the end of an unsized loader cut short.
+  /// Steps a window that was cut short by the end of an unsized loader.
   void close_window();
 
   void manual_backward(const Tensor& loss, const BackwardOptions& options) override;
@@ -31,7 +31,7 @@ class TrainingStep final : public StepActions {
 
  private:
   StepOutput automatic_step(const Batch& batch, int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
-  /// A step of automatic optimization that is no captured one.
+  /// A step of automatic optimization that is not captured.
   StepOutput eager_step(const Batch& batch, int64_t batch_idx);
   StepOutput manual_step(const Batch& batch, int64_t batch_idx);
   /// The step of an optimizer that evaluates its loss several times.
@@ -42,9 +42,9 @@ class TrainingStep final : public StepActions {
   /// Gradients in their true scale, and the hook before a step of `optimizer`.
   void unscale(Optimizer& optimizer);
   void end_window();
-  /// While the device computes the step that was launched. The time counts as waiting for data.
+  /// Called while the device computes the launched step. The time counts as waiting for data.
   void read_ahead();
-  /// Captures steps from here on where the run asks for it and they can be.
+  /// Captures steps from here on if the run requests it and it is possible.
   void start_capturing();
   void count_step();
   void prepare_gradients();
@@ -56,7 +56,7 @@ class TrainingStep final : public StepActions {
   bool counts_tokens_;
   UnregisteredLeaves leaves_{run_};
   std::optional<DebugChecks> debug_;
-  bool makes_step_ = true;  // false: the optimizer is left out of this step
+  bool makes_step_ = true;  // false: the optimizer's step is skipped
   bool left_out_ = false;   // the loss was not finite: no backward
   std::unique_ptr<CapturedStep> captured_;
   bool capturing_decided_ = false;
@@ -65,7 +65,7 @@ class TrainingStep final : public StepActions {
   const BackwardOptions plain_backward_{};
 };
 
-/// Steps the schedulers of `interval`, those that are due by their frequency.
+/// Steps the schedulers of `interval` that are due according to their frequency.
 void step_schedulers(Run& run, ScheduleInterval interval, int64_t count);
 
 /// After the sanity check: throws a ConfigError if a schedule follows a misspelt metric of validation.

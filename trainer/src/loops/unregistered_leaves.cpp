@@ -10,7 +10,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Optimizers took the parameters that there were when they were made.
+// Optimizers have the parameters that existed when they were created.
 void refuse_late_parameters(const Run& run, const std::unordered_set<const void*>& optimized) {
   std::vector<std::string> names;
   for (const auto& [name, value] : unique_parameters(*run.model)) {
@@ -50,11 +50,11 @@ void UnregisteredLeaves::check(const Tensor& loss) {
   of_first_.clear();
   if (texts.empty()) return;
   throw Error(
-      cat("[trainer.training_step] the loss depends on tensors that require gradients and are no parameters of the "
-          "module, so they learn nothing: of the shapes ",
+      cat("[trainer.training_step] the loss depends on tensors that require gradients but are not parameters of the "
+          "module, so they are not trained: of the shapes ",
           join(texts),
-          ". Register what shall learn: register_module(\"name\", layer) or register_parameter(\"name\", tensor). "
-          "What shall not: requires_grad_(false)."));
+          ". Register what should be trained: register_module(\"name\", layer) or register_parameter(\"name\", "
+          "tensor). For the rest: requires_grad_(false)."));
 }
 
 }  // namespace fulgur::detail

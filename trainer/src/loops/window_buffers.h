@@ -8,18 +8,18 @@
 namespace fulgur::detail {
 
 /// The module's buffers as they were before an accumulation window, for `on_nonfinite: skip`: a forward updates running
-/// statistics before anybody knows that the step is left out.
+/// statistics before it is known that the step is skipped.
 ///
 /// The copies keep their memory over all windows, so that saving and restoring may be recorded in a captured step. A
-/// buffer that a forward has replaced, by assignment or by other memory, gets memory of its own with the old values:
-/// what the module put in its place may belong to others.
+/// buffer that a forward has replaced, by assignment or by other memory, gets its own memory with the old values: what
+/// the module put in its place may belong to others.
 class WindowBuffers {
  public:
-  /// Saves them, where a window begins; nothing is done for a module without buffers.
+  /// Saves them at the start of a window; does nothing for a module without buffers.
   void save(const LightningModule& module);
-  /// Puts them back.
+  /// Restores them.
   void restore(const LightningModule& module);
-  /// Puts them back if `found_inf`, a scalar on a device, is not 0. Waits for it only if a buffer has another shape or
+  /// Restores them if `found_inf`, a scalar on a device, is nonzero. Waits for it only if a buffer has another shape or
   /// dtype than before the window.
   void restore_if(const Tensor& found_inf, const LightningModule& module);
 

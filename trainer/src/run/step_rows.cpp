@@ -18,8 +18,8 @@ void warn_of_small_scale(const Metrics& values) {
       log::warn(
           "trainer.small_loss_scale",
           cat("the loss scale has fallen to ", value,
-              ": the gradients overflow however small the loss is made. Is the learning rate too high, or does the "
-              "model give NaN or infinity by itself? trainer.debug: true names where; bf16-mixed needs no scale"));
+              ": the gradients overflow however small the loss is scaled. Is the learning rate too high, or does the "
+              "model produce NaN or infinity itself? trainer.debug: true names where; bf16-mixed needs no scale"));
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ void StepRows::advance() {
 }
 
 void StepRows::settle(bool and_act) {
-  std::exception_ptr error;  // of the first row that cannot be written; the others are
+  std::exception_ptr error;  // of the first row that cannot be written; the others are written
   for (Row& row : rows_) {
     try {
       write(row);
@@ -73,7 +73,7 @@ void StepRows::when_written(std::function<void()> then) {
 
 void StepRows::write(Row& row) {
   if (std::exchange(row.written, true)) return;
-  // Also if a logger throws: a save may be held for this row.
+  // Also if a logger throws: a save may be waiting for this row.
   const auto then = c10::make_scope_exit([&] {
     if (const auto call = std::exchange(row.then, {})) call();
   });

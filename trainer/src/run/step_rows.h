@@ -16,26 +16,26 @@ struct RowPlace {
   int64_t step = 0, epoch = 0;
 };
 
-/// Rows of step values on their way from the device to the loggers. On a GPU the values of a row are copied while
-/// training continues, and the row is written `kLater` batches later, when they have arrived for sure: `RunAhead` lets
-/// the host be no further ahead. So no step waits for a row, and what callbacks see of it does not depend on how fast
-/// the device is. On other devices a row is written at once.
+/// Rows of step values in transfer from the device to the loggers. On a GPU the values of a row are copied while
+/// training continues, and the row is written `kLater` batches later, when they are certain to have arrived: `RunAhead`
+/// keeps the host from being further ahead. So no step waits for a row, and what callbacks see of it does not depend on
+/// the speed of the device. On other devices a row is written at once.
 ///
 /// All ranks must begin, advance and settle at the same steps.
 class StepRows {
  public:
   static constexpr int64_t kLater = 5;
   explicit StepRows(Run& run) : run_(run) {}
-  /// Closes the window of `stage`; its row is of now.
+  /// Closes the window of `stage`; its row belongs to the current step.
   void begin(RunningStage stage);
-  /// A batch has ended: writes the rows that are old enough, and acts on losses in them that are not finite.
+  /// A batch has ended: writes the rows that are old enough, and acts on non-finite losses in them.
   void advance();
-  /// Writes all rows; waits for the device. Acts on losses that are not finite, unless `and_act` is false: then
-  /// `advance` or the next `settle` does.
+  /// Writes all rows; waits for the device. Acts on non-finite losses, unless `and_act` is false: then `advance` or the
+  /// next `settle` does.
   void settle(bool and_act = true);
-  /// Losses of rows that are on their way are of weights that are gone.
+  /// Losses of pending rows belong to discarded weights.
   void forgive();
-  /// Calls `then` when all rows that were begun so far are written; at once if they are.
+  /// Calls `then` once all rows begun so far are written; immediately if they are.
   void when_written(std::function<void()> then);
 
  private:
@@ -45,7 +45,7 @@ class StepRows {
     RowPlace place;
     int64_t first_batch, last_batch;
     int64_t age = 0;
-    bool written = false;  // only its losses are still to be judged
+    bool written = false;  // only its losses still need to be judged
     bool finite = true;
     bool forgiven = false;
     std::function<void()> then = {};

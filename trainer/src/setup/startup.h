@@ -27,22 +27,22 @@ struct ChosenDevices {
   std::string text() const;
 };
 
-/// Decides accelerator and devices of this node. Where each device has a process the CPU counts as often as it is asked
-/// for; unless one device is wanted, `auto` is all of an accelerator. Throws a ConfigError that says what this machine
-/// has.
+/// Decides accelerator and devices of this node. If each device has its own process, the CPU counts as often as
+/// requested; unless one device is needed, `auto` means all devices of an accelerator. Throws a ConfigError that says
+/// what this machine has.
 ChosenDevices choose_devices(const TrainerOptions& options, DeviceUse use);
-/// `accelerator: auto` on a machine without a usable GPU: what to say beside the CPU, usually nothing. Where the driver
-/// has a GPU that this program cannot use (`remedy`), a build for the CPU warns; another one throws.
+/// `accelerator: auto` on a machine without a usable GPU: what to print next to the CPU, usually nothing. If the driver
+/// has a GPU that this program cannot use (`remedy`), a build for the CPU warns; any other throws.
 std::string auto_without_cuda(DeviceUse use, const std::string& reason, const std::string& remedy, bool for_cpu);
-/// As the strategy of the options wants them.
+/// As required by the strategy in the options.
 ChosenDevices choose_devices(const TrainerOptions& options);
 
-/// `config` with what was `auto` written as it was decided.
+/// `config` with each `auto` replaced by the decided value.
 ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64_t threads,
                           std::optional<uint64_t> seed);
 
-/// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: settings of
-/// the process, as they were again at the end of its life.
+/// `deterministic`, `benchmark`, `float32_matmul_precision`, `detect_anomaly` and `debug` of the options: process-wide
+/// settings, restored on destruction.
 class ProcessSettings {
  public:
   explicit ProcessSettings(const TrainerOptions& options);
