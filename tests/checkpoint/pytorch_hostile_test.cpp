@@ -190,7 +190,7 @@ TEST_CASE("F12 tensors that extend beyond their storage are refused") {
   refuse(of(zero, "(" + repeated(number(0x7fffffff), 5) + "t", "(" + repeated(zero, 5) + "t"), "extends beyond");
   refuse(of(zero, "(" + repeated("K\x01", 65) + "t", "(" + repeated("K\x01", 65) + "t"), "at most 64 sizes");
   refuse(of(zero, "K\x02\x85", "(K\x01K\x01t"), "more or fewer strides");
-  refuse(of(zero, "J\xff\xff\xff\xff\x85", "K\x01\x85"), "no size");
+  refuse(of(zero, "J\xff\xff\xff\xff\x85", "K\x01\x85"), "not a size");
   refuse(of("K\x03", zero + "\x85", "K\x01\x85"), "extends beyond");
   refuse(dict_of(tensor(storage("0", "J\xff\xff\xff\xff"), zero, "K\x02\x85", "K\x01\x85")), "has -1 elements");
   refuse(dict_of(tensor(storage("0", "\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f"), zero, "K\x02\x85", "K\x01\x85")),

@@ -118,7 +118,7 @@ TEST_CASE("F12 a state may be as deep as the limit, and no deeper") {
 
 TEST_CASE("what is not a state is refused") {
   CHECK_THROWS_WITH(decode(R"({"__tensor__":"absent"})"), ContainsSubstring("'absent' is missing"));
-  CHECK_THROWS_WITH(decode(R"({"__float__":"big"})"), ContainsSubstring("'big' is no number"));
+  CHECK_THROWS_WITH(decode(R"({"__float__":"big"})"), ContainsSubstring("'big' is not a number"));
   CHECK_THROWS_WITH(decode(R"({"__float__":1})"), ContainsSubstring("not a number"));
   CHECK_THROWS_WITH(decode(R"({"__map__":1})"), ContainsSubstring("not an object"));
   CHECK_THROWS_WITH(decode("{"), ContainsSubstring("not the state"));

@@ -98,7 +98,7 @@ TEST_CASE("F37: damaged gzip data is found at every place") {
   CHECK(unnoticed <= 8);
 }
 
-TEST_CASE("F37: sizes are held against the limit before memory is taken") {
+TEST_CASE("F37: sizes are checked against the limit before memory is allocated") {
   CHECK_THAT(error_of(idx_text({0xffffffff, 0xffffffff, 0xffffffff}, "a"), 3), ContainsSubstring("must fit into"));
   CHECK_THAT(error_of(idx_text({65536, 65536, 65536}, "a"), 3), ContainsSubstring("must fit into"));
   CHECK_THAT(error_of(idx_text({11}, "abcdefghijk"), 1, 10),

@@ -239,7 +239,7 @@ TEST_CASE("a stream's transform is applied to each batch, on the thread of the r
   }
 }
 
-TEST_CASE("a stream has one position, and knows its share or says so") {
+TEST_CASE("a stream has one position, and knows its share or throws") {
   CHECK_THAT(message_of<ConfigError>([] { IterableLoader(std::make_shared<Counter>(4), {.num_workers = 2}); }),
              ContainsSubstring("one position"));
   CHECK_THROWS_AS(IterableLoader(std::make_shared<Counter>(4), {.batch_size = 0}), ConfigError);

@@ -145,7 +145,7 @@ TEST_CASE("images are normalised by the training part, and checkpoints keep its 
   CHECK_THROWS_AS(loaded.load_state(StateTree::map({{"mean", 0.5}, {"std", 0.0}})), CheckpointError);
 }
 
-TEST_CASE("facts tell other components the shape of the data") {
+TEST_CASE("facts give other components the shape of the data") {
   const TemporaryFolder folder;
   write_small_mnist(folder.path(), 30, 12);
   MnistDataModule data(small_options(folder.path()));

@@ -102,7 +102,7 @@ TEST_CASE("a subset sampler returns its indices, shuffled on request") {
   CHECK_THROWS_AS(SubsetSampler({1, -1}), ConfigError);
 }
 
-TEST_CASE("a weighted sampler draws by weight, and never what weighs nothing") {
+TEST_CASE("a weighted sampler draws by weight, and never what has weight 0") {
   const std::vector<double> weights = {1, 0, 3, 0, 4, 0};
   const WeightedSampler with(weights, 8000);
   const auto drawn = with.order({.seed = 5, .epoch = 1});
@@ -134,7 +134,7 @@ TEST_CASE("a weighted sampler draws by weight, and never what weighs nothing") {
   CHECK_THROWS_AS(WeightedSampler(weights, 0), ConfigError);
 }
 
-TEST_CASE("a distributed sampler gives every rank as many samples") {
+TEST_CASE("a distributed sampler gives every rank the same number of samples") {
   for (const int64_t samples : {1, 7, 12}) {
     for (const int64_t world : {1, 3, 4}) {
       const auto source = std::make_shared<RandomSampler>(samples);

@@ -52,7 +52,7 @@ TEST_CASE("the prototype has the names, dtypes and shapes of one sample") {
   CHECK(prototype["label"].scalar_type() == at::kLong);
 }
 
-TEST_CASE("strided tensors are taken as well") {
+TEST_CASE("strided tensors are accepted as well") {
   const TensorDataset dataset(Batch({at::arange(6, at::kFloat).view({2, 3}).t()}));
   Batch out({at::empty({1, 2})});
   dataset.read(std::vector<int64_t>{2}, 0, out, {});

@@ -48,7 +48,7 @@ TEST_CASE("more than 256 characters take wider numbers") {
   CHECK((vocabulary.decode(tokens) == text));
 }
 
-TEST_CASE("what a vocabulary cannot say is named") {
+TEST_CASE("what a vocabulary cannot encode is named") {
   const TextVocabulary vocabulary = TextVocabulary::characters_of("abc");
   CHECK_THAT(message_of<DataError>([&] { vocabulary.encode("abca\nb"); }),
              ContainsSubstring("which has 3; '\\n' at byte 4 is not"));

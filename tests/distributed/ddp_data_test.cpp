@@ -178,7 +178,7 @@ TEST_CASE("ddp: SIGTERM to one rank in validate, test or predict ends every rank
     CHECK_FALSE(says(file.path().filename().string(), "predictions"));
 }
 
-TEST_CASE("ddp: SIGTERM to one rank inside a validation of a fit gives it up, and a resume makes up for it") {
+TEST_CASE("ddp: SIGTERM to one rank inside a validation of a fit abandons it, and a resume repeats it") {
   const std::string rank = GENERATE("0", "1");
   const std::string eval = GENERATE("set", "stream_of_blocks");
   CAPTURE(rank, eval);
@@ -214,7 +214,7 @@ TEST_CASE("ddp: SIGTERM to one rank inside a validation of a fit gives it up, an
   CHECK(says(read_text(run_folder(folder.path()) / "metrics.csv"), "val_loss"));
 }
 
-TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end well") {
+TEST_CASE("ddp: ranks whose evaluations have different numbers of batches, or none, all end normally") {
   const TemporaryFolder weights;
   const auto checkpoint = trained(weights);
   const std::string eval = GENERATE("stream_of_blocks", "batches_of_blocks");
@@ -243,7 +243,7 @@ TEST_CASE("F26: training data that does not divide ends on all ranks at the same
   CHECK(says(runs[0].err, std::to_string(3 * ((per_rank + 7) / 8)) + " steps"));
 }
 
-TEST_CASE("F26: uneven_shares: what does not divide is left out, or an error before the first step") {
+TEST_CASE("F26: uneven_shares: the remainder is dropped, or an error before the first step") {
   const TemporaryFolder folder;
   const auto fit = [&](const char* rest) {
     return run_ranks(
@@ -270,7 +270,7 @@ TEST_CASE("F26: streams of different lengths end with the shortest") {
   CHECK(says(runs[0].err, "2 epochs, 6 steps"));
 }
 
-TEST_CASE("ddp: a sampler that takes no notice of ranks is refused, or is the user's own business") {
+TEST_CASE("ddp: a sampler that ignores ranks is refused, or is the user's responsibility") {
   const TemporaryFolder folder, own;
   const auto runs = run_ranks({.count = 2, .folder = folder.path()},
                               probe("fit", 2, 16, {"--data.selfish", "true", "--trainer.max_epochs", "1"}));

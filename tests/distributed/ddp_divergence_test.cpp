@@ -61,7 +61,9 @@ TEST_CASE("ddp: a process alone may step on gradients of no_sync") {
   CHECK(run.exit_code == 0);
 }
 
-TEST_CASE("ddp: ranks that step other optimizers end at the epoch's end, which says which and what may be the cause") {
+TEST_CASE(
+    "ddp: ranks that step different optimizers end at the epoch's end, with an error that names them and possible "
+    "causes") {
   const TemporaryFolder folder;
   const auto runs = diverging(folder.path(), "DivergingPair", "other_optimizer", kTwoEpochs);
   REQUIRE(all_exit(runs, 5));
@@ -74,7 +76,7 @@ TEST_CASE("ddp: ranks that step other optimizers end at the epoch's end, which s
   }
 }
 
-TEST_CASE("ddp: ranks that make other numbers of steps end at once, under max_steps too") {
+TEST_CASE("ddp: ranks with different numbers of steps end at once, under max_steps too") {
   const TemporaryFolder folder;
   const auto limit = GENERATE(std::vector<std::string>{"--trainer.max_epochs", "2"},
                               std::vector<std::string>{"--trainer.max_steps", "3"});
@@ -119,7 +121,7 @@ TEST_CASE("ddp: check_replicas_every -1 lets ranks differ") {
                  0));
 }
 
-TEST_CASE("ddp: what one rank alone asks of the run ends all ranks in order, with what each did") {
+TEST_CASE("ddp: what only one rank requests ends all ranks cleanly, with what each did") {
   const std::string how = GENERATE("save", "accumulation", "barrier", "gather");
   CAPTURE(how);
   const TemporaryFolder folder;

@@ -183,7 +183,8 @@ TEST_CASE("ddp: whether weights are finite is decided for all ranks by rank 0's,
   CHECK(std::any_of(saved.begin(), saved.end(), [](const auto& summary) { return summary.global_step == 4; }));
 }
 
-TEST_CASE("F4: killed again and again, ranks resume from what was saved and end with the weights of a quiet run") {
+TEST_CASE(
+    "F4: killed again and again, ranks resume from what was saved and end with the weights of an undisturbed run") {
   const TemporaryFolder quiet, hunted;
   const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
                                          "--trainer.callbacks.every_n_train_steps", "4"};

@@ -26,7 +26,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-TEST_CASE("F53: with no GPU to be seen, ranks that need one are not started") {
+TEST_CASE("F53: without a visible GPU, ranks that need one are not started") {
   const TemporaryFolder folder;
   const Finished run = trainer(on_cuda(2, {}), {.folder = folder.path(), .environment = {"CUDA_VISIBLE_DEVICES="}});
   CHECK(run.exit_code == 5);
@@ -64,7 +64,7 @@ TEST_CASE("on a GPU, a missing device is refused by all strategies in the same w
   CHECK(says(run.err, "or to -1 for all"));
 }
 
-TEST_CASE("on a GPU, a kernel's assertion ends the run in order, and what was saved is whole", "[gpu]") {
+TEST_CASE("on a GPU, a kernel's assertion ends the run cleanly, and what was saved is complete", "[gpu]") {
   require_gpus(1);
   const std::string captures = GENERATE("false", "true");
   const std::string step = GENERATE("2", "3");
@@ -89,7 +89,7 @@ TEST_CASE("on a GPU, a kernel's assertion ends the run in order, and what was sa
     CHECK(entry.path().extension() == ".ckpt");  // no half one
 }
 
-TEST_CASE("on a GPU, memory that ends is reported with its place, the device's counts and what to do", "[gpu]") {
+TEST_CASE("on a GPU, running out of memory is reported with its place, the device's counts and what to do", "[gpu]") {
   require_gpus(1);
   const TemporaryFolder folder;
   const Finished run =

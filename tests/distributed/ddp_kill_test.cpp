@@ -99,7 +99,8 @@ int hunt(Running& launcher, int wanted, std::mt19937& random) {
 }  // namespace
 
 TEST_CASE(
-    "F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of a quiet run") {
+    "F4, launched: ranks that are killed at random, one or both, again and again, end with the bytes of an undisturbed "
+    "run") {
   const auto arguments = [](int max_restarts) {
     return probe("fit", 2, 8,
                  {"--trainer.max_epochs", "12", "--trainer.accumulate_grad_batches", "3", "--data.num_train", "240",

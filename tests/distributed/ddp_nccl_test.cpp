@@ -28,7 +28,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Rank 1 makes trouble in its fourth step. How rank 0 ends; rank 1 is ended then, if it has not been before.
+/// Rank 1 fails in its fourth step. How rank 0 ends; rank 1 is ended then, if it has not been before.
 Finished beside(const std::string& trouble) {
   const TemporaryFolder folder;
   const int port = free_port();
@@ -42,7 +42,7 @@ Finished beside(const std::string& trouble) {
                               "LOCAL_RANK=" + std::to_string(rank), "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
                               "MASTER_PORT=" + std::to_string(port)}}));
   const Finished ended = ranks[0]->wait();
-  // What a failed exchange computed is nothing to keep.
+  // The result of a failed exchange must not be kept.
   CHECK_FALSE(std::filesystem::exists(run_folder(folder.path()) / "checkpoints" / "last.ckpt"));
   return ended;
 }

@@ -37,7 +37,7 @@ size_t buckets(const std::filesystem::path& checkpoint) {
 
 }  // namespace
 
-TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for what cannot be") {
+TEST_CASE("the backend: gloo for the CPU, nccl for GPUs, and reasons for invalid combinations") {
   CHECK(choose_backend("auto", "cpu") == "gloo");
   CHECK(choose_backend("auto", "cuda") == "nccl");
   CHECK(choose_backend("gloo", "cpu") == "gloo");
@@ -73,7 +73,7 @@ TEST_CASE("ddp: gradients as views of the buckets are the same gradients") {
   CHECK(same_bits(fit(plain, {}), fit(views, {"--trainer.strategy.gradient_as_bucket_view", "true"})));
 }
 
-TEST_CASE("ddp: bucket_cap_mb cuts the gradients into buckets, which the checkpoint holds") {
+TEST_CASE("ddp: bucket_cap_mb splits the gradients into buckets, which the checkpoint saves") {
   const TemporaryFolder one, many;
   const auto whole = fit(one, {}), cut = fit(many, {"--trainer.strategy.bucket_cap_mb", "0.0001"});
   CHECK(buckets(whole) == 1);
@@ -81,7 +81,7 @@ TEST_CASE("ddp: bucket_cap_mb cuts the gradients into buckets, which the checkpo
   CHECK(difference(whole, cut) < 1e-6);
 }
 
-TEST_CASE("ddp: compressed gradients lose digits and little else") {
+TEST_CASE("ddp: compressed gradients lose precision and little else") {
   const TemporaryFolder plain, small;
   const char* kind = GENERATE("fp16", "bf16");
   const auto a = fit(plain, {}), b = fit(small, {"--trainer.strategy.compression", kind});
@@ -148,7 +148,7 @@ TEST_CASE("ddp: peak memory is reported for each rank, throughput for all of the
     CHECK(report["peak_memory"][static_cast<size_t>(rank)]["rank"] == rank);
     CHECK(report["peak_memory"][static_cast<size_t>(rank)]["bytes"].get<int64_t>() > 10 << 20);
   }
-  // Ranks go in step, so all of them do twice what one does.
+  // Ranks run in lockstep, so all of them do twice what one does.
   const auto& metrics = report["metrics"];
   for (const char* name : {"batches_per_sec", "samples_per_sec"}) {
     const double own = metrics[std::string("device/") + name].get<double>(),

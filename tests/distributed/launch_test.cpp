@@ -136,7 +136,7 @@ TEST_CASE("F28, launched: the rank that failed says why, and the exit code is it
 }
 
 TEST_CASE(
-    "F21: a group that fails is started again and resumes from its newest checkpoint, as often as max_restarts says") {
+    "F21: a group that fails is restarted and resumes from its newest checkpoint, as often as max_restarts says") {
   const TemporaryFolder quiet, hunted;
   const std::vector<std::string> options{"--trainer.max_steps", "30", "--trainer.callbacks+=ModelCheckpoint",
                                          "--trainer.callbacks.every_n_train_steps", "4"};
@@ -420,7 +420,7 @@ TEST_CASE("srun: starts the program in a cluster of one node") {
   CHECK(says(run.out, "rank 0 of 2 (slurm)"));
 }
 
-TEST_CASE("launch: a strategy of a plug-in is launched with as many processes as it asks for") {
+TEST_CASE("launch: a strategy of a plug-in is launched with as many processes as it requests") {
   const TemporaryFolder one, many;
   const std::vector<std::string> steps{"--trainer.max_steps", "20"};
   REQUIRE(trainer(probe("fit", 1, 8, steps), {.folder = one.path()}).exit_code == 0);

@@ -455,7 +455,7 @@ class Stream : public fulgur::IterableDataset {
   int64_t rank_ = 0, world_size_ = 1, at_ = 0;
 };
 
-/// A sampler that takes no notice of ranks.
+/// A sampler that ignores ranks.
 class Selfish : public fulgur::Sampler {
  public:
   explicit Selfish(int64_t size) : size_(size) {}

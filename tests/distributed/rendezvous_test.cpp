@@ -43,7 +43,7 @@ TEST_CASE("F24: without rank 0 there is no store to connect to") {
   CHECK(says(runs[0].err, "rank 1 of 2"));
 }
 
-TEST_CASE("F25: a port in use, a port without the right, an unknown host") {
+TEST_CASE("F25: a port in use, a privileged port, an unknown host") {
   const TemporaryFolder folder;
   const int fd = ::socket(AF_INET6, SOCK_STREAM, 0);
   sockaddr_in6 address{};
@@ -112,7 +112,7 @@ TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
     CHECK(other.exit_code == 5);
     const Finished own = first.wait();
     CHECK(own.exit_code == 5);
-    // Who comes second sees it.
+    // The second one sees it.
     CHECK((says(other.err, "another rank says 2, this one says 3") ||
            says(own.err, "another rank says 3, this one says 2")));
   }
@@ -128,8 +128,7 @@ TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
 }
 
 TEST_CASE(
-    "torchrun: an agent's store keeps earlier rounds, and agents count restarts each for themselves; ranks meet all "
-    "the same") {
+    "torchrun: an agent's store keeps earlier rounds, and each agent counts restarts separately; ranks still connect") {
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.port = 0;

@@ -76,7 +76,7 @@ TEST_CASE("an event file has the name that TensorBoard looks for, and its versio
   CHECK(std::abs(first.wall_time - now()) < 60);
 }
 
-TEST_CASE("a row is one event with its step and its values as they are") {
+TEST_CASE("a row is one event with its step and its unchanged values") {
   const TemporaryFolder folder;
   TensorBoardLogger logger;
   logger.start(folder.path(), std::nullopt);
@@ -102,7 +102,7 @@ TEST_CASE("a row is one event with its step and its values as they are") {
   CHECK(events[1].values[3].number == 0.0F);
 }
 
-TEST_CASE("F47: hostile metric names are tags as they are, and always UTF-8") {
+TEST_CASE("F47: hostile metric names are unchanged tags, and always UTF-8") {
   const TemporaryFolder folder;
   const auto names = hostile_names();
   TensorBoardLogger logger;

@@ -1,4 +1,4 @@
-// The numbers of simulated CUDA: operations on the device give what the CPU gives, forward and backward, in a captured
+// The numbers of simulated CUDA: operations on the device give the CPU's results, forward and backward, in a captured
 // graph too; and negative controls, which show that what is missing in a program is seen.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -73,7 +73,7 @@ Tensor fill_with_steps(at::IntArrayRef sizes) {
 
 }  // namespace
 
-TEST_CASE("operations on the device give what the CPU gives", "[gpu]") {
+TEST_CASE("operations on the device give the CPU's results", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2, 3));
   const Tensor image = fill_with_steps({2, 4, 9, 9});
   check_same({fill_with_steps({6, 5}), fill_with_steps({5, 3}), fill_with_steps({3})},
@@ -130,7 +130,7 @@ TEST_CASE("operations on the device give what the CPU gives", "[gpu]") {
       1e-4);
 }
 
-TEST_CASE("recurrent layers, cuDNN's and the cells', give what the CPU gives", "[gpu]") {
+TEST_CASE("recurrent layers, cuDNN's and the cells', give the CPU's results", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
   const bool cudnn = GENERATE(true, false);
   at::globalContext().setUserEnabledCuDNN(cudnn);
@@ -156,7 +156,7 @@ TEST_CASE("recurrent layers, cuDNN's and the cells', give what the CPU gives", "
   at::globalContext().setUserEnabledCuDNN(true);
 }
 
-TEST_CASE("fused attention gives what its definition gives, with a mask and with causality", "[gpu]") {
+TEST_CASE("fused attention matches its definition, with a mask and with causality", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
   const bool causal = GENERATE(true, false);
   const auto shape = [](const Tensor& value) { return value.reshape({2, 2, 6, 8}); };
@@ -294,7 +294,7 @@ TEST_CASE("a wait, an event or a record_stream that is missing gives wrong numbe
 
 TEST_CASE("an operation waits for work before it that waits for others, in every schedule", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
-  // Convolutions are computed by their twin alone, products next to the kernel's host code.
+  // Convolutions are computed only by their twin, products together with the kernel's host code.
   Tensor image = at::zeros({1, 2, 4, 4}, kGpu);
   const Tensor weight = at::ones({3, 2, 3, 3}, kGpu), matrix = at::ones({4, 4}, kGpu);
   c10::cuda::device_synchronize();
@@ -453,7 +453,7 @@ const std::vector<Layout>& layouts() {
 
 }  // namespace
 
-TEST_CASE("tensors of another layout are computed rightly or refused, never wrong silently", "[gpu]") {
+TEST_CASE("tensors of another layout are computed correctly or refused, never silently wrong", "[gpu]") {
   const Schedule schedule(GENERATE(0, 1, 2));
   for (const Layout& each : layouts()) {
     CAPTURE(each.name);

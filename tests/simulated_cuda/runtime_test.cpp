@@ -266,7 +266,7 @@ TEST_CASE("copies past the end of an allocation are refused") {
   CHECK(cudaFree(memory) == cudaSuccess);
 }
 
-TEST_CASE("fresh memory of a device is poisoned, and no more is given than there is") {
+TEST_CASE("fresh memory of a device is poisoned, and no more than exists is allocated") {
   unsigned* memory = nullptr;
   REQUIRE(cudaMalloc(reinterpret_cast<void**>(&memory), 64) == cudaSuccess);
   CHECK(*memory == 0xFFFFFFFFU);
@@ -545,7 +545,7 @@ TEST_CASE("a capture ends in the stream and the thread that began it") {
   cudaGraphDestroy(graph);
 }
 
-TEST_CASE("waits of the host are counted by kind, and those for nothing apart") {
+TEST_CASE("waits of the host are counted by kind, and idle ones separately") {
   const Stream stream;
   const Event event;
   DeviceInt value(0);

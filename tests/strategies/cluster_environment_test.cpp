@@ -360,7 +360,7 @@ TEST_CASE("variables: each wrong value is named") {
              ContainsSubstring("RANK is not set") && ContainsSubstring("cluster_environment: none"));
 }
 
-TEST_CASE("a launcher on each of several nodes asks which one it is on") {
+TEST_CASE("a launcher on each of several nodes needs to know which one it is on") {
   CHECK(detect_node({}, 1).main_port == 0);
   CHECK(detect_node({{"MASTER_PORT", "29500"}, {"MASTER_ADDR", "elsewhere"}}, 1).main_port == 29500);
   CHECK(detect_node({{"MASTER_ADDR", "elsewhere"}}, 1).main_address == "127.0.0.1");
@@ -377,7 +377,7 @@ TEST_CASE("a launcher on each of several nodes asks which one it is on") {
              ContainsSubstring("NODE_RANK must be below"));
 }
 
-TEST_CASE("processes that were started must be those of the config") {
+TEST_CASE("the started processes must match the config") {
   const ProcessPlace place = place_of(test::slurm_environment(11, 2, 8));
   require_place(place, 8, 2);
   CHECK_THAT(test::message_of<DistributedError>([&] { require_place(place, 4, 2); }),

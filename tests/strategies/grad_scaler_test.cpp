@@ -39,7 +39,7 @@ struct Learned {
 
 }  // namespace
 
-TEST_CASE("the loss scale lives as Python's GradScaler's: growth, back-off, skipped steps, state") {
+TEST_CASE("the loss scale evolves like Python's GradScaler's: growth, back-off, skipped steps, state") {
   std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "baselines/grad_scaler.json");
   const auto baseline = nlohmann::json::parse(file);
   REQUIRE(baseline["cases"].size() == 3);
@@ -62,7 +62,7 @@ TEST_CASE("the loss scale lives as Python's GradScaler's: growth, back-off, skip
       CHECK(state.at("_growth_tracker").as_int() == step["growth_tracker"].get<int64_t>());
       for (size_t k = 0; k < 2; ++k)
         CHECK(learned.weight.detach()[static_cast<int64_t>(k)].item<float>() == step["weight"][k].get<float>());
-      // A run that continues from here has the same life.
+      // A run that continues from here evolves the same way.
       GradScaler other(options);
       other.load_state(state);
       scaler = std::move(other);

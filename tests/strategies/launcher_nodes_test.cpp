@@ -67,7 +67,7 @@ TEST_CASE("launcher on two nodes: a failure on one ends both") {
   for (int64_t rank = 0; rank < 4; ++rank) CHECK(test::is_gone(nodes.pid_of(rank)));
 }
 
-TEST_CASE("launcher on two nodes: both start again together") {
+TEST_CASE("launcher on two nodes: both restart together") {
   TwoNodes nodes;
   nodes.options.max_restarts = 2;
   // The whole world fails once on each node.
@@ -81,7 +81,7 @@ TEST_CASE("launcher on two nodes: both start again together") {
   for (int64_t rank = 0; rank < 4; ++rank) CHECK(nodes.environment_of(rank, 2).at("FULGUR_RESTARTS") == "2");
 }
 
-TEST_CASE("launcher on two nodes: restarts are counted out on both") {
+TEST_CASE("launcher on two nodes: the number of restarts is limited on both") {
   TwoNodes nodes;
   nodes.options.max_restarts = 1;
   const std::vector<std::string> actions{"when=2", "exit=1"};
@@ -93,7 +93,7 @@ TEST_CASE("launcher on two nodes: restarts are counted out on both") {
   CHECK_THAT(nodes.report_of(".1"), StartsWith("restarts=1\n") && ContainsSubstring("rank 2 of 4 exited with code 1"));
 }
 
-TEST_CASE("launcher on two nodes: what does not fit together is an error on both") {
+TEST_CASE("launcher on two nodes: mismatched options are an error on both") {
   TwoNodes nodes;
   const pid_t first = nodes.start(0, {"hang"});
   SECTION("another number of processes") {
@@ -181,7 +181,7 @@ TEST_CASE("launcher on two nodes in separate networks") {
       if (!networks.enter(node)) throw std::runtime_error("no such network");
     });
   };
-  SECTION("they meet, and start again together") {
+  SECTION("they connect, and restart together") {
     const std::vector<std::string> actions{"when=2@0", "kill=9", "when=0@0", "hang"};
     const pid_t second = start(1, actions), first = start(0, actions);
     CHECK(test::code_of(first) == 0);

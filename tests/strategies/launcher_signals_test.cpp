@@ -14,7 +14,7 @@ using test::Launching;
 
 }  // namespace
 
-TEST_CASE("launcher: signals continue to every process, once") {
+TEST_CASE("launcher: signals are forwarded to every process, once") {
   const int signal = GENERATE(SIGTERM, SIGINT, SIGHUP);
   Launching launching(3);
   launching.options.max_restarts = 3;
@@ -44,7 +44,7 @@ TEST_CASE("launcher: a signal before the processes listen ends them as asked") {
   CHECK(launching.report_of() == "restarts=0\n");
 }
 
-TEST_CASE("launcher: who was asked to stop does not start again") {
+TEST_CASE("launcher: a launcher that was asked to stop does not restart") {
   Launching launching(2);
   launching.options.max_restarts = 3;
   const pid_t pid = launching.run_apart({"term=1", "hang"});
@@ -66,7 +66,7 @@ TEST_CASE("launcher: a launcher that is killed leaves no orphan") {
   for (const pid_t rank : ranks) CHECK(test::comes_true([&] { return test::is_gone(rank); }, 2));
 }
 
-TEST_CASE("launcher: handlers and mask are as before afterwards, and for the processes") {
+TEST_CASE("launcher: handlers and mask are restored afterwards, and for the processes") {
   struct sigaction ignore {};
   struct sigaction before {};
   struct sigaction term_before {};

@@ -100,7 +100,7 @@ TEST_CASE("launcher: threads are divided, unless set explicitly") {
   CHECK(told.environment_of(1).at("OMP_NUM_THREADS") == "7");
 }
 
-TEST_CASE("launcher: a rank that fails gives its code and its words") {
+TEST_CASE("launcher: a failing rank's code and message are reported") {
   const Launching launching(3);
   const LaunchReport report =
       launching.run({"when=1", "say=[data.reader] row 7 is cut off.", "exit=3", "when=0", "hang", "when=2", "hang"});
@@ -135,7 +135,7 @@ TEST_CASE("launcher: a rank that dies by a signal") {
   CHECK(fault.exit_code == 5);
 }
 
-TEST_CASE("launcher: who only noticed that a peer failed is not named first") {
+TEST_CASE("launcher: a rank that only noticed that a peer failed is not named first") {
   SECTION("a death comes later") {
     const LaunchReport report =
         Launching(3).run({"when=0", "exit=5", "when=2", "touch=ready", "exit=5", "when=1", "wait=ready", "kill=9"});
@@ -179,7 +179,7 @@ TEST_CASE("launcher: a rank that ignores SIGTERM is killed") {
   check_no_child_is_left();
 }
 
-TEST_CASE("launcher: what a failed rank had started goes with it") {
+TEST_CASE("launcher: processes started by a failed rank end with it") {
   const Launching launching(2);
   const LaunchReport report = launching.run({"when=0", "child", "exit=3", "when=1", "child", "hang"});
   CHECK(report.exit_code == 3);
@@ -189,7 +189,7 @@ TEST_CASE("launcher: what a failed rank had started goes with it") {
   }
 }
 
-TEST_CASE("launcher: codes of ends in order are passed on and never started again") {
+TEST_CASE("launcher: codes of orderly ends are passed on and never cause a restart") {
   const int code = GENERATE(75, 130, 143);
   Launching launching(2);
   launching.options.max_restarts = 3;
@@ -203,7 +203,7 @@ TEST_CASE("launcher: codes of ends in order are passed on and never started agai
   CHECK(Launching(2).run({"when=0", "exit=0", "when=1", cat("exit=", code)}).exit_code == code);
 }
 
-TEST_CASE("launcher: a group is started again until it succeeds") {
+TEST_CASE("launcher: a group is restarted until it succeeds") {
   Launching launching(2);
   launching.options.max_restarts = 3;
   const bool fixed = GENERATE(false, true);
@@ -221,7 +221,7 @@ TEST_CASE("launcher: a group is started again until it succeeds") {
   check_no_child_is_left();
 }
 
-TEST_CASE("launcher: restarts are counted out") {
+TEST_CASE("launcher: the number of restarts is limited") {
   Launching launching(2);
   launching.options.max_restarts = 3;
   const LaunchReport report = launching.run({"when=1", "kill=9"});
@@ -265,7 +265,7 @@ TEST_CASE("launcher: the store exists while the processes run, reports a failure
   ::close(fulgur::detail::listen_on(client.main_port, false).fd);
 }
 
-TEST_CASE("launcher: a port that cannot be had is an error at once") {
+TEST_CASE("launcher: a port in use is an error at once") {
   Launching launching(2);
   const fulgur::detail::ListeningSocket taken = fulgur::detail::listen_on(0, false);
   launching.options.main_port = taken.port;
@@ -276,11 +276,11 @@ TEST_CASE("launcher: a port that cannot be had is an error at once") {
   CHECK_FALSE(launching.has("started.0.0"));
 }
 
-TEST_CASE("launcher: a port below 1024 needs a right") {
+TEST_CASE("launcher: a port below 1024 needs privileges") {
   if (std::stoi(test::read_text("/proc/sys/net/ipv4/ip_unprivileged_port_start")) <= 81)
     SKIP("this machine gives low ports to everybody");
   const Launching launching(1);
-  // In a process without that right.
+  // In a process without those privileges.
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const pid_t pid = ::fork();

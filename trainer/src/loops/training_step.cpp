@@ -57,7 +57,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
       if (config.strict) refuse_monitor(run, config);
       log::warn("lr_scheduler.monitor_missing",
                 cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run)));
-      // A plateau schedule stands still; what it is composed with, such as a warm-up, continues.
+      // A plateau schedule does not step; what it is composed with, such as a warm-up, continues.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
   }
@@ -309,8 +309,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   run.doing_ = "backward";
   backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
   ++run.window_losses;
-  // The graph is freed now, not when callbacks, or a user who keeps losses, let go of it: in place, since a second
-  // tensor would cost more than all the rest after the backward.
+  // Free the graph now, not when callbacks, or a user who keeps losses, release it: in place, since a second tensor
+  // would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
   return output;
 }

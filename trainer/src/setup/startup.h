@@ -51,7 +51,7 @@ class ProcessSettings {
   ProcessSettings& operator=(const ProcessSettings&) = delete;
 
  private:
-  /// What products of float32 matrices are made with: PyTorch's word, if it has one, and its meaning for each library.
+  /// Precision of float32 matrix products: PyTorch's name, if it has one, and its meaning for each library.
   struct MatmulPrecision {
     std::optional<at::Float32MatmulPrecision> word;
     at::Float32Precision cuda, cpu;

@@ -18,8 +18,8 @@ namespace fulgur {
 struct ParamGroup {
   std::string name;            ///< shown by LearningRateMonitor; may be empty
   std::vector<Tensor> params;  ///< what the optimizer steps
-  std::vector<std::string>
-      names;  ///< dotted names, one per parameter, relative to the module the group was made from (`trainable_groups`)
+  /// Dotted names, one per parameter, relative to the module that the group was made from (`trainable_groups`).
+  std::vector<std::string> names;
   std::vector<Tensor> module_params = {};  ///< the module's own parameters if `params` are copies of them; else empty
   /// The module's parameters, whose gradients backward computes.
   const std::vector<Tensor>& of_module() const { return module_params.empty() ? params : module_params; }

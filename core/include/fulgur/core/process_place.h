@@ -9,8 +9,7 @@ namespace fulgur {
 
 /// The place of this process among those of a run, and where they meet.
 struct FULGUR_API ProcessPlace {
-  std::string environment =
-      "none";  ///< who set it: launcher, torchrun, slurm, mpi, variables; `none`: a single process
+  std::string environment = "none";  ///< launcher, torchrun, slurm, mpi, variables; `none`: a single process
   int64_t rank = 0, world_size = 1;
   int64_t local_rank = 0, local_world_size = 1;  ///< among the processes of this node
   int64_t node_rank = 0, num_nodes = 1;
