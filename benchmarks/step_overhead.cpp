@@ -113,7 +113,7 @@ Result trainer_loop() {
     void on_train_end(RunContext&) override { seconds = cpu_seconds() - start; }
   };
   auto timed = std::make_shared<Timed>();
-  timed->set_overridden(Callback::hooks_of<Timed>());
+  fulgur::detail::ComponentAccess::find_overridden<Callback>(*timed);
   TrainerOptions options;
   options.accelerator = "cpu";
   options.max_epochs = 1;
@@ -126,7 +126,7 @@ Result trainer_loop() {
   components.callbacks = {timed};
   for (int i = 0; i < 10; ++i) {
     auto idle = std::make_shared<Idle>();
-    idle->set_overridden(Callback::hooks_of<Idle>());
+    fulgur::detail::ComponentAccess::find_overridden<Callback>(*idle);
     components.callbacks.push_back(idle);
   }
   auto net = std::make_shared<Net>();

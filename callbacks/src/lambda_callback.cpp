@@ -4,22 +4,12 @@ namespace fulgur {
 
 LambdaCallback::LambdaCallback(Hooks hooks) : hooks_(std::move(hooks)) {
   HookMask mask;
-#define FULGUR_LOOK(hook) mask.set(Hook::hook, static_cast<bool>(hooks_.hook))
-  FULGUR_LOOK(on_train_batch_start);
-  FULGUR_LOOK(on_train_batch_end);
-  FULGUR_LOOK(on_before_zero_grad);
-  FULGUR_LOOK(on_before_backward);
-  FULGUR_LOOK(on_after_backward);
-  FULGUR_LOOK(on_before_optimizer_step);
-  FULGUR_LOOK(on_validation_batch_start);
-  FULGUR_LOOK(on_validation_batch_end);
-  FULGUR_LOOK(on_test_batch_start);
-  FULGUR_LOOK(on_test_batch_end);
-  FULGUR_LOOK(on_predict_batch_start);
-  FULGUR_LOOK(on_predict_batch_end);
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, static_cast<bool>(hooks_.hook));
+  FULGUR_STEP_HOOKS(FULGUR_LOOK)
+  FULGUR_CALLBACK_HOOKS(FULGUR_LOOK)
 #undef FULGUR_LOOK
   mask.exact = true;
-  set_overridden(mask);
+  detail::ComponentAccess::set_overridden<Callback>(*this, mask);
 }
 
 LambdaCallback::~LambdaCallback() = default;

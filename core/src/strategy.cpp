@@ -38,7 +38,7 @@ void Strategy::batch_to_device(LightningModule& module, DataModule* data, Batch&
     batch = data->on_after_batch_transfer(module, std::move(batch), loader_idx);
     return;
   }
-  const HookMask& overridden = module.overridden();
+  const HookMask& overridden = detail::ComponentAccess::overridden(module);
   if (overridden.has(Hook::on_before_batch_transfer))
     batch = module.on_before_batch_transfer(std::move(batch), loader_idx);
   if (overridden.has(Hook::transfer_batch_to_device) || !batch.is_on(device()))

@@ -73,7 +73,7 @@ void PlacedStrategy::attach(LightningModule& module) {
 }
 
 void PlacedStrategy::apply_placement(LightningModule& module) {
-  const auto& placed = module.placed_modules();
+  const auto& placed = detail::ComponentAccess::placed_modules(module);
   for (const auto& [name_, group] : placement_) {
     if (std::any_of(placed.begin(), placed.end(), [&](const auto& one) { return one->name() == name_; })) continue;
     throw ConfigError(
@@ -119,7 +119,7 @@ void PlacedStrategy::check_placed_by_hand(const LightningModule& module) const {
   for (const auto& [tensor, value] : tensors_of(module))
     if (std::find(devices_.begin(), devices_.end(), value.device()) == devices_.end())
       wrong.push_back(cat("'", tensor, "' of ", owner_of(tensor), " is on ", value.device().str()));
-  for (const auto& one : module.placed_modules()) one->check_inputs(true);
+  for (const auto& one : detail::ComponentAccess::placed_modules(module)) one->check_inputs(true);
   if (wrong.empty()) return;
   const size_t count = wrong.size();
   if (count > 5) wrong.resize(5), wrong.emplace_back("…");
@@ -191,7 +191,7 @@ void PlacedStrategy::teardown() noexcept {
   busy_.reset();
   groups_.clear();
   if (module_)
-    for (const auto& placed : module_->placed_modules()) placed->check_inputs(false);
+    for (const auto& placed : detail::ComponentAccess::placed_modules(*module_)) placed->check_inputs(false);
   module_ = nullptr;
 }
 

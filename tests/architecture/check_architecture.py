@@ -33,11 +33,6 @@ SUBFOLDERS = {
     "checkpoint": ["io", "formats", "snapshot"],
     "trainer": ["config", "run", "checkpointing", "loops", "setup"],
 }
-# Includes against that order that are left.
-UPWARD = {
-    ("trainer/src/run/run.h", "checkpointing/checkpoint_store.h"),
-    ("trainer/src/run/run.h", "loops/nonfinite_policy.h"),
-}
 
 CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -130,7 +125,7 @@ def without_comments(lines):
 def check_subfolders(name, path, number, report):
     """The order inside FOLDER/src: `path` is a quoted include of the file `name`."""
     parts = name.split("/")
-    if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS or (name, path) in UPWARD:
+    if len(parts) < 3 or parts[1] != "src" or parts[0] not in SUBFOLDERS:
         return
     order = SUBFOLDERS[parts[0]]
     other = path.split("/")[0] if "/" in path else None

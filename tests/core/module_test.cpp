@@ -34,10 +34,11 @@ struct Derived : Overriding {};
 }  // namespace
 
 TEST_CASE("the hooks a class overrides are found from its type") {
-  CHECK_FALSE(LightningModule::hooks_of<Net>().has(Hook::validation_step));
-  CHECK(LightningModule::hooks_of<Overriding>().has(Hook::validation_step));
-  CHECK(LightningModule::hooks_of<Derived>().has(Hook::on_after_batch_transfer));
-  CHECK_FALSE(LightningModule::hooks_of<Derived>().has(Hook::on_before_batch_transfer));
+  CHECK_FALSE(fulgur::detail::ComponentAccess::hooks_of<LightningModule, Net>().has(Hook::validation_step));
+  CHECK(fulgur::detail::ComponentAccess::hooks_of<LightningModule, Overriding>().has(Hook::validation_step));
+  CHECK(fulgur::detail::ComponentAccess::hooks_of<LightningModule, Derived>().has(Hook::on_after_batch_transfer));
+  CHECK_FALSE(
+      fulgur::detail::ComponentAccess::hooks_of<LightningModule, Derived>().has(Hook::on_before_batch_transfer));
   CHECK(HookMask{}.has(Hook::validation_step));
   CHECK_FALSE(HookMask{}.exact);
 }

@@ -138,10 +138,11 @@ TEST_CASE("the built-in models are registered, with all steps overridden") {
   for (const char* name : {"MlpClassifier", "CnnClassifier", "Autoencoder"}) {
     const auto& info = Registry<LightningModule>::instance().get(name);
     const auto module = std::static_pointer_cast<LightningModule>(info.create(*info.make_options()));
-    CHECK(module->overridden().exact);
+    CHECK(fulgur::detail::ComponentAccess::overridden<LightningModule>(*module).exact);
     for (const Hook hook : {Hook::validation_step, Hook::test_step, Hook::predict_step})
-      CHECK(module->overridden().has(hook));
-    CHECK_FALSE(module->overridden().has(Hook::on_after_batch_transfer));
+      CHECK(fulgur::detail::ComponentAccess::overridden<LightningModule>(*module).has(hook));
+    CHECK_FALSE(
+        fulgur::detail::ComponentAccess::overridden<LightningModule>(*module).has(Hook::on_after_batch_transfer));
     CHECK(module->hparams().is_map());
   }
 }

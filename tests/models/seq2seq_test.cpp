@@ -87,9 +87,9 @@ TEST_CASE("a Seq2Seq gives what the same network of torch's modules gives in Pyt
 
 TEST_CASE("a Seq2Seq has an encoder and a decoder that a strategy may place") {
   Seq2Seq model(tiny());
-  REQUIRE(model.placed_modules().size() == 2);
-  CHECK(model.placed_modules()[0]->name() == "encoder");
-  CHECK(model.placed_modules()[1]->name() == "decoder");
+  REQUIRE(fulgur::detail::ComponentAccess::placed_modules(model).size() == 2);
+  CHECK(fulgur::detail::ComponentAccess::placed_modules(model)[0]->name() == "encoder");
+  CHECK(fulgur::detail::ComponentAccess::placed_modules(model)[1]->name() == "decoder");
   const auto parameters = model.named_parameters();
   CHECK((parameters["encoder.embedding.weight"].sizes() == at::IntArrayRef({7, 8})));
   CHECK((parameters["encoder.rnn.weight_hh_l1"].sizes() == at::IntArrayRef({3 * 24, 24})));
@@ -133,7 +133,7 @@ TEST_CASE("a Seq2Seq on groups of devices gives the losses and gradients of one"
     const at::Device cpu(at::kCPU);
     std::vector<nn::ReplicaTensors> groups;
     for (const auto& [place, devices] : {std::pair(0, 2), std::pair(1, 3)}) {
-      PlacedModule& placed = *many.placed_modules()[static_cast<size_t>(place)];
+      PlacedModule& placed = *fulgur::detail::ComponentAccess::placed_modules(many)[static_cast<size_t>(place)];
       placed.place(std::vector<at::Device>(static_cast<size_t>(devices), cpu));
       for (const auto& replica : placed.replicas()) convert_floating(*replica, at::kDouble);
       groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end()))

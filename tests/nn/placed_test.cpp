@@ -63,7 +63,7 @@ struct Model : LightningModule {
   template <class... Args>
   explicit Model(const Args&... args) : layer(nn::register_placed<M>(*this, "layer", args...)) {}
   StepOutput training_step(const Batch&, int64_t) override { return {}; }
-  PlacedModule& placed() { return *placed_modules().at(0); }
+  PlacedModule& placed() { return *fulgur::detail::ComponentAccess::placed_modules<LightningModule>(*this).at(0); }
   /// On `devices`, with equal copies.
   nn::ReplicaTensors on(std::vector<at::Device> devices) {
     placed().place(std::move(devices));
@@ -101,7 +101,7 @@ TEST_CASE("a placed submodule is a submodule as any other, and known to strategi
   Model<Layer> model(int64_t{5});
   CHECK(model.named_parameters().contains("layer.linear.weight"));
   CHECK(model.named_parameters().size() == 2);
-  REQUIRE(model.placed_modules().size() == 1);
+  REQUIRE(fulgur::detail::ComponentAccess::placed_modules(model).size() == 1);
   CHECK(model.placed().name() == "layer");
   CHECK(model.placed().module() == model.layer.ptr());
   CHECK(&model.layer.placement() == &model.placed());

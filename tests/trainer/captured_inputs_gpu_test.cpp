@@ -92,7 +92,7 @@ std::shared_ptr<DataModule> images() {
   sets.train = Batch{{"x", at::randn({42, 3, 6, 5})}, {"y", at::randn({42, 4})}};
   const auto data = std::make_shared<TensorDataModule>(
       std::move(sets), TensorDataOptions{.batch_size = 4, .eval_batch_size = {}, .shuffle = true});
-  data->set_overridden(DataModule::hooks_of<TensorDataModule>());
+  fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
   return data;
 }
 
@@ -219,7 +219,7 @@ TEST_CASE("on a GPU, captured steps get batches of combined loaders", "[gpu]") {
     CAPTURE(static_cast<int>(mode));
     check_same<OfBoth>(three_epochs_on_cuda(folder), [mode] {
       const auto data = std::make_shared<TwoLoaders>(mode);
-      data->set_overridden(DataModule::hooks_of<TwoLoaders>());
+      fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
       return data;
     });
   }

@@ -5,6 +5,7 @@ set(TEST_SOURCES
   captured_numbers_gpu_test.cpp
   captured_relation_gpu_test.cpp
   captured_step_test.cpp
+  checkpoint_store_test.cpp
   checkpointing_test.cpp
   components_test.cpp
   device_options_test.cpp
@@ -25,7 +26,9 @@ set(TEST_SOURCES
   log_store_test.cpp
   logging_rules_test.cpp
   manual_optimization_test.cpp
+  nonfinite_policy_test.cpp
   parity_test.cpp
+  resolved_options_test.cpp
   progress_bar_test.cpp
   module_mistakes_test.cpp
   silent_mistakes_test.cpp

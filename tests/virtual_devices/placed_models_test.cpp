@@ -32,7 +32,7 @@ void check_placed(Model& one, Model& model, const Batch& batch, const Devices& e
   }
   std::vector<nn::ReplicaTensors> groups;
   for (size_t i = 0; i < 2; ++i) {
-    PlacedModule& placed = *model.placed_modules()[i];
+    PlacedModule& placed = *fulgur::detail::ComponentAccess::placed_modules(model)[i];
     placed.place(i == 0 ? encoder : decoder);
     groups.emplace_back(*placed.module(), std::vector(placed.replicas().begin() + 1, placed.replicas().end()))
         .copy_values();

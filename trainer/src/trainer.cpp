@@ -153,27 +153,27 @@ using ChosenCheckpoint = std::optional<fs::path>;
 
 // Validation before training: a sanity check whose metrics are discarded, or, with validate_first, one that counts.
 void validate_before_training(Run& run) {
-  if (!run.validation_runs) return;
+  if (!run.validation.runs) return;
   if (run.options.validate_first) {
     detail::validate_in_fit(run);
-    ++run.progress_.validations;
+    ++run.counters.validations;
     run.act_on_checkpoint_requests();
     return;
   }
   const int64_t batches = run.options.num_sanity_val_steps;
   if (batches == 0) return;
-  run.sanity_checking_ = true;
+  run.position.sanity_checking = true;
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
   detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
   detail::check_schedule_monitors(run);
   run.logs.reset(RunningStage::validate);
-  run.sanity_checking_ = false;
+  run.position.sanity_checking = false;
 }
 
 // Whatever ended the loops, their last state is saved.
 void write_final_checkpoint(Run& run) {
-  if (!run.checkpoints_allowed || run.progress_.global_step == 0 || run.checkpoints.is_saved()) return;
+  if (!run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved()) return;
   run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
   run.act_on_checkpoint_requests();
 }
@@ -196,7 +196,7 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
 
 void settle_checkpoints(Run& run) {
   run.rows.settle();
-  run.check_same_ranks();
+  run.ranks.check_same_ranks();
   write_final_checkpoint(run);
   run.checkpoints.wait_for_save();
 }
@@ -227,11 +227,11 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   // What needs no other rank.
   const auto fill_own = [&](Run& run) {
     if (started) report.train_seconds = run.elapsed_s() - *started;
-    report.epochs = run.progress_.epochs.completed;
-    report.global_step = run.progress_.global_step;
+    report.epochs = run.counters.epochs.completed;
+    report.global_step = run.counters.global_step;
     report.metrics = run.logs.published();
-    report.captured_batches = run.captured_batches;
-    report.not_captured = run.not_captured;
+    report.captured_batches = run.captured.batches;
+    report.not_captured = run.captured.refused;
     report.run_dir = run.run_dir;
     report.last_checkpoint = run.last_checkpoint();
     report.best_checkpoint = run.best_checkpoint();
@@ -261,19 +261,19 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
       impl, TrainerFn::fit, std::move(module), std::move(data), checkpoint,
       [&](Run& run, const ChosenCheckpoint& path) {
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
-        run.doing_ = "on_fit_start of the module";
+        run.position.doing = "on_fit_start of the module";
         run.model->on_fit_start();
-        run.doing_ = nullptr;
-        run.fit_started_s = run.elapsed_s();
-        started = run.fit_started_s;
+        run.position.doing = nullptr;
+        run.times.fit_started_s = run.elapsed_s();
+        started = run.times.fit_started_s;
         try {
           const bool goes_on = path && run.components.load.loads_loops();
           if (!goes_on) validate_before_training(run);
-          run.fit_started_s = run.elapsed_s();
-          started = run.fit_started_s;
+          run.times.fit_started_s = run.elapsed_s();
+          started = run.times.fit_started_s;
           detail::fit_loop(run, goes_on);
         } catch (const Interrupted& interrupted) {
-          run.sanity_checking_ = false;
+          run.position.sanity_checking = false;
           run.stop_reason = cat("signal ", interrupted.signal());
           settle_checkpoints(run);
           fill(run);
@@ -283,13 +283,13 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         // The rest of a window of step metrics is not lost. After the checkpoint, in which the window is still open;
         // after a signal the run that continues from there closes it.
         run.flush_step_metrics(RunningStage::train, true);
-        run.check_exchanges();
+        run.ranks.check_exchanges();
         run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
         run.model->on_fit_end();
         run.act_on_checkpoint_requests();
         run.checkpoints.wait_for_save();
         if (!run.finite.stopped() && run.is_global_zero())
-          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.progress_, run.fit_time_s());
+          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, run.fit_time_s());
         fill(run);
       },
       failed);

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 
-#include "checkpointing/run_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
-#include "run/run.h"
+#include "run/nonfinite_policy.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -50,7 +49,7 @@ fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_norma
 
 }  // namespace
 
-CheckpointRequest checkpoint_of_now(const Run& run, std::string reason) {
+CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason) {
   const Progress& p = run.progress();
   const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
   return {.name = cat("epoch=", epoch, "-step=", p.global_step),
@@ -80,13 +79,13 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
 }
 
 void CheckpointStore::process_requests() {
-  if (run_.failed_alone && !requests_.empty()) {
+  if (host_.is_alone() && !requests_.empty()) {
     log::error("a checkpoint was requested, but one rank alone cannot write it; --resume continues from the last one");
     requests_.clear();
   }
-  if (run_.failed_alone) return;
+  if (host_.is_alone()) return;
   if (run_.world_size() > 1) {
-    if (run_.agreement.take_save_done()) wait_for_save();
+    if (host_.take_save_done()) wait_for_save();
   } else if (in_flight_) {
     for (auto& result : writer_->poll()) finish_save(without_torn(std::move(result)));
   }
@@ -95,7 +94,7 @@ void CheckpointStore::process_requests() {
   while (!requests_.empty()) {
     const auto [ticket, request] = std::move(requests_.front());
     requests_.erase(requests_.begin());
-    if (run_.checkpoints_allowed) start_save(ticket, request);
+    if (host_.allows_saves()) start_save(ticket, request);
     run_.collectives().set_activity("between steps");
   }
   prune();
@@ -103,14 +102,14 @@ void CheckpointStore::process_requests() {
 
 void CheckpointStore::wait_for_save() {
   if (!in_flight_) return;
-  run_.rows.settle(/*and_act=*/false);  // a save may be held until they are written
+  host_.write_rows();  // a save may be held until they are written
   std::vector<AsyncCheckpointWriter::Result> results;
   if (begin_error_)
     results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
   else if (writer_)
     results = writer_->wait();
   for (auto& result : results) result = without_torn(std::move(result));
-  if (run_.failed_alone) return;
+  if (host_.is_alone()) return;
   check_exchanges_before_save();
   if (run_.world_size() > 1)
     results = {result_of_all_ranks(results.empty() ? AsyncCheckpointWriter::Result{} : std::move(results.front()))};
@@ -127,7 +126,7 @@ void CheckpointStore::check_exchanges_before_save() {
 }
 
 // On a GPU the host does not wait for the device's results; the writer of the checkpoint checks them.
-bool CheckpointStore::judged_later() const { return run_.options.async_checkpoint && run_.device().is_cuda(); }
+bool CheckpointStore::judged_later() const { return settings_.async && run_.device().is_cuda(); }
 
 bool CheckpointStore::awaits_rows() const { return judged_later() && run_.world_size() == 1; }
 
@@ -150,7 +149,7 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
   late_.end_watch();
   late_.collect(content.optimizers);
   rules.is_late = [this](const Tensor& tensor) { return late_.take(tensor); };
-  rules.facts["weight_norm"] = run_.finite.weight_norm();
+  rules.facts["weight_norm"] = host_.weight_norm();
   rules.refuse = [&collectives = run_.collectives(), folder](const CheckpointContent& copies, const StateTree& facts) {
     collectives.check();
     const auto bad = NonFinitePolicy::bad_weight(facts.at("weight_norm").tensor(), copies.module);
@@ -160,14 +159,7 @@ AsyncCheckpointWriter::Rules CheckpointStore::rules_for(const fs::path& folder, 
 }
 
 // Write pending rows now, so that their metrics are known.
-void CheckpointStore::complete_save(uint64_t save) {
-  writer_->complete(save, [metrics = run_.published_metrics(), values = run_.logs.published_state(),
-                           loggers = run_.logger_states()](CheckpointContent& content) {
-    content.state["metrics"] = metrics;
-    if (content.state.contains("loggers")) content.state["loggers"] = loggers;
-    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
-  });
-}
+void CheckpointStore::complete_save(uint64_t save) { writer_->complete(save, host_.late_values()); }
 
 // A copy made while its source was being written is useless.
 AsyncCheckpointWriter::Result CheckpointStore::without_torn(AsyncCheckpointWriter::Result result) {
@@ -219,13 +211,13 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointCont
 }
 
 bool CheckpointStore::is_saved() const {
-  return saved_step_ == run_.progress_.global_step && saved_batches_ == run_.progress_.batches_total.completed;
+  return saved_step_ == run_.progress().global_step && saved_batches_ == run_.progress().batches_total.completed;
 }
 
 void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
   const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
-  saved_step_ = run_.progress_.global_step;
-  saved_batches_ = run_.progress_.batches_total.completed;
+  saved_step_ = run_.progress().global_step;
+  saved_batches_ = run_.progress().batches_total.completed;
   saves_ = content.origin.save_counter;
   const auto& pending = content.state.at("checkpoint_requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
@@ -248,8 +240,8 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   requests_.erase(requests_.begin());
   resumed_ = CheckpointInfo{.ticket = ticket,
                             .path = path,
-                            .epoch = run_.progress_.epoch,
-                            .global_step = run_.progress_.global_step,
+                            .epoch = run_.progress().epoch,
+                            .global_step = run_.progress().global_step,
                             .request = request};
 }
 
@@ -270,24 +262,24 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   folder = plain(folder);
   CheckpointInfo info{.ticket = ticket,
                       .path = folder,
-                      .epoch = run_.progress_.epoch,
-                      .global_step = run_.progress_.global_step,
+                      .epoch = run_.progress().epoch,
+                      .global_step = run_.progress().global_step,
                       .request = request};
   if (!judged_later()) {
-    run_.check_exchanges();
-    run_.check_same_ranks();
+    host_.check_ranks();
     // Rank 0's are written. Buffers of other ranks may differ; they are replaced by rank 0's before the next forward.
-    const std::string bad = run_.collectives().broadcast_text(run_.finite.bad_weight().value_or(""), 0);
+    const std::string bad = run_.collectives().broadcast_text(host_.bad_weight().value_or(""), 0);
     if (!bad.empty()) return report_refusal(info, not_finite(folder, bad));
   }
   ++saves_;
   const int64_t saved_before = saved_step_;
   if (!request.weights_only) {
-    saved_step_ = run_.progress_.global_step;
-    saved_batches_ = run_.progress_.batches_total.completed;
+    saved_step_ = run_.progress().global_step;
+    saved_batches_ = run_.progress().batches_total.completed;
   }
   try {
-    CheckpointContent content = collect_checkpoint(run_, request.weights_only);
+    CheckpointContent content = host_.collect(request.weights_only);
+    content.origin.save_counter = saves_;
     // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
     StateTree::List pending{to_state({ticket, request})};
     for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
@@ -296,13 +288,13 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     const auto owner =
         takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
     if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
-    if (run_.options.async_checkpoint) {
+    if (settings_.async) {
       // Rank 0 writes; the others wait for its result at the end of the save.
       if (run_.is_global_zero()) {
         if (!writer_) writer_.emplace();
         try {
           const uint64_t save = writer_->submit(folder, content, rules_for(folder, content));
-          if (awaits_rows()) run_.rows.when_written([this, save] { complete_save(save); });
+          if (awaits_rows()) host_.when_rows_are_written([this, save] { complete_save(save); });
         } catch (const CheckpointError& error) {
           if (run_.world_size() == 1) throw;
           begin_error_ = error;
@@ -390,19 +382,18 @@ void CheckpointStore::publish(CheckpointInfo& info) {
   if (const auto message = failed_saves_.succeeded()) log::info(*message);
   keepers_[info.path];
   if (request.keep) keepers_[info.path].insert(request.owner);
-  for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(run_, info);
-  for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
+  host_.published(info);
 }
 
 void CheckpointStore::report_failure(const CheckpointInfo& info, const CheckpointError& error) {
-  for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
-  if (run_.options.on_save_error == "stop") throw error;
+  host_.failed(info, error);
+  if (settings_.stops_on_error) throw error;
   if (const auto message = failed_saves_.failed(error.what())) log::error(*message);
 }
 
 // It must not overwrite a good one, and no run resumes from it.
 void CheckpointStore::report_refusal(const CheckpointInfo& info, const CheckpointError& error) {
-  for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(run_, info, error);
+  host_.failed(info, error);
   log::error(error.what());
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,14 +19,45 @@
 
 namespace fulgur::detail {
 
-class Run;
+/// What a CheckpointStore asks of the run whose checkpoints it keeps.
+class CheckpointHost {
+ public:
+  virtual ~CheckpointHost() = default;
+  /// The run's state now. All ranks call it.
+  virtual CheckpointContent collect(bool weights_only) = 0;
+  /// Writes what is known only after the rows of metrics are written into a content collected before.
+  virtual std::function<void(CheckpointContent&)> late_values() = 0;
+  /// Writes the rows of metrics that are under way, without acting on them.
+  virtual void write_rows() = 0;
+  /// Calls `then` once the rows begun so far are written.
+  virtual void when_rows_are_written(std::function<void()> then) = 0;
+  /// Throws if ranks that must be equal differ, or an exchange between them has failed. All ranks call it.
+  virtual void check_ranks() = 0;
+  /// A norm of all weights, computed on the device: not finite if one of them is not; undefined if nobody asks.
+  virtual Tensor weight_norm() = 0;
+  /// The name of the first weight that is not finite. Waits for the device.
+  virtual std::optional<std::string> bad_weight() = 0;
+  /// True once after rank 0's save in flight has ended; only with several ranks, on all of them at the same step.
+  virtual bool take_save_done() = 0;
+  /// False once nothing more may be saved.
+  virtual bool allows_saves() const = 0;
+  /// True once the other ranks take no part any more.
+  virtual bool is_alone() const = 0;
+  virtual void published(const CheckpointInfo& info) = 0;
+  virtual void failed(const CheckpointInfo& info, const CheckpointError& error) = 0;
+};
 
 /// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),
 /// links `last` and `best`, notifies callbacks and loggers, and removes those that no longer have an owner. On the
 /// run's thread.
 class CheckpointStore {
  public:
-  explicit CheckpointStore(Run& run) : run_(run), late_(run) {}
+  struct Settings {
+    bool async = true;            ///< `trainer.async_checkpoint`
+    bool stops_on_error = false;  ///< `trainer.on_save_error: stop`
+  };
+  CheckpointStore(RunContext& run, CheckpointHost& host, Settings settings)
+      : run_(run), host_(host), settings_(settings), late_(run) {}
 
   /// Queues a request, which `act` carries out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
@@ -84,7 +116,9 @@ class CheckpointStore {
   void check_exchanges_before_save();
   void complete_save(uint64_t save);
 
-  Run& run_;
+  RunContext& run_;
+  CheckpointHost& host_;
+  Settings settings_;
   std::vector<std::pair<uint64_t, CheckpointRequest>> requests_;
   uint64_t next_ticket_ = 1;
   bool released_ = false;
@@ -103,6 +137,6 @@ class CheckpointStore {
 };
 
 /// A request for a checkpoint of the current state, named `epoch=E-step=S`, E the last epoch that was trained in.
-CheckpointRequest checkpoint_of_now(const Run& run, std::string reason);
+CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason);
 
 }  // namespace fulgur::detail

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "fulgur/core/text.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 namespace fulgur::detail {
 
-void restore_optimizers(Run& run, const CheckpointContent& content, const CheckpointLoading& load) {
+void restore_optimizers(RunState& run, const CheckpointContent& content, const CheckpointLoading& load) {
   const StateTree& state = content.state;
   const auto& optimizers = content.optimizers.as_list();
   const auto& schedulers = state.at("lr_schedulers").as_list();

@@ -5,10 +5,10 @@
 
 namespace fulgur::detail {
 
-class Run;
+struct RunState;
 
 /// Restores the run's optimizers, their schedules and its precision from the checkpoint. Throws a CheckpointError if
 /// they do not match.
-void restore_optimizers(Run& run, const CheckpointContent& content, const CheckpointLoading& load);
+void restore_optimizers(RunState& run, const CheckpointContent& content, const CheckpointLoading& load);
 
 }  // namespace fulgur::detail

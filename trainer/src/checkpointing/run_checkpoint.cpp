@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpointing/checkpoint_store.h"
 #include "checkpointing/rank_states.h"
 #include "checkpointing/restore_optimizers.h"
 #include "checkpointing/resume.h"
@@ -12,26 +13,58 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
-#include "run/run.h"
+#include "run/run_state.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
 
-CheckpointContent collect_checkpoint(Run& run, bool weights_only) {
+CheckpointOrigin origin_of(const RunState& run) {
+  CheckpointOrigin origin;
+  origin.config_hash = run.description.config_hash;
+  origin.world_size = run.context.world_size();
+  origin.device = run.description.devices;
+  origin.threads = run.description.threads;
+  origin.deterministic = run.options.deterministic.enabled;
+  return origin;
+}
+
+StateTree published_metrics(const RunState& run) {
+  StateTree metrics;
+  for (const auto& [name, value] : run.logs.published()) metrics[name] = value;
+  return metrics;
+}
+
+StateTree logger_states(const RunState& run) {
+  if (run.validation.start) return run.validation.start->loggers;
+  StateTree::List states;
+  for (const auto& logger : run.active_loggers) {
+    StateTree state = nullptr;
+    // A checkpoint is complete without logger state; a resume then truncates the logger's files by step.
+    try {
+      state = logger->state();
+    } catch (const std::exception& error) {
+      log::error(cat("the state of ", logger->state_key(), " is not in the checkpoint: ", error.what()));
+    }
+    states.push_back(StateTree::map({{"key", logger->state_key()}, {"state", std::move(state)}}));
+  }
+  return states;
+}
+
+CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*run.model);
   content.aliases = parameter_aliases(*run.model);
   content.optimizers = nullptr;
-  content.origin = run.origin();
+  content.origin = origin_of(run);
   StateTree& state = content.state;
   run.seen.settle();
-  Progress now = run.progress_;
-  now.fit_time_s = run.fit_time_s();
+  Progress now = run.counters;
+  now.fit_time_s = run.context.fit_time_s();
   state["progress"] = now.state();
   state["hparams"] = run.model->hparams().is_null() ? "{}\n" : to_yaml(run.model->hparams());
-  state["config"] = to_yaml(run.resolved_config);
+  state["config"] = to_yaml(run.description.config);
   state["config_written"] = run.components.config ? to_yaml(*run.components.config) : std::string("{}\n");
-  state["metrics"] = run.published_metrics();
+  state["metrics"] = published_metrics(run);
   state["weights_only"] = weights_only;
   if (!weights_only) {
     StateTree::List optimizers, schedulers;
@@ -55,38 +88,37 @@ CheckpointContent collect_checkpoint(Run& run, bool weights_only) {
     StateTree::List loaders;
     for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
-    state["loggers"] = run.logger_states();
-    state["logs"] = run.logs.state(/*late=*/run.world_size() == 1);
-    state["nonfinite"] = run.finite.state();
+    state["loggers"] = logger_states(run);
+    state["logs"] = run.logs.state(/*late=*/run.context.world_size() == 1);
+    state["nonfinite"] = run.finite.state(run.window.done > 0);
     state["loop"] = StateTree::map(
-        {{"accumulation", run.accumulation_},
+        {{"accumulation", run.window.target},
          {"accumulate_grad_batches", run.options.accumulate_grad_batches},
-         {"window_length", run.window_length},
-         {"window_done", run.window_done},
-         {"window_losses", run.window_losses},
-         {"validation_pending", run.validation_pending},
-         {"validated_at", run.validated_at},
+         {"window_length", run.window.length},
+         {"window_done", run.window.done},
+         {"window_losses", run.window.losses},
+         {"validation_pending", run.validation.pending},
+         {"validated_at", run.validation.ended_at},
          {"stop_held_up", run.stop_reason && !run.may_stop() && !is_of_time(*run.stop_reason) ? *run.stop_reason : ""},
-         {"logged_step", run.logged_step_},
-         {"evaluation_batches",
-          run.validation_start_ ? run.validation_start_->evaluation_batches : run.evaluation_batches_}});
+         {"logged_step", run.logged_step},
+         {"evaluation_batches", run.validation.start ? run.validation.start->batches : run.validation.batches}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
     for (const auto& [name, value] : unique_parameters(*run.model))
       if (value.grad().defined()) gradients[name] = value.grad();
     state["gradients"] = std::move(gradients);
     // For what is logged when a window is closed without another batch.
-    state["last_batch"] = StateTree::map({{"samples", run.batch_samples_}});
+    state["last_batch"] = StateTree::map({{"samples", run.position.batch_samples}});
     state["strategy"] = run.strategy->state();
-    gather_rank_states(run.collectives(), state);
+    gather_rank_states(run.context.collectives(), state);
   }
   if (run.data.module) state["data"] = run.data.module->state();
-  run.each_callback(LogScope::forbidden, [&](Callback& callback) { callback.on_save_checkpoint(run, state); });
+  run.each_callback(LogScope::forbidden, [&](Callback& callback) { callback.on_save_checkpoint(run.context, state); });
   run.model->on_save_checkpoint(state);
   return content;
 }
 
-void load_weights(Run& run, const CheckpointContent& content, const fs::path& checkpoint) {
+void load_weights(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
   const CheckpointLoading& load = run.components.load;
   // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
   const auto of_other_dtype = [&](const NamedParameter& parameter) {
@@ -100,15 +132,15 @@ void load_weights(Run& run, const CheckpointContent& content, const fs::path& ch
   const LoadReport report = load_module_state(
       *run.model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
-    run.print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
-                  report.converted.front()));
+    run.context.print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
+                          report.converted.front()));
   if (!report.differences.empty())
     log::warn("trainer.weights_left_out", cat("of ", checkpoint, ", ", report.loaded.size(),
                                               " weights were loaded; the rest does not fit:\n", report.differences));
 }
 
-void load_callbacks(Run& run, const CheckpointContent& content, const fs::path& checkpoint) {
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run, content.state); });
+void load_callbacks(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run.context, content.state); });
   if (!content.state.contains("callbacks")) return;  // weights only
   const StateTree& states = content.state.at("callbacks");
   std::set<std::string> left;
@@ -121,14 +153,14 @@ void load_callbacks(Run& run, const CheckpointContent& content, const fs::path& 
     } catch (const std::exception& error) {
       const std::string text =
           cat("the state of callback ", key, " in ", checkpoint.string(), " does not fit: ", error.what());
-      if (run.fn() == TrainerFn::fit)
+      if (run.context.fn() == TrainerFn::fit)
         throw CheckpointError(cat("[trainer.fit] ", text,
                                   "\nResume with the callback as it was when the checkpoint was "
                                   "made, or begin a new run with its weights: --load.weights_only true."));
       log::warn("trainer.callback_state", text + ". It is left out");
     }
   });
-  if (run.fn() == TrainerFn::fit && !left.empty())
+  if (run.context.fn() == TrainerFn::fit && !left.empty())
     log::warn("trainer.callback_state_unused",
               cat(checkpoint.string(), " has the state of callbacks that this run does not have: ",
                   join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
@@ -138,50 +170,52 @@ namespace {
 
 // With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
 // it.
-void restore_positions(Run& run, int64_t saved_world_size, const StateTree::List& states) {
+void restore_positions(RunState& run, int64_t saved_world_size, const StateTree::List& states) {
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
   // With data of their own, ranks share nothing out.
-  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
-                        run.progress_.batches.completed > 0;
+  const bool reshards = saved_world_size != run.context.world_size() && run.options.use_distributed_sampler &&
+                        run.counters.batches.completed > 0;
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
     const StateTree now = loaders[i]->state();
     if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
     const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
-    if (before == after || run.progress_.batches.completed != before) continue;
-    run.progress_.batches = {.ready = after, .started = after, .processed = after, .completed = after};
+    if (before == after || run.counters.batches.completed != before) continue;
+    run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
     log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
                   " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
   }
 }
 
-void restore_loops(Run& run, const CheckpointContent& content, const StateTree& state, const fs::path& checkpoint) {
+void restore_loops(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
+                   const StateTree& state, const fs::path& checkpoint) {
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
     run.handles[i]->set_steps(optimizer_steps[i].as_int());
-  run.progress_.load_state(state.at("progress"));
+  run.counters.load_state(state.at("progress"));
   run.logs.load_state(state.at("logs"));
-  run.finite.load_state(state.at("nonfinite"));
-  run.checkpoints.resumed_from(checkpoint, content);
+  run.finite.load_state(state.at("nonfinite"), run.step.manual);
+  checkpoints.resumed_from(checkpoint, content);
   const StateTree& loop = state.at("loop");
   // What a callback made of the option goes on; an option that was changed counts from the next window on.
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
-    run.accumulation_ = loop.at("accumulation").as_int();
+    run.window.target = loop.at("accumulation").as_int();
   else
     log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
-                  ", the run goes on with ", run.accumulation_));
-  run.window_length = loop.at("window_length").as_int();
-  run.window_done = loop.at("window_done").as_int();
-  run.window_losses = loop.at("window_losses").as_int();
-  run.validation_pending = loop.at("validation_pending").as_bool();
-  if (loop.contains("validated_at")) run.validated_at = loop.at("validated_at").as_int();
+                  ", the run goes on with ", run.window.target));
+  run.window.length = loop.at("window_length").as_int();
+  run.window.done = loop.at("window_done").as_int();
+  run.window.losses = loop.at("window_losses").as_int();
+  run.validation.pending = loop.at("validation_pending").as_bool();
+  if (loop.contains("validated_at")) run.validation.ended_at = loop.at("validated_at").as_int();
   if (loop.contains("stop_held_up"))
-    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty()) run.request_stop(reason);
-  run.logged_step_ = loop.at("logged_step").as_int();
-  run.batch_idx_ = std::max<int64_t>(run.progress_.batches.completed - 1, 0);
-  if (state.contains("last_batch")) run.batch_samples_ = state.at("last_batch").at("samples").as_double();
-  if (loop.contains("evaluation_batches")) run.evaluation_batches_ = loop.at("evaluation_batches").as_int();
+    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty())
+      run.context.request_stop(reason);
+  run.logged_step = loop.at("logged_step").as_int();
+  run.position.batch_idx = std::max<int64_t>(run.counters.batches.completed - 1, 0);
+  if (state.contains("last_batch")) run.position.batch_samples = state.at("last_batch").at("samples").as_double();
+  if (loop.contains("evaluation_batches")) run.validation.batches = loop.at("evaluation_batches").as_int();
   restore_positions(run, content.origin.world_size, state.at("loaders").as_list());
   for (auto& [name, value] : unique_parameters(*run.model)) {
     if (!state.at("gradients").contains(name)) continue;
@@ -191,8 +225,8 @@ void restore_loops(Run& run, const CheckpointContent& content, const StateTree& 
 }
 
 // What a resume that is exact to the bit depends on, beside the state.
-void warn_origin_differs(Run& run, const CheckpointOrigin& origin) {
-  const CheckpointOrigin now = run.origin();
+void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
+  const CheckpointOrigin now = origin_of(run);
   std::vector<std::string> differences;
   const auto compare = [&](const char* what, const auto& then, const auto& here) {
     if (then != here) differences.push_back(cat(what, " ", then, " → ", here));
@@ -204,39 +238,42 @@ void warn_origin_differs(Run& run, const CheckpointOrigin& origin) {
   compare("threads", origin.threads, now.threads);
   compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
   if (!differences.empty())
-    run.print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
-                  ". Results may differ in the last bits"));
+    run.context.print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
+                          ". Results may differ in the last bits"));
 }
 
 // With the same batch size of a rank, another number of ranks trains with other batches of all.
-void warn_other_batch(Run& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
+void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
   const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
-  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.world_size();
+  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(),
+                now = own * run.context.world_size();
   if (before == now) return;
-  const bool divides = origin.world_size != run.world_size() && before % run.world_size() == 0;
-  run.print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
-                ", so that the run trains otherwise than before",
-                divides ? cat("; a batch_size of ", before / run.world_size(),
-                              " in the config with --allow-config-change keeps it")
-                        : ""));
+  const bool divides = origin.world_size != run.context.world_size() && before % run.context.world_size() == 0;
+  run.context.print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
+                        ", so that the run trains otherwise than before",
+                        divides ? cat("; a batch_size of ", before / run.context.world_size(),
+                                      " in the config with --allow-config-change keeps it")
+                                : ""));
 }
 
 }  // namespace
 
-void restore_run(Run& run, const CheckpointContent& content, const fs::path& checkpoint) {
+void restore_run(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
+                 const fs::path& checkpoint) {
   const CheckpointLoading& load = run.components.load;
   const bool of_a_run = content.state.contains("rng");
   const StateTree state =
-      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
-  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
+      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.context.rank(), run.context.world_size())
+               : content.state;
+  if (state.contains("imported")) run.context.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError(
         "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
         "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
-  if (load.loads_loops()) restore_loops(run, content, state, checkpoint);
+  if (load.loads_loops()) restore_loops(run, checkpoints, content, state, checkpoint);
   if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
   if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
   if (load.loads_loops()) {

@@ -5,7 +5,7 @@
 #include "fulgur/core/recordable_step.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/ddp.h"
-#include "run/run.h"
+#include "loops/run.h"
 
 namespace fulgur::detail {
 namespace {
@@ -54,7 +54,7 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
 
 std::optional<std::string> cannot_capture(const Run& run) {
   const TrainerOptions& o = run.options;
-  if (run.manual) return "the module uses manual optimization (automatic_optimization() is false)";
+  if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";
   if (run.plan.optimizers.empty()) return "there is no optimizer";
   const PlannedOptimizer& planned = run.plan.optimizers.front();
   if (planned.optimizer->needs_closure())
@@ -67,10 +67,10 @@ std::optional<std::string> cannot_capture(const Run& run) {
   }
   if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " splits batches into parts");
   for (const auto& [hook, name, of_callbacks] : kInside) {
-    if (run.model->overridden().has(hook))
+    if (ComponentAccess::overridden(*run.model).has(hook))
       return cat("the module overrides ", name, ", which runs inside the captured step");
     for (const auto& callback : run.callbacks)
-      if (of_callbacks && callback->overridden().has(hook))
+      if (of_callbacks && ComponentAccess::overridden(*callback).has(hook))
         return cat(callback->state_key(), " overrides ", name, ", which runs inside the captured step");
   }
   auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());

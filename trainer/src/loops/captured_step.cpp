@@ -35,13 +35,13 @@ CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body b
       body_(std::move(body)) {}
 
 CapturedStep::~CapturedStep() {
-  const int64_t launched = run_.captured_batches;
+  const int64_t launched = run_.captured.batches;
   if (launched == 0 && !given_up_)
-    run_.not_captured = cat("the fit ended first; steps are captured after ", kWarmUps,
-                            " eager ones, at a batch of the same shape as the one before");
+    run_.captured.refused = cat("the fit ended first; steps are captured after ", kWarmUps,
+                                " eager ones, at a batch of the same shape as the one before");
   if (launched > 0 || !given_up_)
     log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
-                  launched == 0 ? cat(": ", *run_.not_captured) : ""));
+                  launched == 0 ? cat(": ", *run_.captured.refused) : ""));
 }
 
 void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
@@ -50,7 +50,7 @@ void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
 }
 
 void CapturedStep::end_capture(const std::string& reason, const char* warning, const std::string& message) {
-  run_.not_captured = reason;
+  run_.captured.refused = reason;
   log::warn(warning, cat("cuda_graph: ", message));
   start_over();
   copy_batches();
@@ -64,7 +64,7 @@ void CapturedStep::give_up(const std::string& reason) {
 
 void CapturedStep::give_up_for_number(int64_t step) {
   const NumberChange& change = *changing_;
-  if (run_.captured_batches == 0) return give_up(change.why_not_captured());
+  if (run_.captured.batches == 0) return give_up(change.why_not_captured());
   end_capture(change.why_not_captured(), "trainer.host_number_changed", change.seen_late(first_captured_, step));
 }
 
@@ -117,11 +117,11 @@ void CapturedStep::remember_modes() {
     training_.emplace_back(std::move(part), training);
   }
   layout_ = optimizer_->layout();
-  accumulation_ = run_.accumulation_;
+  accumulation_ = run_.window.target;
 }
 
 bool CapturedStep::out_of_date() const {
-  return layout_ != optimizer_->layout() || accumulation_ != run_.accumulation_ ||
+  return layout_ != optimizer_->layout() || accumulation_ != run_.window.target ||
          std::any_of(learning_.begin(), learning_.end(),
                      [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
          std::any_of(training_.begin(), training_.end(),
@@ -179,7 +179,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   const PlannedOptimizer& planned = run_.plan.optimizers.front();
   if (!recorded_) remember_modes();
   recording.gradients_before = gradients();
-  const int64_t losses = run_.window_losses;
+  const int64_t losses = run_.window.losses;
   stopped_at_.clear();
   optimizer_->set_recording(true);
   recording.graph = graph_->another();
@@ -211,12 +211,12 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   if (changing_ || rate || !recording.output.loss.defined()) {
     undo_step(recording.gradients_before, losses);
-    if (changing_) return give_up_for_number(run_.progress_.global_step), false;
+    if (changing_) return give_up_for_number(run_.counters.global_step), false;
     return give_up(rate ? *rate : "training_step returned no loss"), false;
   }
   set_gradients(recording.gradients_before);
-  run_.window_losses = losses;
-  if (!recorded_) first_captured_ = run_.progress_.global_step;
+  run_.window.losses = losses;
+  if (!recorded_) first_captured_ = run_.counters.global_step;
   if (records_++ == 0)
     log::info(
         cat("cuda_graph: the step is captured",
@@ -233,20 +233,20 @@ void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losse
   run_.plan.optimizers.front().optimizer->zero_grad();
   set_gradients(gradients);
   GradientNorm::forget(*run_.model);
-  run_.window_losses = losses;
+  run_.window.losses = losses;
 }
 
 std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
-  const int64_t losses = run_.window_losses;
-  run_.doing_ = "a captured step";
+  const int64_t losses = run_.window.losses;
+  run_.position.doing = "a captured step";
   if (run_.world_size() > 1) run_.collectives().set_activity("a captured step");
   run_.logs.before_replay(recording.additions);
   recording.graph->replay();
   run_.logs.after_replay(recording.additions);
   run_.finite.after_replay();
   set_gradients(recording.gradients_after);
-  run_.window_losses = losses;
-  ++run_.captured_batches;
+  run_.window.losses = losses;
+  ++run_.captured.batches;
   return recording.output;
 }
 
@@ -269,7 +269,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     Step& operator=(const Step&) = delete;
     CapturedStep& step;
     bool alike, last;
-    int64_t global_step = step.run_.progress_.global_step;  // before it
+    int64_t global_step = step.run_.counters.global_step;  // before it
     int exceptions = std::uncaught_exceptions();
     std::shared_ptr<void> on_stream;  // left first
   };
@@ -292,11 +292,11 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
 std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
   ++batches_;
   // A window with a batch without a loss is a shorter one, like the last window of an epoch may be.
-  if (given_up_ || run_.window_length != run_.accumulation_ || run_.window_losses != run_.window_done)
+  if (given_up_ || run_.window.length != run_.window.target || run_.window.losses != run_.window.done)
     return std::nullopt;
   // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
   // may make windows longer.
-  if (run_.accumulation_ != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
+  if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
   if (recorded_ && out_of_date()) start_over();
   if (!recorded_) {
     if (warm_ups_ < kWarmUps - 1) return std::nullopt;
@@ -305,7 +305,7 @@ std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_i
     if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
         !first_of_window())
       return std::nullopt;
-    if (changing_) return give_up_for_number(run_.progress_.global_step), std::nullopt;
+    if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
   }
   // A single batch of another kind may be an epoch's last.
   if (!kind_.fits(batch)) return std::nullopt;

@@ -11,8 +11,8 @@
 #include "fulgur/core/graph_capture.h"
 #include "fulgur/core/recordable_step.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "loops/run.h"
 #include "run/host_numbers.h"
-#include "run/run.h"
 
 namespace fulgur::detail {
 
@@ -60,8 +60,8 @@ class CapturedStep {
   /// By the batch's set and its place in the window.
   using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
 
-  bool first_of_window() const { return run_.window_done == 0; }
-  bool last_of_window() const { return run_.window_done + 1 == run_.window_length; }
+  bool first_of_window() const { return run_.window.done == 0; }
+  bool last_of_window() const { return run_.window.done + 1 == run_.window.length; }
   /// Whether the loader will write batches like this one into sets from now on.
   bool ask_for_sets(const Batch& batch);
   /// The set that contains the batch; without a loader that writes into sets, the batch is copied into the only one.

@@ -61,15 +61,18 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
 class StageGuard {
  public:
   StageGuard(Run& run, RunningStage stage)
-      : run_(run), stage_(run.stage_), batch_idx_(run.batch_idx_), samples_(run.batch_samples_) {
-    run.stage_ = stage;
+      : run_(run),
+        stage_(run.position.stage),
+        batch_idx_(run.position.batch_idx),
+        samples_(run.position.batch_samples) {
+    run.position.stage = stage;
   }
   ~StageGuard() {
-    run_.stage_ = stage_;
-    run_.batch_idx_ = batch_idx_;
-    run_.batch_samples_ = samples_;
-    run_.loader_idx_ = 0;
-    run_.loader_count_ = 1;
+    run_.position.stage = stage_;
+    run_.position.batch_idx = batch_idx_;
+    run_.position.batch_samples = samples_;
+    run_.position.loader_idx = 0;
+    run_.position.loader_count = 1;
   }
   StageGuard(const StageGuard&) = delete;
   StageGuard& operator=(const StageGuard&) = delete;
@@ -101,7 +104,7 @@ class ModeGuard {
     } catch (const std::exception& error) {
       log::error(cat("while leaving evaluation: ", error.what()));
     }
-    run_.logs.reset(run_.stage_);
+    run_.logs.reset(run_.position.stage);
   }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
@@ -115,10 +118,11 @@ class ModeGuard {
 // Records where an exception leaves an evaluation, before that state is lost.
 class FailureGuard {
  public:
-  explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.doing_ = nullptr; }
+  explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.position.doing = nullptr; }
   ~FailureGuard() {
-    if (std::uncaught_exceptions() != exceptions_ && run_.failed_in_.empty()) run_.failed_in_ = run_.place_of_failure();
-    run_.evaluated_ = nullptr;
+    if (std::uncaught_exceptions() != exceptions_ && run_.position.failed_in.empty())
+      run_.position.failed_in = run_.place_of_failure();
+    run_.position.evaluated = nullptr;
   }
   FailureGuard(const FailureGuard&) = delete;
   FailureGuard& operator=(const FailureGuard&) = delete;
@@ -187,7 +191,7 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   const LogScope step_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_step;
   const LogScope epoch_scope = stage == RunningStage::predict ? LogScope::forbidden : LogScope::evaluation_epoch;
   const auto module_hook = [&](LogScope scope, auto member) {
-    Run::ScopeGuard guard(run, scope);
+    ScopeGuard guard(run, scope);
     (module.*member)();
   };
   const auto callback_hook = [&](LogScope scope, auto member) {
@@ -205,59 +209,60 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   module_hook(epoch_scope, hooks.module_epoch_start);
 
   int64_t samples = 0;
-  run.loader_count_ = static_cast<int64_t>(loaders.loaders.size());
+  run.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
   for (size_t l = 0; l < loaders.loaders.size(); ++l) {
     Loader& loader = *loaders.loaders[l];
     std::optional<int64_t> limit = loaders.batches[l];
     if (batch_limit) limit = limit ? std::min(*limit, *batch_limit) : *batch_limit;
-    run.loader_idx_ = static_cast<int64_t>(l);
-    loader.start_epoch(run.progress_.epoch);
+    run.position.loader_idx = static_cast<int64_t>(l);
+    loader.start_epoch(run.counters.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
     const Rounds rounds(run, limit);
     bool more = true;
     for (int64_t i = 0;; ++i) {
-      run.reading_ = i;
+      run.position.reading = i;
       more = more && (!limit || i < *limit) && loader.next(batch);
-      run.reading_.reset();
+      run.position.reading.reset();
       if (!rounds.next(i, more)) break;
       if (!more) {
         rounds.end_round();
         continue;
       }
       rounds.before_batch();
-      run.batch_idx_ = i;
-      run.evaluated_ = &batch;
-      run.batch_to_device(batch, run.loader_idx_);
+      run.position.batch_idx = i;
+      run.position.evaluated = &batch;
+      run.batch_to_device(batch, run.position.loader_idx);
       const int64_t count = batch.size();
-      run.batch_samples_ = static_cast<double>(count);
+      run.position.batch_samples = static_cast<double>(count);
       samples += count;
       run.each_callback(step_scope, hooks.batch_start,
-                        [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.loader_idx_); });
-      Run::ScopeGuard scope(run, step_scope);
-      (module.*hooks.module_batch_start)(batch, i, run.loader_idx_);
+                        [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.position.loader_idx); });
+      ScopeGuard scope(run, step_scope);
+      (module.*hooks.module_batch_start)(batch, i, run.position.loader_idx);
       Outputs outputs;
-      run.doing_ = step_of(stage);
+      run.position.doing = step_of(stage);
       if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
         std::vector<Outputs> of_parts(parts.size());
         run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
-          of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.loader_idx_);
+          of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.position.loader_idx);
         });
         outputs = join_outputs(run, parts, of_parts);
       } else {
         const auto guard = run.strategy->precision().forward_guard();
-        outputs = (module.*hooks.module_step)(batch, i, run.loader_idx_);
+        outputs = (module.*hooks.module_step)(batch, i, run.position.loader_idx);
       }
       if (prefetcher && (!limit || i + 1 < *limit)) {
-        run.reading_ = i + 1;
+        run.position.reading = i + 1;
         prefetcher->read_ahead();
-        run.reading_.reset();
+        run.position.reading.reset();
       }
       outputs = outputs.detach();
-      run.doing_ = nullptr;
-      run.each_callback(step_scope, hooks.batch_end,
-                        [&](Callback& c) { (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.loader_idx_); });
-      (module.*hooks.module_batch_end)(outputs, batch, i, run.loader_idx_);
-      ++run.evaluation_batches_;
+      run.position.doing = nullptr;
+      run.each_callback(step_scope, hooks.batch_end, [&](Callback& c) {
+        (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.position.loader_idx);
+      });
+      (module.*hooks.module_batch_end)(outputs, batch, i, run.position.loader_idx);
+      ++run.validation.batches;
       on_outputs(l, std::move(outputs), count);
       run.flush_step_metrics(stage, false);
       rounds.end_round();
@@ -266,9 +271,9 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   }
   // Pending agreements are read before other exchanges, and the clock is read at the end.
   if (run.fn() != TrainerFn::fit) run.agreement.settle();
-  run.evaluated_ = nullptr;
-  run.loader_count_ = 1;
-  run.loader_idx_ = 0;
+  run.position.evaluated = nullptr;
+  run.position.loader_count = 1;
+  run.position.loader_idx = 0;
   callback_hook(epoch_scope, hooks.epoch_end);
   module_hook(epoch_scope, hooks.module_epoch_end);
   return samples;
@@ -311,7 +316,7 @@ EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   report.samples = sum_over_ranks(run, run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
   run.flush_step_metrics(stage, true);
   const Metrics values = run.logs.take(run.logs.close_epoch(stage), &run.collectives());
-  run.send_metrics(values);
+  send_metrics(run, values, row_place(run));
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
   // Callbacks that stop or write checkpoints act on this epoch's values.
   run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
@@ -325,9 +330,9 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
   try {
     evaluate(run, RunningStage::validate, batch_limit);
   } catch (const StepNotOverridden&) {
-    run.failed_in_.clear();
+    run.position.failed_in.clear();
     warn_no_validation_step();
-    run.validation_runs = false;
+    run.validation.runs = false;
   }
 }
 

@@ -44,18 +44,18 @@ class FitLoop {
 
   void train(bool resumed) {
     Run& run = run_;
-    run.collectives().set_steps_done(run.progress_.global_step);
+    run.collectives().set_steps_done(run.counters.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
-    run.doing_ = "on_train_start of the module";
+    run.position.doing = "on_train_start of the module";
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
-    run.doing_ = nullptr;
+    run.position.doing = nullptr;
     warn_of_eval_mode();
     run.checkpoints.start_training();
     run.checkpoints.publish_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was interrupted before or inside a validation.
-    if (resumed && run.validation_pending && run.validation_runs) validate();
-    bool continue_epoch = resumed && run.progress_.batches.completed > 0;
+    if (resumed && run.validation.pending && run.validation.runs) validate();
+    bool continue_epoch = resumed && run.counters.batches.completed > 0;
     if (continue_epoch && epoch_is_over()) {
       close_epoch_of_checkpoint();
       continue_epoch = false;
@@ -91,11 +91,11 @@ class FitLoop {
     Run& run = run_;
     if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
     if (run.finite.stopped()) return true;
-    if (run.step_limit >= 0 && run.progress_.global_step >= run.step_limit) {
-      run.settle_same_steps(/*with_all=*/false);
+    if (run.options.step_limit >= 0 && run.counters.global_step >= run.options.step_limit) {
+      run.ranks.settle_same_steps(/*with_all=*/false);
       return stop("max_steps");
     }
-    if (run.epoch_limit && run.progress_.epochs.completed >= *run.epoch_limit) return stop("max_epochs");
+    if (run.options.epoch_limit && run.counters.epochs.completed >= *run.options.epoch_limit) return stop("max_epochs");
     if (run.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     ask_by_time();
     if (!run.agreement.stop()) return false;
@@ -125,7 +125,7 @@ class FitLoop {
   }
 
   bool epoch_is_over() {
-    const Progress& progress = run_.progress_;
+    const Progress& progress = run_.counters;
     const auto batches = run_.stages[RunningStage::train].batches.front();
     // Data without a length: the last validation of the epoch was in progress.
     const bool was_at_end = progress.epochs.processed > progress.epoch;
@@ -136,23 +136,22 @@ class FitLoop {
   // window and its validation are still to come.
   void close_epoch_of_checkpoint() {
     Run& run = run_;
-    run.stage_ = RunningStage::train;
+    run.position.stage = RunningStage::train;
     interval_ = validation_interval(run.options, run.stages[RunningStage::train].batches.front());
     step_.close_window();
     run.flush_step_metrics(RunningStage::train, false);
-    const bool validated = run.validated_at == run.progress_.batches_total.completed;
-    if (!validated && validation_due(run.progress_.batches.completed - 1, true)) validate();
+    const bool validated = run.validation.ended_at == run.counters.batches_total.completed;
+    if (!validated && validation_due(run.counters.batches.completed - 1, true)) validate();
     end_epoch();
   }
 
   void reload_loaders() {
     Run& run = run_;
     const int64_t every = run.options.reload_dataloaders_every_n_epochs;
-    if (every == 0 || run.progress_.epoch == 0 || run.progress_.epoch % every != 0 ||
-        run.progress_.batches.completed > 0)
+    if (every == 0 || run.counters.epoch == 0 || run.counters.epoch % every != 0 || run.counters.batches.completed > 0)
       return;
     run.reload_loaders(RunningStage::train);
-    if (run.validation_runs) run.reload_loaders(RunningStage::validate);
+    if (run.validation.runs) run.reload_loaders(RunningStage::validate);
   }
 
   void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
@@ -160,16 +159,16 @@ class FitLoop {
   }
 
   void module_hook(LogScope scope, void (LightningModule::*hook)()) {
-    Run::ScopeGuard guard(run_, scope);
+    ScopeGuard guard(run_, scope);
     ((*run_.model).*hook)();
   }
 
   // Whether validation runs in this epoch.
   bool may_validate() const {
     const Run& run = run_;
-    if (!run.validation_runs) return false;
+    if (!run.validation.runs) return false;
     const auto& every_epochs = run.options.check_val_every_n_epoch;
-    return validation_trigger_ || !every_epochs || (run.progress_.epoch + 1) % *every_epochs == 0;
+    return validation_trigger_ || !every_epochs || (run.counters.epoch + 1) % *every_epochs == 0;
   }
 
   bool validation_due(int64_t batch_idx, bool last_batch) {
@@ -178,31 +177,31 @@ class FitLoop {
     if (validation_trigger_) return validation_trigger_->due(run);
     const auto& every_epochs = run.options.check_val_every_n_epoch;
     if (!interval_) return last_batch;
-    const int64_t count = every_epochs ? batch_idx + 1 : run.progress_.batches_total.completed;
+    const int64_t count = every_epochs ? batch_idx + 1 : run.counters.batches_total.completed;
     return count % *interval_ == 0;
   }
 
   void validate() {
     run_.rows.settle();
-    run_.validation_pending = true;
-    run_.validation_start_ = {run_.evaluation_batches_, run_.logger_states()};
+    run_.validation.pending = true;
+    run_.validation.start = {run_.validation.batches, logger_states(run_)};
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     // Not inside an accumulation window, whose gradients are needed.
-    if (run_.window_done == 0) run_.model->on_validation_model_zero_grad();
+    if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     validate_in_fit(run_);
-    run_.validation_pending = false;
-    run_.validation_start_.reset();
-    run_.validated_at = run_.progress_.batches_total.completed;
-    ++run_.progress_.validations;
+    run_.validation.pending = false;
+    run_.validation.start.reset();
+    run_.validation.ended_at = run_.counters.batches_total.completed;
+    ++run_.counters.validations;
   }
 
   void train_epoch(bool continue_epoch) {
     Run& run = run_;
-    Progress& progress = run.progress_;
+    Progress& progress = run.counters;
     Loader& loader = *run.stages[RunningStage::train].loaders.front();
     const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
     interval_ = validation_interval(run.options, batches);
-    run.stage_ = RunningStage::train;
+    run.position.stage = RunningStage::train;
     progress.epochs.ready = progress.epochs.started = progress.epoch + 1;
     loader.start_epoch(progress.epoch);
     step_.set_prefetcher(dynamic_cast<DevicePrefetcher*>(&loader));
@@ -211,7 +210,7 @@ class FitLoop {
       batch_idx = progress.batches.completed;
     } else {
       progress.batches.reset();
-      run.window_done = run.window_losses = 0;
+      run.window.done = run.window.losses = 0;
       callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
       module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
     }
@@ -263,20 +262,20 @@ class FitLoop {
     const Run& run = run_;
     if (run.handles.empty()) return;
     log::warn("trainer.no_step",
-              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.progress_.epoch,
-                  run.manual ? ": training_step did not call optimizers(i).step()"
-                             : ": training_step returned no loss in any of them"));
+              cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.counters.epoch,
+                  run.step.manual ? ": training_step did not call optimizers(i).step()"
+                                  : ": training_step returned no loss in any of them"));
   }
 
   bool read_batch(Loader& loader, int64_t batch_idx) {
     Run& run = run_;
-    run.reading_ = batch_idx;
+    run.position.reading = batch_idx;
     const auto asked =
-        run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-    const bool there = loader.next(run.batch_);
-    if (run.counts_data_wait)
-      run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
-    run.reading_.reset();
+        run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    const bool there = loader.next(run.position.batch);
+    if (run.times.counts_data_wait)
+      run.times.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    run.position.reading.reset();
     return there;
   }
 
@@ -287,14 +286,14 @@ class FitLoop {
     const bool there = read_batch(loader, batch_idx);
     if (run.world_size() == 1 || run.stages[RunningStage::train].sized.front()) return there;
     if (!run.collectives().any(!there)) return true;
-    if (there) loader.unread(), run.batch_.clear();
+    if (there) loader.unread(), run.position.batch.clear();
     return false;
   }
 
   // SIGUSR1 announces that the job's time runs out: save, and under Slurm requeue the job.
   void save_for_signal() {
     Run& run = run_;
-    if (run.checkpoints_allowed && run.progress_.global_step > 0 && !run.checkpoints.is_saved()) {
+    if (run.checkpoints_allowed && run.counters.global_step > 0 && !run.checkpoints.is_saved()) {
       run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
       run.act_on_checkpoint_requests();
     }
@@ -313,29 +312,29 @@ class FitLoop {
 
   void end_epoch() {
     Run& run = run_;
-    Progress& progress = run.progress_;
+    Progress& progress = run.counters;
     progress.epochs.processed = progress.epoch + 1;
     run.collectives().set_activity("the end of an epoch");
     run.seen.settle();
     run.rows.settle();
-    run.check_same_ranks();
+    run.ranks.check_same_ranks();
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
     LogStore::Window window = run.logs.close_epoch(RunningStage::train);
-    run.finite.judge_running_window();
-    run.send_metrics(run.logs.take(std::move(window), &run.collectives()));
+    run.carry_out(run.finite.judge_running_window());
+    send_metrics(run, run.logs.take(std::move(window), &run.collectives()), row_place(run));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });
     // In manual optimization the module steps the schedules.
-    if (!run.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
+    if (!run.step.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
-    run.window_done = run.window_losses = 0;
+    run.window.done = run.window.losses = 0;
     run.act_on_checkpoint_requests();
   }
 

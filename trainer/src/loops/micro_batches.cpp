@@ -9,19 +9,19 @@ namespace fulgur::detail {
 
 void run_parts(Run& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step) {
-  const double samples = run.batch_samples_;
+  const double samples = run.position.batch_samples;
   // The run's own module logs directly, for the samples of its part; its copies have separate scopes.
   const auto call = [&](size_t index) {
     const MicroBatch& part = parts[index];
     if (part.module == run.model.get())
-      run.batch_samples_ = static_cast<double>(part.batch.size());
+      run.position.batch_samples = static_cast<double>(part.batch.size());
     else
       run.replica_context(*part.module).set_samples(part.batch.size());
     const auto guard = run.strategy->precision().forward_guard();
     step(part, index);
   };
   run.strategy->run_parts(parts.size(), call);
-  run.batch_samples_ = samples;
+  run.position.batch_samples = samples;
   for (const MicroBatch& part : parts)
     if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
 }

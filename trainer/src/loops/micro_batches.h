@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fulgur/core/strategy.h"
-#include "run/run.h"
+#include "loops/run.h"
 
 namespace fulgur::detail {
 

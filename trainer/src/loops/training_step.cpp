@@ -30,7 +30,7 @@ namespace {
 }  // namespace
 
 void check_schedule_monitors(const Run& run) {
-  if (run.manual) return;
+  if (run.step.manual) return;
   for (const auto& planned : run.plan.optimizers) {
     if (!planned.scheduler || !planned.scheduler->scheduler->wants_metric() || !planned.scheduler->strict) continue;
     // One that steps less often than each epoch may follow what is logged as rarely.
@@ -45,7 +45,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
     if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0)
       continue;
     SchedulerConfig& config = *planned.scheduler;
-    Run::ScopeGuard scope(run, LogScope::forbidden);
+    ScopeGuard scope(run, LogScope::forbidden);
     if (!config.scheduler->wants_metric()) {
       run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
       continue;
@@ -65,18 +65,18 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
 
 TrainingStep::TrainingStep(Run& run)
     : run_(run),
-      handle_(run.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
+      handle_(run.step.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
       clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
       counts_tokens_(run.has_token_counts()),
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
-  run.step_actions = this;
+  run.step.actions = this;
 }
 
 TrainingStep::~TrainingStep() {
-  run_.step_actions = nullptr;
-  run_.in_training_step = false;  // still set after an exception
+  run_.step.actions = nullptr;
+  run_.step.in_training_step = false;  // still set after an exception
 }
 
 void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
@@ -87,13 +87,13 @@ void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   LightningModule& module = *run.model;
-  Progress& progress = run.progress_;
-  run.batch_idx_ = batch_idx;
-  Batch& batch = run.batch_;
-  run.in_batch_ = true;
-  run.doing_ = "the transfer of the batch";
-  run.stepped = false;
-  run.adds_gradients = run.manual || captured_;
+  Progress& progress = run.counters;
+  run.position.batch_idx = batch_idx;
+  Batch& batch = run.position.batch;
+  run.position.in_batch = true;
+  run.position.doing = "the transfer of the batch";
+  run.step.stepped = false;
+  run.step.adds_gradients = run.step.manual || captured_;
   run.logs.start_batch();
   run.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
@@ -106,20 +106,20 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   }
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
-  run.batch_samples_ = static_cast<double>(samples);
+  run.position.batch_samples = static_cast<double>(samples);
 
-  run.doing_ = "on_train_batch_start";
+  run.position.doing = "on_train_batch_start";
   run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
                     [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
-  Run::ScopeGuard scope(run, LogScope::train_step);
+  ScopeGuard scope(run, LogScope::train_step);
   const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
   if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
   if (!skip_rest) {
     ++progress.batches_total.started;
-    run.doing_ = "a wait for earlier steps";
+    run.position.doing = "a wait for earlier steps";
     run_ahead_.begin_step();
     const StepOutput output =
-        run.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
+        run.step.manual ? manual_step(batch, batch_idx) : automatic_step(batch, batch_idx, batches_in_epoch);
     run_ahead_.end_step();
     if (debug_) debug_->check_batch_unwritten(batch);
     if (!batches_in_epoch || batch_idx + 1 < *batches_in_epoch) read_ahead();
@@ -127,19 +127,19 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
     if (counts_tokens_) {
       tokens = module.num_tokens(batch);
       counts_tokens_ = tokens.has_value();
-      run.tokens_unknown = !tokens;
+      run.step.tokens_unknown = !tokens;
     }
     run.seen.add(samples, tokens.value_or(0));
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
-    run.doing_ = "on_train_batch_end";
+    run.position.doing = "on_train_batch_end";
     run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
                       [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
     module.on_train_batch_end(output, batch, batch_idx);
     ++progress.batches_total.completed;
     progress.batches.completed = batch_idx + 1;
   }
-  run.in_batch_ = false;
+  run.position.in_batch = false;
   // Before the loader creates the next one: it may write into the same memory.
   let_go(batch);
   return !skip_rest;
@@ -148,28 +148,29 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
 void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
   Run& run = run_;
-  run.reading_ = run.batch_idx_ + 1;
-  const auto asked = run.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  run.position.reading = run.position.batch_idx + 1;
+  const auto asked =
+      run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   prefetcher_->read_ahead();
-  if (run.counts_data_wait)
-    run.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
-  run.reading_.reset();
+  if (run.times.counts_data_wait)
+    run.times.waited_for_data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+  run.position.reading.reset();
 }
 
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   // A window begins here; its real length is known now if the loader's length is.
-  if (run.window_done == 0) {
-    run.window_length = run.accumulation_;
-    if (batches_in_epoch) run.window_length = std::min(run.accumulation_, *batches_in_epoch - batch_idx);
+  if (run.window.done == 0) {
+    run.window.length = run.window.target;
+    if (batches_in_epoch) run.window.length = std::min(run.window.target, *batches_in_epoch - batch_idx);
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
   run.checkpoints.before_writes();  // the optimizer's step is inside
   if (auto output = captured_->step(batch, batch_idx)) {
-    ++run.window_losses;
-    if (++run.window_done < run.window_length) return *output;
+    ++run.window.losses;
+    if (++run.window.done < run.window.length) return *output;
     handle_->count_step();
     count_step();
     return *output;
@@ -182,16 +183,16 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
 
 StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
   Run& run = run_;
-  const bool last_of_window = run.window_done + 1 == run.window_length;
+  const bool last_of_window = run.window.done + 1 == run.window.length;
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
   if (left_out_) {
     // What the window has gathered belongs to discarded weights, or to a run that is ending.
     if (handle_) handle_->optimizer().zero_grad();
-    run.window_done = run.window_losses = 0;
+    run.window.done = run.window.losses = 0;
     return output;
   }
-  ++run.window_done;
+  ++run.window.done;
   if (last_of_window) end_window();
   return output;
 }
@@ -200,31 +201,31 @@ StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
   Run& run = run_;
   StepOutput output;
   {
-    run.in_training_step = true;
-    run.doing_ = "training_step";
+    run.step.in_training_step = true;
+    run.position.doing = "training_step";
     run.finite.begin_manual_batch();
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
-    run.in_training_step = false;
+    run.step.in_training_step = false;
   }
-  run.finite.end_manual_batch(run.stepped);
+  run.carry_out(run.finite.end_manual_batch(run.step.stepped));
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // However many optimizers stepped: one training step.
-  if (run.stepped || run.handles.empty()) count_step();
-  run.check_same_steps();
+  if (run.step.stepped || run.handles.empty()) count_step();
+  run.ranks.check_same_steps();
   return output;
 }
 
 void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
   Run& run = run_;
   if (debug_) debug_->check_loss(loss);
-  if (!run.finite.check_loss(loss)) return;
+  if (!run.carry_out(run.finite.check_loss(loss))) return;
   GradientNorm::forget(*run.model);
   const Tensor scaled = run.strategy->precision().scale(run.finite.shown_in_gradients(loss, options.inputs));
-  backward(scaled, run.manual_sync ? GradSync::now : GradSync::deferred, options);
+  backward(scaled, run.step.manual_sync ? GradSync::now : GradSync::deferred, options);
 }
 
 void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) {
@@ -234,9 +235,11 @@ void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) 
     throw Error(
         cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
   // In automatic optimization prepare_gradients has done this.
-  if (run.manual) unscale(optimizer);
-  run.stepped = true;
-  if (run.manual && !run.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))) return;
+  if (run.step.manual) unscale(optimizer);
+  run.step.stepped = true;
+  if (run.step.manual &&
+      !run.carry_out(run.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))))
+    return;
   run.strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, run.finite.found_inf());
   if (debug_) debug_->check_parameters();
 }
@@ -266,8 +269,8 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   LightningModule& module = *run.model;
   Precision& precision = run.strategy->precision();
   StepOutput output;
-  run.doing_ = "training_step";
-  if (run.window_done == 0) run.finite.begin_window();
+  run.position.doing = "training_step";
+  if (run.window.done == 0) run.finite.begin_window();
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
   if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
     output = training_step_of_parts(run, parts, batch_idx);
@@ -296,19 +299,19 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   leaves_.check(output.loss);
   if (debug_) debug_->check_loss(output.loss);
-  if (!run.finite.check_loss(output.loss)) {
+  if (!run.carry_out(run.finite.check_loss(output.loss))) {
     left_out_ = true;
     output.loss = output.loss.variable_data();
     return output;
   }
-  run.adds_gradients = true;
+  run.step.adds_gradients = true;
   GradientNorm::forget(module);
   Tensor loss = run.finite.shown_in_gradients(output.loss);
-  if (run.window_length > 1) loss = loss / static_cast<double>(run.window_length);
+  if (run.window.length > 1) loss = loss / static_cast<double>(run.window.length);
   loss = precision.scale(loss);
-  run.doing_ = "backward";
+  run.position.doing = "backward";
   backward(loss, last_of_window ? GradSync::now : GradSync::deferred, plain_backward_);
-  ++run.window_losses;
+  ++run.window.losses;
   // Free the graph now, not when callbacks, or a user who keeps losses, release it: in place, since a second tensor
   // would cost more than everything else after the backward.
   output.loss.unsafeGetTensorImpl()->set_autograd_meta(nullptr);
@@ -327,10 +330,10 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
   struct Unmute {
     bool& flag;
     ~Unmute() { flag = false; }
-  } unmute{run.muted};
+  } unmute{run.step.muted};
   const Closure closure = [&] {
     // The optimizer evaluates repeatedly; what the user logs counts once.
-    run.muted = evaluated;
+    run.step.muted = evaluated;
     if (evaluated) handle_->zero_grad();
     StepOutput output = forward_backward(batch, batch_idx, /*last_of_window=*/true);
     if (left_out_) throw LeftOut();
@@ -349,7 +352,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     step_and_zero(closure);
   } catch (const LeftOut&) {
     // The run ends with the weights of the last finite evaluation.
-    run.in_training_step = false;
+    run.step.in_training_step = false;
     handle_->zero_grad();
   }
   return first;
@@ -358,7 +361,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
 void TrainingStep::prepare_gradients() {
   Run& run = run_;
   Optimizer& optimizer = handle_->optimizer();
-  run.doing_ = "optimizer_step";
+  run.position.doing = "optimizer_step";
   unscale(optimizer);
   const bool clips_by_norm = clip_algorithm_ == ClipAlgorithm::norm && run.options.gradient_clip_val.value_or(0) > 0;
   const bool logs_norm = run.options.log_grad_norm;
@@ -369,7 +372,7 @@ void TrainingStep::prepare_gradients() {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
     run.log("grad_norm", norm, {});
   }
-  makes_step_ = run.finite.check_gradients(optimizer, norm);
+  makes_step_ = run.carry_out(run.finite.check_gradients(optimizer, norm));
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
@@ -380,33 +383,33 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   run.checkpoints.before_writes();
   if (captured_) optimizer.upload_rates();
   if (makes_step_) {
-    run.in_training_step = true;
-    module.optimizer_step(run.progress_.epoch, run.batch_idx_, *handle_, closure);
-    run.in_training_step = false;
+    run.step.in_training_step = true;
+    module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);
+    run.step.in_training_step = false;
   }
   run.strategy->precision().update();
-  run.muted = false;
+  run.step.muted = false;
   count_step();
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
                     [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
   module.on_before_zero_grad(optimizer);
-  module.optimizer_zero_grad(run.progress_.epoch, run.batch_idx_, optimizer);
+  module.optimizer_zero_grad(run.counters.epoch, run.position.batch_idx, optimizer);
 }
 
 void TrainingStep::count_step() {
-  run_.stepped = true;
-  const int64_t step = ++run_.progress_.global_step;
+  run_.step.stepped = true;
+  const int64_t step = ++run_.counters.global_step;
   run_.collectives().set_steps_done(step);
   run_.strategy->after_step(*run_.model, step);
   // With manual optimization the module steps them.
   if (handle_) step_schedulers(run_, ScheduleInterval::step, step);
-  run_.window_done = run_.window_losses = 0;
+  run_.window.done = run_.window.losses = 0;
 }
 
 void TrainingStep::start_capturing() {
   Run& run = run_;
   std::optional<std::string> reason =
-      run.model->overridden().exact
+      ComponentAccess::overridden(*run.model).exact
           ? std::nullopt
           : std::optional<std::string>("the module's class is not known; pass it to fit() with its own type");
   std::unique_ptr<GraphCapture> graph = reason ? nullptr : run.strategy->make_graph_capture();
@@ -416,7 +419,7 @@ void TrainingStep::start_capturing() {
                  : cat("only a CUDA device can; this run is on ", run.device().str());
   if (!reason) reason = cannot_capture(run);
   if (reason) {
-    run.not_captured = *reason;
+    run.captured.refused = *reason;
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
                                                  ". Training continues without CUDA graphs"));
   }
@@ -437,9 +440,9 @@ void TrainingStep::start_capturing() {
 void TrainingStep::end_window() {
   Run& run = run_;
   // Batches without a loss do not count in the mean; a window without any is not a step.
-  const int64_t losses = run.window_losses;
+  const int64_t losses = run.window.losses;
   if (losses == 0 && handle_) {
-    run.window_done = 0;
+    run.window.done = 0;
     return;
   }
   if (!handle_) {
@@ -448,14 +451,14 @@ void TrainingStep::end_window() {
     return count_step();
   }
   // Each loss was divided by the expected length; the real one is known only now.
-  if (losses != run.window_length) {
+  if (losses != run.window.length) {
     at::NoGradGuard no_grad;
     // The module's gradients: an optimizer with master weights has none yet.
     std::vector<Tensor> gradients;
     for (const Tensor& parameter : handle_->parameters())
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     if (!gradients.empty())
-      at::_foreach_mul_(gradients, static_cast<double>(run.window_length) / static_cast<double>(losses));
+      at::_foreach_mul_(gradients, static_cast<double>(run.window.length) / static_cast<double>(losses));
   }
   run.checkpoints.before_writes();
   prepare_gradients();
@@ -463,10 +466,10 @@ void TrainingStep::end_window() {
 }
 
 void TrainingStep::close_window() {
-  if (run_.window_done == 0) return;
-  Run::ScopeGuard scope(run_, LogScope::train_step);
+  if (run_.window.done == 0) return;
+  ScopeGuard scope(run_, LogScope::train_step);
   // No batch of the window has exchanged gradients: the last one was not expected to be the last.
-  if (handle_ && run_.window_losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
+  if (handle_ && run_.window.losses > 0) run_.strategy->sync_gradients(handle_->optimizer());
   end_window();
 }
 

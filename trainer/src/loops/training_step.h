@@ -2,10 +2,10 @@
 
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/captured_step.h"
+#include "loops/run.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
 #include "run/debug_checks.h"
-#include "run/run.h"
 
 namespace fulgur::detail {
 

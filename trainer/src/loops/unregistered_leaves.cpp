@@ -4,8 +4,8 @@
 #include <unordered_set>
 
 #include "fulgur/core/text.h"
-#include "loops/loss_leaves.h"
-#include "run/run.h"
+#include "loops/run.h"
+#include "run/loss_leaves.h"
 
 namespace fulgur::detail {
 namespace {
@@ -35,7 +35,7 @@ void UnregisteredLeaves::check(const Tensor& loss) {
       for (const Tensor& value : group.of_module()) known.insert(value.unsafeGetTensorImpl());
   refuse_late_parameters(run_, known);
   for (const auto& [name, value] : unique_parameters(*run_.model)) known.insert(value.unsafeGetTensorImpl());
-  for (const auto& [name, value] : run_.batch_)
+  for (const auto& [name, value] : run_.position.batch)
     if (const auto* tensor = std::get_if<Tensor>(&value)) known.insert(tensor->unsafeGetTensorImpl());
   std::vector<Tensor> unknown = leaves_of(loss);
   std::erase_if(unknown, [&](const Tensor& leaf) { return known.contains(leaf.unsafeGetTensorImpl()); });

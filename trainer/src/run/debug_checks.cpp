@@ -27,9 +27,9 @@ void DebugChecks::check_batch(const Batch& batch) {
     if (tensor->dim() == 0 || tensor->size(0) != samples)
       throw DataError(cat("[trainer.debug] every entry of a batch must have one row per sample; '", name, "' is ",
                           shape(*tensor), ", the batch has ", samples, " samples (", run_.describe_position(), ")."));
-    if (tensor->device() != run_.device())
-      throw DataError(cat("[trainer.debug] the batch must be on ", run_.device().str(), "; '", name, "' is on ",
-                          tensor->device().str(), " (", run_.describe_position(),
+    if (tensor->device() != run_.strategy->device())
+      throw DataError(cat("[trainer.debug] the batch must be on ", run_.strategy->device().str(), "; '", name,
+                          "' is on ", tensor->device().str(), " (", run_.describe_position(),
                           "). Does transfer_batch_to_device move it?"));
     versions_.emplace_back(tensor->unsafeGetTensorImpl(), tensor->_version());
     if (!finite(*tensor))
@@ -50,9 +50,9 @@ void DebugChecks::check_batch_unwritten(const Batch& batch) {
 }
 
 void DebugChecks::check_loss(const Tensor& loss) {
-  if (loss.device() != run_.device())
-    throw Error(cat("[trainer.debug] the loss is on ", loss.device().str(), ", the run on ", run_.device().str(), " (",
-                    run_.describe_position(), ")."));
+  if (loss.device() != run_.strategy->device())
+    throw Error(cat("[trainer.debug] the loss is on ", loss.device().str(), ", the run on ",
+                    run_.strategy->device().str(), " (", run_.describe_position(), ")."));
   if (!finite(loss))
     throw NonFiniteError(
         cat("[trainer.debug] the loss is ", loss.item<double>(), " (", run_.describe_position(), ")."));
@@ -65,7 +65,7 @@ void DebugChecks::check_gradients() {
     const Tensor& gradient = value.grad();
     if (!gradient.defined()) {
       // With manual optimization, one backward need not reach all parameters.
-      if (!run_.manual && without_gradient_.insert(name).second) missing.push_back(name);
+      if (!run_.step.manual && without_gradient_.insert(name).second) missing.push_back(name);
       continue;
     }
     if (gradient.device() != value.device() || gradient.sizes() != value.sizes())

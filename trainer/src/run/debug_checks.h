@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 namespace fulgur::detail {
 
@@ -13,7 +13,7 @@ namespace fulgur::detail {
 /// with the device.
 class DebugChecks {
  public:
-  explicit DebugChecks(Run& run) : run_(run) {}
+  explicit DebugChecks(RunState& run) : run_(run) {}
   /// All entries have the same number of samples and are on the run's device, and floating-point ones are finite.
   void check_batch(const Batch& batch);
   /// No entry was written in place since `check_batch`: its memory may belong to the data set.
@@ -27,7 +27,7 @@ class DebugChecks {
   void check_parameters();
 
  private:
-  Run& run_;
+  RunState& run_;
   std::set<std::string> without_gradient_;
   std::vector<std::pair<const void*, int64_t>> versions_;  // of the batch's tensors
 };

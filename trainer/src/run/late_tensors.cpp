@@ -1,7 +1,8 @@
 #include "run/late_tensors.h"
 
+#include "fulgur/core/module.h"
+#include "fulgur/core/optimizer.h"
 #include "fulgur/core/text.h"
-#include "run/run.h"
 
 namespace fulgur::detail {
 namespace {
@@ -13,14 +14,14 @@ const void* memory_of(const Tensor& tensor) {
 }  // namespace
 
 void LateTensors::watch_parameters() {
-  for (const PlannedOptimizer& planned : run_.plan.optimizers)
+  for (const PlannedOptimizer& planned : run_.optimizer_plan().optimizers)
     for (const ParamGroup& group : planned.optimizer->groups())
       for (const Tensor& parameter : group.of_module()) watch(parameter);
 }
 
 void LateTensors::collect(const StateTree& optimizers) {
   late_.clear();
-  for (const PlannedOptimizer& planned : run_.plan.optimizers)
+  for (const PlannedOptimizer& planned : run_.optimizer_plan().optimizers)
     for (const ParamGroup& group : planned.optimizer->groups())
       for (const auto* list : {&group.params, &group.of_module()})
         for (const Tensor& parameter : *list) late_.insert(memory_of(parameter));
@@ -62,7 +63,7 @@ std::string LateTensors::end_watch() {
 }
 
 std::string LateTensors::name_of(const Tensor& tensor) const {
-  for (const auto& [name, value] : unique_parameters(*run_.model))
+  for (const auto& [name, value] : unique_parameters(run_.module()))
     if (memory_of(value) == memory_of(tensor)) return cat("the parameter '", name, "'");
   return "a tensor of an optimizer";
 }

@@ -5,11 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/run_context.h"
 #include "fulgur/core/state_tree.h"
 
 namespace fulgur::detail {
-
-class Run;
 
 /// Tensors of a run that only its optimizers write, so that a checkpoint's copies of them may be made while the next
 /// forward and backward run: the parameters that optimizers step, and the optimizers' state.
@@ -18,7 +17,7 @@ class Run;
 /// tensor's version, so it is detected; from then on that tensor is not late.
 class LateTensors {
  public:
-  explicit LateTensors(Run& run) : run_(run) {}
+  explicit LateTensors(RunContext& run) : run_(run) {}
 
   /// Starts watching the parameters, so that writes in the first step are known before the first save.
   void watch_parameters();
@@ -35,7 +34,7 @@ class LateTensors {
   void watch(const Tensor& tensor);
   std::string name_of(const Tensor& tensor) const;
 
-  Run& run_;
+  RunContext& run_;
   // By memory: a state may hold another tensor that shares it.
   std::unordered_set<const void*> late_, written_;
   std::vector<std::pair<Tensor, int64_t>> watched_;  // with their versions

@@ -4,15 +4,15 @@
 #include <sstream>
 
 #include "fulgur/core/memory_stats.h"
+#include "fulgur/core/run_context.h"
 #include "fulgur/core/text.h"
-#include "run/run.h"
 
 namespace fulgur {
 namespace detail {
 
-std::vector<PeakMemory> gather_peak_memory(Run& run) {
+std::vector<PeakMemory> gather_peak_memory(RunContext& run) {
   std::string own = cat("cpu ", process_usage().peak_resident, "\n");
-  for (const at::Device& device : run.strategy->devices())
+  for (const at::Device& device : run.devices())
     if (const auto memory = device_memory(device)) own += cat(device.str(), " ", memory->peak_allocated, "\n");
   std::vector<PeakMemory> peaks;
   int64_t rank = 0;

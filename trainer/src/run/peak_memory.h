@@ -6,9 +6,9 @@
 
 namespace fulgur::detail {
 
-class Run;
+class RunContext;
 
 /// Peaks of every rank since `reset_peak_memory`; all ranks must call it.
-std::vector<PeakMemory> gather_peak_memory(Run& run);
+std::vector<PeakMemory> gather_peak_memory(RunContext& run);
 
 }  // namespace fulgur::detail

@@ -1,20 +1,21 @@
 #include "run/replica_context.h"
 
-#include "run/run.h"
+#include "run/run_state.h"
 
 namespace fulgur::detail {
 
-ReplicaContext::ReplicaContext(Run& run, at::Device device) : ForwardingRunContext(run), run_(run), device_(device) {}
+ReplicaContext::ReplicaContext(RunState& run, at::Device device)
+    : ForwardingRunContext(run.context), run_(run), device_(device) {}
 
 void ReplicaContext::flush_to_run() {
-  const double samples = run_.batch_samples_;
+  const double samples = run_.position.batch_samples;
   for (const Logged& logged : logged_) {
-    run_.batch_samples_ = logged.samples;
-    std::visit([&](const auto& value) { run_.log(logged.name, value, logged.options); }, logged.value);
+    run_.position.batch_samples = logged.samples;
+    std::visit([&](const auto& value) { run_.context.log(logged.name, value, logged.options); }, logged.value);
   }
-  run_.batch_samples_ = samples;
+  run_.position.batch_samples = samples;
   logged_.clear();
-  if (stop_reason_) run_.request_stop(*std::exchange(stop_reason_, std::nullopt));
+  if (stop_reason_) run_.context.request_stop(*std::exchange(stop_reason_, std::nullopt));
 }
 
 void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
@@ -43,6 +44,6 @@ void ReplicaContext::request_stop(std::string reason) {
   if (!stop_reason_) stop_reason_ = std::move(reason);
 }
 
-bool ReplicaContext::stop_requested() const { return stop_reason_ || run_.stop_requested(); }
+bool ReplicaContext::stop_requested() const { return stop_reason_ || run_.context.stop_requested(); }
 
 }  // namespace fulgur::detail

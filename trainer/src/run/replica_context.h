@@ -9,7 +9,7 @@
 
 namespace fulgur::detail {
 
-class Run;
+struct RunState;
 
 /// What a copy of the module on another device sees of the run while it computes a part of a batch, on a thread of its
 /// own. It reads what the run's own module reads. What it logs is kept and goes into the run behind the step, in the
@@ -17,7 +17,7 @@ class Run;
 /// computes the same step.
 class ReplicaContext final : public ForwardingRunContext {
  public:
-  ReplicaContext(Run& run, at::Device device);
+  ReplicaContext(RunState& run, at::Device device);
 
   void set_module(LightningModule& module) { module_ = &module; }
   /// Of the next part.
@@ -56,7 +56,7 @@ class ReplicaContext final : public ForwardingRunContext {
     LogOptions options;
     double samples;
   };
-  Run& run_;
+  RunState& run_;
   at::Device device_;
   LightningModule* module_ = nullptr;
   SingleProcessCollectives collectives_;

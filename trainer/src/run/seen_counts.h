@@ -2,16 +2,17 @@
 
 #include <cstdint>
 
-namespace fulgur::detail {
+#include "fulgur/core/run_context.h"
 
-class Run;
+namespace fulgur::detail {
 
 /// Counts training samples and tokens, of this rank and of all ranks. The totals are exact if requested, and when ranks
 /// synchronize anyway; in between, the other ranks are assumed to count like this one. So a run in which nothing
 /// depends on them exchanges nothing for them.
 class SeenCounts {
  public:
-  explicit SeenCounts(Run& run) : run_(run) {}
+  /// `progress` holds the totals.
+  SeenCounts(RunContext& run, Progress& progress) : run_(run), progress_(progress) {}
   /// From now on they are exact after each batch: one small exchange on the host. All ranks must call it.
   void count_each_batch() { each_batch_ = true; }
   void start_batch();
@@ -26,7 +27,8 @@ class SeenCounts {
   struct Counts {
     int64_t samples = 0, tokens = 0;
   };
-  Run& run_;
+  RunContext& run_;
+  Progress& progress_;
   bool each_batch_ = false;
   Counts pending_;  // of this rank, not exchanged yet
   Counts pending_before_, own_before_, all_before_;

@@ -7,7 +7,6 @@
 
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
-#include "run/run.h"
 
 namespace fulgur::detail {
 namespace {
@@ -29,10 +28,10 @@ void StepRows::begin(RunningStage stage) {
       stage == RunningStage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
   rows_.push_back({.window = run_.logs.close_step_window(stage),
                    .stage = stage,
-                   .place = run_.row_place(),
+                   .place = row_place(run_),
                    .first_batch = first_batch,
                    .last_batch = last_batch});
-  if (!run_.device().is_cuda()) settle();
+  if (!run_.strategy->device().is_cuda()) settle();
 }
 
 void StepRows::advance() {
@@ -78,19 +77,19 @@ void StepRows::write(Row& row) {
     if (const auto call = std::exchange(row.then, {})) call();
   });
   row.finite = row.window.finite();
-  Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
+  Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.context.collectives());
   if (row.stage == RunningStage::train) {
     warn_of_small_scale(values);
     for (const auto& [name, value] : values)
       if (name == "skipped_steps")
         run_.finite.check_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
   }
-  run_.send_metrics(std::move(values), row.place);
+  send_metrics(run_, std::move(values), row.place);
 }
 
 void StepRows::judge(const Row& row) {
   if (row.stage != RunningStage::train || row.forgiven || run_.failed_alone) return;
-  run_.finite.judge(row.finite, row.first_batch, row.last_batch);
+  act_(run_.finite.judge(row.finite, row.first_batch, row.last_batch));
 }
 
 }  // namespace fulgur::detail

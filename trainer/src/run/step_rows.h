@@ -3,18 +3,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <utility>
 
 #include "fulgur/core/stage.h"
 #include "run/log_store.h"
+#include "run/metric_rows.h"
 
 namespace fulgur::detail {
-
-class Run;
-
-/// Where a row of metrics belongs.
-struct RowPlace {
-  int64_t step = 0, epoch = 0;
-};
 
 /// Rows of step values in transfer from the device to the loggers. On a GPU the values of a row are copied while
 /// training continues, and the row is written `kLater` batches later, when they are certain to have arrived: `RunAhead`
@@ -25,7 +20,8 @@ struct RowPlace {
 class StepRows {
  public:
   static constexpr int64_t kLater = 5;
-  explicit StepRows(Run& run) : run_(run) {}
+  /// `act` gets what to do about non-finite losses of a row.
+  StepRows(RunState& run, std::function<void(NonFiniteDecision)> act) : run_(run), act_(std::move(act)) {}
   /// Closes the window of `stage`; its row belongs to the current step.
   void begin(RunningStage stage);
   /// A batch has ended: writes the rows that are old enough, and acts on non-finite losses in them.
@@ -53,7 +49,8 @@ class StepRows {
   void write(Row& row);
   void judge(const Row& row);
 
-  Run& run_;
+  RunState& run_;
+  std::function<void(NonFiniteDecision)> act_;
   std::deque<Row> rows_;
 };
 

@@ -17,7 +17,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
     throw ConfigError(cat("[trainer.fit] ", optimizer.name(),
                           " evaluates the loss several times in a step, which does not work with ", what, "."));
   };
-  if (run.manual) return;
+  if (run.step.manual) return;
   if (run.options.accumulate_grad_batches != 1) refuse("accumulate_grad_batches; leave it out, or use larger batches");
   if (!run.strategy->precision().allows_closure())
     refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
@@ -30,13 +30,13 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
 
 RunLength run_length(Run& run) {
   RunLength length{
-      .epochs = run.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
+      .epochs = run.options.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
   const StageLoaders& train = run.stages[RunningStage::train];
   if (const auto batches = train.total())
-    length.steps_per_epoch = static_cast<double>((*batches + run.accumulation_ - 1) / run.accumulation_);
+    length.steps_per_epoch = static_cast<double>((*batches + run.window.target - 1) / run.window.target);
   if (!train.loaders.empty())
     length.samples_per_step =
-        static_cast<double>(train.loaders.front()->batch_size() * run.accumulation_ * run.world_size());
+        static_cast<double>(train.loaders.front()->batch_size() * run.window.target * run.world_size());
   return length;
 }
 
@@ -72,14 +72,14 @@ double plan_optimizers(Run& run) {
         "[trainer.fit] both the module's configure_optimizers() and the config name an optimizer. Remove one of the "
         "two.");
   }
-  run.manual = !run.model->automatic_optimization();
-  if (run.plan.optimizers.size() > 1 && !run.manual)
+  run.step.manual = !run.model->automatic_optimization();
+  if (run.plan.optimizers.size() > 1 && !run.step.manual)
     throw ConfigError(cat("[trainer.fit] configure_optimizers() planned ",
                           static_cast<int64_t>(run.plan.optimizers.size()),
                           " optimizers, which only manual optimization can use. Override automatic_optimization() to "
                           "return false and step them in "
                           "training_step, or put the parameters into groups of one optimizer."));
-  if (run.plan.without_optimizer && !run.manual)
+  if (run.plan.without_optimizer && !run.step.manual)
     log::warn("trainer.no_optimizer",
               "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
   const RunLength length = run_length(run);
@@ -104,7 +104,7 @@ double plan_optimizers(Run& run) {
     if (!config.scheduler) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty scheduler.");
     if (config.frequency < 1)
       throw ConfigError(cat("[trainer.lr_scheduler] frequency must be at least 1; got ", config.frequency, "."));
-    if (config.scheduler->wants_metric() && !config.monitor && !run.manual)
+    if (config.scheduler->wants_metric() && !config.monitor && !run.step.manual)
       throw ConfigError(
           "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
           "config).");

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "run/run.h"
+#include "loops/run.h"
 
 namespace fulgur::detail {
 

@@ -3,8 +3,8 @@
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
+#include "loops/run.h"
 #include "run/rank_numbers.h"
-#include "run/run.h"
 
 namespace fulgur::detail {
 namespace {

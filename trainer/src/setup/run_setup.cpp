@@ -93,7 +93,7 @@ void RunSetup::make_callbacks() {
   if (fn_ == TrainerFn::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
   if (fn_ == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
-  run.set_callbacks(std::move(list));
+  run.callbacks.set(std::move(list));
 }
 
 void RunSetup::make_loggers() {
@@ -168,76 +168,13 @@ void RunSetup::create_run_folder() {
   }
 }
 
-void RunSetup::set_limits() {
-  Run& run = *run_;
-  TrainerOptions& o = run.options;
-  if (run.fast_dev_run()) {
-    const int64_t n = o.fast_dev_run.batches;
-    o.limit_train_batches = o.limit_val_batches = o.limit_test_batches = o.limit_predict_batches = BatchLimit(n);
-    o.max_steps = n;
-    o.max_epochs = 1;
-    o.min_epochs.reset();
-    o.min_steps.reset();
-    o.num_sanity_val_steps = 0;
-    o.val_check_interval = {};
-    o.check_val_every_n_epoch = 1;
-    o.log_every_n_steps = 1;
-  }
-  if (o.barebones) {
-    o.enable_checkpointing = o.enable_progress_bar = o.enable_model_summary = o.detect_anomaly = o.debug =
-        o.log_grad_norm = false;
-    o.num_sanity_val_steps = 0;
-  }
-  if (!o.overfit_batches.is_zero()) o.limit_train_batches = o.limit_val_batches = o.overfit_batches;
-  run.checkpoints_allowed = o.enable_checkpointing && !run.fast_dev_run();
-  run.finite.configure();
-  run.accumulation_ = o.accumulate_grad_batches;
-  run.step_limit = o.max_steps;
-  run.epoch_limit = o.max_epochs;
-  if (fn_ != TrainerFn::fit) return;
-  if (!o.max_epochs && o.max_steps < 0 && !o.max_time) {
-    log::warn("trainer.no_limit",
-              "neither max_epochs nor max_steps nor max_time is set; training stops after 1000 epochs. Set one of them "
-              "(max_epochs: -1 for no limit)");
-    run.epoch_limit = 1000;
-  }
-  if (run.epoch_limit && *run.epoch_limit < 0) run.epoch_limit.reset();
-}
-
-// Reject invalid combinations before creating anything.
 void RunSetup::check_options() const {
   const Run& run = *run_;
-  const TrainerOptions& o = run.options;
-  if (o.max_time && o.max_time->unit != Interval::Unit::seconds)
-    throw ConfigError(cat("[trainer.max_time] the limit is a time, in s, min or h; got ", o.max_time->text(), "."));
-  if (o.min_epochs && run.epoch_limit && *o.min_epochs > *run.epoch_limit)
-    throw ConfigError(
-        cat("[trainer.min_epochs] must not be above max_epochs; got ", *o.min_epochs, " and ", *run.epoch_limit, "."));
-  if (o.min_steps && run.step_limit >= 0 && *o.min_steps > run.step_limit)
-    throw ConfigError(
-        cat("[trainer.min_steps] must not be above max_steps; got ", *o.min_steps, " and ", run.step_limit, "."));
-  if (o.scale_lr != "none" && !o.base_batch_size)
-    throw ConfigError(cat(
-        "[trainer.scale_lr] ", o.scale_lr,
-        " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none."));
-  if (o.scale_lr == "none" && o.base_batch_size)
-    throw ConfigError(
-        "[trainer.base_batch_size] it has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it out.");
-  if (fn_ != TrainerFn::fit || run.model->automatic_optimization()) return;
-  if (o.accumulate_grad_batches != 1)
-    throw ConfigError(
-        cat("[trainer.accumulate_grad_batches] the module uses manual optimization (automatic_optimization() is "
-            "false), so the Trainer cannot accumulate; got ",
-            o.accumulate_grad_batches, ". Remove it, and accumulate in training_step."));
-  if (o.log_grad_norm)
-    throw ConfigError(
-        "[trainer.log_grad_norm] the module uses manual optimization (automatic_optimization() is false), so the "
-        "Trainer does not know which optimizer's norm to log. Remove it, and log what clip_gradients(optimizer, value) "
-        "returns.");
-  if (o.gradient_clip_val)
-    throw ConfigError(
-        "[trainer.gradient_clip_val] the module uses manual optimization (automatic_optimization() is false), so the "
-        "Trainer cannot clip. Remove it, and call clip_gradients(optimizer, value) in training_step.");
+  if (run.options.has_no_limit)
+    log::warn("trainer.no_limit",
+              cat("neither max_epochs nor max_steps nor max_time is set; training stops after ",
+                  *run.options.epoch_limit, " epochs. Set one of them (max_epochs: -1 for no limit)"));
+  run.options.check(fn_, run.model->automatic_optimization());
 }
 
 namespace {
@@ -271,8 +208,8 @@ bool RunSetup::reads_ahead() const {
   const auto moves = [](const HookMask& mask) {
     return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
   };
-  return !run.device().is_cpu() && !moves(run.model->overridden()) &&
-         (!run.data.module || !moves(run.data.module->overridden()));
+  return !run.device().is_cpu() && !moves(ComponentAccess::overridden(*run.model)) &&
+         (!run.data.module || !moves(ComponentAccess::overridden(*run.data.module)));
 }
 
 // With ranks that train in lockstep, the fewest batches of any; for an evaluation, in which each rank ends
@@ -402,17 +339,17 @@ void RunSetup::set_up_data() {
             "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
       if (!o.limit_val_batches.is_zero())
         set_up_stage(RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
-      run.validation_runs = !run.stages[RunningStage::validate].loaders.empty();
-      if (run.validation_runs && !run.model->overridden().has(Hook::validation_step)) {
+      run.validation.runs = !run.stages[RunningStage::validate].loaders.empty();
+      if (run.validation.runs && !ComponentAccess::overridden(*run.model).has(Hook::validation_step)) {
         warn_no_validation_step();
-        run.validation_runs = false;
+        run.validation.runs = false;
       }
       if (run.stages[RunningStage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
         throw DataError(
             "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
             "drop_last?");
       // Throws now, not after an epoch, if the interval is invalid.
-      if (run.validation_runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
+      if (run.validation.runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
       break;
     case TrainerFn::validate:
       set_up_stage(RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
@@ -432,7 +369,7 @@ void RunSetup::set_up_data() {
 
 // Before a run folder is created in vain. A fit only warns about a missing validation_step.
 void RunSetup::require_step() const {
-  const HookMask& overridden = run_->model->overridden();
+  const HookMask& overridden = ComponentAccess::overridden(*run_->model);
   if (fn_ == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
   if (fn_ == TrainerFn::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
   if (fn_ == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
@@ -491,10 +428,13 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
-  set_limits();
+  run.finite.configure({.policy = run.options.nonfinite,
+                        .check_every = run.options.check_every,
+                        .logs_counters = !run.options.barebones,
+                        .precision = &run.strategy->precision()});
   check_options();
   run.components.load.check();
-  run.model->set_run(&run);
+  ComponentAccess::set_run(*run.model, &run);
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, latest);
@@ -520,36 +460,36 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (run.data.module) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
     if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
-    run.doing_ = "setup of the data module";
+    run.position.doing = "setup of the data module";
     run.data.module->setup(fn_);
-    run.doing_ = nullptr;
+    run.position.doing = nullptr;
   }
   run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, fn_); });
   run.check_state_keys();
-  run.doing_ = "setup of the module";
+  run.position.doing = "setup of the module";
   run.model->setup(fn_);
-  run.doing_ = "configure_model";
+  run.position.doing = "configure_model";
   run.model->configure_model();
-  run.doing_ = nullptr;
+  run.position.doing = nullptr;
   set_up_data();
   if (content) {
-    run.doing_ = "on_load_checkpoint of the module";
+    run.position.doing = "on_load_checkpoint of the module";
     run.model->on_load_checkpoint(content->state);
-    run.doing_ = nullptr;
+    run.position.doing = nullptr;
     load_weights(run, *content, *checkpoint_);
     if (fn_ != TrainerFn::fit || run.components.load.loads_loops()) load_callbacks(run, *content, *checkpoint_);
   }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
   make_replicas();
-  if (run.channels_last()) {
+  if (run.options.channels_last) {
     to_channels_last(*run.model);
     for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
   }
   if (fn_ == TrainerFn::fit) {
-    run.doing_ = "configure_optimizers";
+    run.position.doing = "configure_optimizers";
     lr_factor_ = plan_optimizers(run);
-    run.doing_ = nullptr;
+    run.position.doing = nullptr;
   }
   create_run_folder();
   save_config();
@@ -557,7 +497,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (fn_ == TrainerFn::fit) restore_run(run, *content, *checkpoint_);
+    if (fn_ == TrainerFn::fit) restore_run(run, run.checkpoints, *content, *checkpoint_);
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
   }
@@ -579,7 +519,7 @@ void RunSetup::make_replicas() {
   Run& run = *run_;
   const size_t count = run.strategy->replicas_wanted();
   if (count == 0) return;
-  if (!run.model->factory())
+  if (!ComponentAccess::factory(*run.model))
     throw ConfigError(
         cat("[trainer.strategy] ", run.strategy->name(),
             " needs a copy of the module on each device, but the Trainer does not know how to create one: the module "
@@ -589,10 +529,10 @@ void RunSetup::make_replicas() {
   const RngGuard rng(run.strategy->devices());
   std::vector<std::shared_ptr<LightningModule>> replicas;
   for (size_t i = 0; i < count; ++i) {
-    auto replica = run.model->factory()();
+    auto replica = ComponentAccess::factory(*run.model)();
     auto context = std::make_unique<ReplicaContext>(run, run.strategy->devices()[i + 1]);
     context->set_module(*replica);
-    replica->set_run(context.get());
+    ComponentAccess::set_run(*replica, context.get());
     replicas.push_back(replica);
     run.replicas.emplace_back(replica, std::move(context));
     replica->setup(fn_);
@@ -611,17 +551,17 @@ void RunSetup::save_config() {
   Run& run = *run_;
   ConfigNode written =
       run.components.config ? *run.components.config : ConfigNode::map({{"trainer", options_node(run.options)}});
-  run.resolved_config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
-  if (fn_ == TrainerFn::fit) resolve_rates(run.resolved_config, run.plan, lr_factor_);
-  run.config_hash = content_hash(to_yaml(run.resolved_config));
-  run.device_text = devices_.text();
-  run.threads = threads_;
+  run.description.config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
+  if (fn_ == TrainerFn::fit) resolve_rates(run.description.config, run.plan, lr_factor_);
+  run.description.config_hash = content_hash(to_yaml(run.description.config));
+  run.description.devices = devices_.text();
+  run.description.threads = threads_;
   if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
   std::error_code error;
   fs::remove(temporary, error);  // of a process that died; a fifo in its place would block
   std::ofstream file(temporary);
-  file << to_yaml(run.resolved_config, {.comments = true});
+  file << to_yaml(run.description.config, {.comments = true});
   file.close();
   if (file) fs::rename(temporary, path, error);
   if (!file || error) log::warn("trainer.config_not_saved", cat("the config could not be written to ", path));
@@ -662,8 +602,8 @@ void explain_out_of_memory(const Run& run) {
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
   // Before the loops there has been no batch yet.
-  const bool evaluates = !run.failed_in_.empty() || (run.fn() != TrainerFn::fit && !run.setting_up);
-  const bool trains = run.progress_.batches_total.ready > 0;
+  const bool evaluates = !run.position.failed_in.empty() || (run.fn() != TrainerFn::fit && !run.position.setting_up);
+  const bool trains = run.counters.batches_total.ready > 0;
   if (!evaluates && !trains)
     return log::error(
         "to use less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
@@ -696,13 +636,14 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
   Run& run = *run_;
   if (!run.model || !run.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
-  const bool in_loops = run.progress_.batches_total.ready > 0;
+  const bool in_loops = run.counters.batches_total.ready > 0;
   run.failed_alone = run.world_size() > 1 && !dynamic_cast<const Interrupted*>(&error);
   // Before the loops our own errors say where they come from.
   const bool in_hook = run.in_hook() && !dynamic_cast<const Error*>(&error);
-  if ((in_loops || !run.failed_in_.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
+  if ((in_loops || !run.position.failed_in.empty() || in_hook) && !dynamic_cast<const Interrupted*>(&error))
     log_exceptions(kWhen, [&] {
-      log::error(cat("the run failed in ", run.failed_in_.empty() ? run.place_of_failure() : run.failed_in_));
+      log::error(
+          cat("the run failed in ", run.position.failed_in.empty() ? run.place_of_failure() : run.position.failed_in));
       // A strategy of several devices places the module's tensors itself.
       if (run.strategy->devices().size() == 1)
         if (const auto layers = failed_layers(error.what(), *run.model, run.device())) log::error(*layers);
@@ -734,8 +675,8 @@ void RunSetup::finish(RunStatus status) noexcept {
   }
   if (run.strategy && run.failed_alone) run.strategy->abandon();
   if (run.strategy) run.strategy->teardown();
-  if (run.model) run.model->set_run(nullptr);
-  for (const auto& [replica, context] : run.replicas) replica->set_run(nullptr);
+  if (run.model) ComponentAccess::set_run(*run.model, nullptr);
+  for (const auto& [replica, context] : run.replicas) ComponentAccess::set_run(*replica, nullptr);
   current_device_.reset();
   lock_.reset();
 }

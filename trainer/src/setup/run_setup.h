@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fulgur/checkpoint/run_lock.h"
-#include "run/run.h"
+#include "loops/run.h"
 #include "setup/startup.h"
 
 namespace fulgur::detail {
@@ -61,7 +61,6 @@ class RunSetup {
   void set_up_stage(RunningStage stage, const BatchLimit& limit, std::string_view option);
   /// The option that the user has set: overfit_batches stands for two.
   const char* limit_name(const char* option) const;
-  void set_limits();
   void save_config();
   void print_start();
 

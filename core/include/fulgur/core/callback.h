@@ -90,37 +90,18 @@ class FULGUR_API Callback : public Stateful {
   /// The request failed; the previous checkpoints are intact.
   virtual void on_checkpoint_failed(RunContext&, const CheckpointInfo&, const std::exception&) {}
 
-  const HookMask& overridden() const { return overridden_; }
-  void set_overridden(const HookMask& mask) { overridden_ = mask; }
-
-  /// Called by `make_component`: records which batch hooks T overrides.
-  template <class T>
-  static void on_component_made(T& made, const ConfigNode& /*options*/) {
-    made.set_overridden(hooks_of<T>());
-  }
-
+ private:
+  friend struct detail::ComponentAccess;
   template <class T>
   static HookMask hooks_of() {
     HookMask mask;
-#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, Callback, hook))
-    FULGUR_LOOK(on_train_batch_start);
-    FULGUR_LOOK(on_train_batch_end);
-    FULGUR_LOOK(on_before_zero_grad);
-    FULGUR_LOOK(on_before_backward);
-    FULGUR_LOOK(on_after_backward);
-    FULGUR_LOOK(on_before_optimizer_step);
-    FULGUR_LOOK(on_validation_batch_start);
-    FULGUR_LOOK(on_validation_batch_end);
-    FULGUR_LOOK(on_test_batch_start);
-    FULGUR_LOOK(on_test_batch_end);
-    FULGUR_LOOK(on_predict_batch_start);
-    FULGUR_LOOK(on_predict_batch_end);
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, Callback, hook));
+    FULGUR_STEP_HOOKS(FULGUR_LOOK)
+    FULGUR_CALLBACK_HOOKS(FULGUR_LOOK)
 #undef FULGUR_LOOK
     mask.exact = true;
     return mask;
   }
-
- private:
   HookMask overridden_;
 };
 

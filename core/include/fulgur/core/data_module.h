@@ -41,30 +41,22 @@ class FULGUR_API DataModule : public Stateful {
   /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree exported_values() const { return {}; }
 
-  /// Which transfer hooks the class overrides; all, unless created by a factory.
-  const HookMask& overridden() const { return overridden_; }
-  void set_overridden(const HookMask& mask) { overridden_ = mask; }
-  /// Called by `make_component`.
-  template <class T>
-  static void on_component_made(T& made, const ConfigNode& /*options*/) {
-    made.set_overridden(hooks_of<T>());
-  }
-  template <class T>
-  static HookMask hooks_of() {
-    HookMask mask;
-    mask.set(Hook::on_before_batch_transfer, FULGUR_OVERRIDES(T, DataModule, on_before_batch_transfer));
-    mask.set(Hook::transfer_batch_to_device, FULGUR_OVERRIDES(T, DataModule, transfer_batch_to_device));
-    mask.set(Hook::on_after_batch_transfer, FULGUR_OVERRIDES(T, DataModule, on_after_batch_transfer));
-    mask.exact = true;
-    return mask;
-  }
-
   /// What the evaluation of a checkpoint needs to know about its training data (mean and standard deviation, …).
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
  private:
-  HookMask overridden_;
+  friend struct detail::ComponentAccess;
+  template <class T>
+  static HookMask hooks_of() {
+    HookMask mask;
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, DataModule, hook));
+    FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)
+#undef FULGUR_LOOK
+    mask.exact = true;
+    return mask;
+  }
+  HookMask overridden_;  // the transfer hooks; all, unless created by a factory
 };
 
 }  // namespace fulgur

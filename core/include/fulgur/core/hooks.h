@@ -5,32 +5,44 @@
 
 namespace fulgur {
 
-/// Hooks whose dispatch depends on whether they are overridden.
+// The hooks whose dispatch depends on whether they are overridden, as HOOK(name).
+#define FULGUR_TRANSFER_HOOKS(HOOK) \
+  HOOK(on_before_batch_transfer)    \
+  HOOK(transfer_batch_to_device)    \
+  HOOK(on_after_batch_transfer)
+// Of modules and callbacks.
+#define FULGUR_STEP_HOOKS(HOOK) \
+  HOOK(on_before_zero_grad)     \
+  HOOK(on_before_backward)      \
+  HOOK(on_after_backward)       \
+  HOOK(on_before_optimizer_step)
+// Of modules alone.
+#define FULGUR_MODULE_HOOKS(HOOK)   \
+  HOOK(validation_step)             \
+  HOOK(test_step)                   \
+  HOOK(predict_step)                \
+  HOOK(num_tokens)                  \
+  HOOK(backward)                    \
+  HOOK(configure_gradient_clipping) \
+  HOOK(optimizer_step)              \
+  HOOK(optimizer_zero_grad)
+// Of callbacks alone.
+#define FULGUR_CALLBACK_HOOKS(HOOK) \
+  HOOK(on_train_batch_start)        \
+  HOOK(on_train_batch_end)          \
+  HOOK(on_validation_batch_start)   \
+  HOOK(on_validation_batch_end)     \
+  HOOK(on_test_batch_start)         \
+  HOOK(on_test_batch_end)           \
+  HOOK(on_predict_batch_start)      \
+  HOOK(on_predict_batch_end)
+
 enum class Hook : uint8_t {
-  validation_step,
-  test_step,
-  predict_step,
-  on_before_batch_transfer,
-  transfer_batch_to_device,
-  on_after_batch_transfer,
-  num_tokens,
-  on_train_batch_start,
-  on_train_batch_end,
-  on_before_zero_grad,
-  on_before_backward,
-  on_after_backward,
-  on_before_optimizer_step,
-  backward,
-  configure_gradient_clipping,
-  optimizer_step,
-  optimizer_zero_grad,
-  on_validation_batch_start,
-  on_validation_batch_end,
-  on_test_batch_start,
-  on_test_batch_end,
-  on_predict_batch_start,
-  on_predict_batch_end,
-  count_,
+#define FULGUR_ENUMERATOR(hook) hook,
+  FULGUR_TRANSFER_HOOKS(FULGUR_ENUMERATOR) FULGUR_MODULE_HOOKS(FULGUR_ENUMERATOR) FULGUR_STEP_HOOKS(FULGUR_ENUMERATOR)
+      FULGUR_CALLBACK_HOOKS(FULGUR_ENUMERATOR)
+#undef FULGUR_ENUMERATOR
+          count_,
 };
 
 /// Which hooks a class overrides. All, until a factory that knows the class has checked.

@@ -14,6 +14,7 @@
 
 #include "fulgur/core/batch.h"
 #include "fulgur/core/callback.h"
+#include "fulgur/core/component_access.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
 #include "fulgur/core/optimizer.h"
@@ -195,52 +196,20 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   /// Device of the first parameter; CPU if there is none.
   at::Device device() const;
 
-  /// Called by the Trainer.
-  void set_run(RunContext* run) { run_ = run; }
-  void set_hparams(ConfigNode hparams) { hparams_ = std::move(hparams); }
-  /// Creates another module of this class from the same options; empty if not created by a factory.
-  using Factory = std::function<std::shared_ptr<LightningModule>()>;
-  const Factory& factory() const { return factory_; }
-  void set_factory(Factory factory) { factory_ = std::move(factory); }
-  /// Submodules that a strategy may place on other devices, in registration order; see nn::Placed.
-  const std::vector<std::shared_ptr<PlacedModule>>& placed_modules() const { return placed_modules_; }
-  void add_placed_module(std::shared_ptr<PlacedModule> placed) { placed_modules_.push_back(std::move(placed)); }
-  const HookMask& overridden() const { return overridden_; }
-  void set_overridden(const HookMask& mask) { overridden_ = mask; }
-
-  /// Called by `make_component`.
-  template <class T>
-  static void on_component_made(T& made, ConfigNode options) {
-    made.set_hparams(std::move(options));
-    made.set_overridden(hooks_of<T>());
-  }
-
+ private:
+  friend struct GradientNorm;
+  friend struct detail::ComponentAccess;
   template <class T>
   static HookMask hooks_of() {
     HookMask mask;
-#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, LightningModule, hook))
-    FULGUR_LOOK(validation_step);
-    FULGUR_LOOK(test_step);
-    FULGUR_LOOK(predict_step);
-    FULGUR_LOOK(on_before_batch_transfer);
-    FULGUR_LOOK(transfer_batch_to_device);
-    FULGUR_LOOK(on_after_batch_transfer);
-    FULGUR_LOOK(num_tokens);
-    FULGUR_LOOK(on_before_backward);
-    FULGUR_LOOK(on_after_backward);
-    FULGUR_LOOK(on_before_optimizer_step);
-    FULGUR_LOOK(on_before_zero_grad);
-    FULGUR_LOOK(backward);
-    FULGUR_LOOK(configure_gradient_clipping);
-    FULGUR_LOOK(optimizer_step);
-    FULGUR_LOOK(optimizer_zero_grad);
+#define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, LightningModule, hook));
+    FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)
+    FULGUR_MODULE_HOOKS(FULGUR_LOOK)
+    FULGUR_STEP_HOOKS(FULGUR_LOOK)
 #undef FULGUR_LOOK
     mask.exact = true;
     return mask;
   }
-
- private:
-  friend struct GradientNorm;
   std::vector<std::pair<torch::nn::Module*, bool>> modes_before_evaluation_;
   Tensor root_gradient_;                                            // 1, of the loss's kind: where backward begins
   std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // before clip_gradients, of gradients as they are
@@ -251,7 +220,7 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   RunContext* run_ = nullptr;
   ConfigNode hparams_;
   HookMask overridden_;
-  Factory factory_;
+  std::function<std::shared_ptr<LightningModule>()> factory_;
   std::vector<std::shared_ptr<PlacedModule>> placed_modules_;
 };
 

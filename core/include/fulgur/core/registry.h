@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fulgur/core/component_access.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/options.h"
 
@@ -89,14 +90,13 @@ std::shared_ptr<T> make_component(const OptionsType<T>& options) {
     made = std::make_shared<T>();
   else
     made = std::make_shared<T>(options);
-  if constexpr (requires { Base::template on_component_made<T>(*made, std::declval<ConfigNode>()); }) {
+  const auto written = [&options] {
     OptionsOf<OptionsType<T>> copy(options);
     Fields fields;
     copy.fields(fields);
-    Base::template on_component_made<T>(*made, fields.write());
-  }
-  if constexpr (requires { made->set_factory({}); })
-    made->set_factory([options] { return make_component<Base, T>(options); });
+    return fields.write();
+  };
+  detail::ComponentAccess::made_from<Base>(*made, written, [options] { return make_component<Base, T>(options); });
   return made;
 }
 

@@ -132,7 +132,7 @@ Placed<M> register_placed(LightningModule& parent, const std::string& name, Args
   };
   auto module = parent.register_module(name, make());
   auto placement = std::make_shared<PlacedModule>(name, module, std::move(make));
-  parent.add_placed_module(placement);
+  fulgur::detail::ComponentAccess::add_placed_module(parent, placement);
   return Placed<M>(std::move(module), std::move(placement));
 }
 

@@ -24,7 +24,7 @@ struct FULGUR_API TrainerComponents {
   /// Adds a callback whose class is known at compile time: hooks that it does not override cost nothing.
   template <std::derived_from<Callback> C>
   TrainerComponents& add(std::shared_ptr<C> callback) {
-    if (!callback->overridden().exact) callback->set_overridden(Callback::hooks_of<C>());
+    detail::ComponentAccess::find_overridden<Callback>(*callback);
     callbacks.push_back(std::move(callback));
     return *this;
   }
@@ -57,8 +57,8 @@ struct FULGUR_API DataSource {
   /// A data module whose class is known at compile time: unless it overrides a transfer hook, its batches are
   /// prefetched to the device.
   template <std::derived_from<DataModule> D>
-  requires(!std::same_as<D, DataModule>) DataSource(std::shared_ptr<D> data) : module(std::move(data)) {
-    if (!module->overridden().exact) module->set_overridden(DataModule::hooks_of<D>());
+  requires(!std::same_as<D, DataModule>) DataSource(std::shared_ptr<D> data) : module(data) {
+    detail::ComponentAccess::find_overridden<DataModule>(*data);
   }
   DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
       : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
@@ -104,7 +104,7 @@ class FULGUR_API Trainer {
   template <class M>
   requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) FitReport
       fit(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
-    if (!module->overridden().exact) module->set_overridden(LightningModule::hooks_of<M>());
+    detail::ComponentAccess::find_overridden<LightningModule>(*module);
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
 

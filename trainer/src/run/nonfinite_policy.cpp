@@ -1,4 +1,4 @@
-#include "loops/nonfinite_policy.h"
+#include "run/nonfinite_policy.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -9,15 +9,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "checkpointing/restore_optimizers.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/late_number.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/regular_file.h"
 #include "fulgur/core/text.h"
-#include "loops/loss_leaves.h"
-#include "run/run.h"
+#include "run/loss_leaves.h"
 
 namespace fulgur::detail {
 namespace {
@@ -37,50 +35,61 @@ bool is_finite_on_cpu(const Tensor& scalar) {
   return std::isfinite(scalar.item<double>());
 }
 
-}  // namespace
-
-void NonFinitePolicy::configure() {
-  const std::string& name = run_.options.on_nonfinite;
-  policy_ = name == "raise"      ? Policy::raise
-            : name == "skip"     ? Policy::skip
-            : name == "stop"     ? Policy::stop
-            : name == "rollback" ? Policy::rollback
-                                 : Policy::off;
-  if (run_.options.barebones) policy_ = Policy::off;
+const char* name_of(OnNonFinite policy) {
+  switch (policy) {
+    case OnNonFinite::raise:
+      return "raise";
+    case OnNonFinite::skip:
+      return "skip";
+    case OnNonFinite::stop:
+      return "stop";
+    case OnNonFinite::rollback:
+      return "rollback";
+    case OnNonFinite::off:
+      break;
+  }
+  return "off";
 }
 
+}  // namespace
+
 bool NonFinitePolicy::judges_gradients() const {
-  return policy_ == Policy::skip || (run_.world_size() > 1 && (policy_ == Policy::stop || policy_ == Policy::rollback));
+  return settings_.policy == OnNonFinite::skip ||
+         (run_.world_size() > 1 &&
+          (settings_.policy == OnNonFinite::stop || settings_.policy == OnNonFinite::rollback));
 }
 
 void NonFinitePolicy::begin_window() {
   own_loss_is_bad_ = false;
-  if (policy_ == Policy::skip) buffers_.save(*run_.model);
+  if (settings_.policy == OnNonFinite::skip) buffers_.save(run_.module());
 }
 
 void NonFinitePolicy::begin_manual_batch() {
+  in_manual_batch_ = true;
   if (!manual_window_open_) begin_window();
 }
 
 // Inside training_step there may be graphs that still need the old weights.
-void NonFinitePolicy::end_manual_batch(bool stepped) {
+NonFiniteDecision NonFinitePolicy::end_manual_batch(bool stepped) {
+  in_manual_batch_ = false;
   manual_window_open_ = !stepped;
-  if (const auto what = std::exchange(rolls_back_for_, std::nullopt)) roll_back(*what);
+  const auto what = std::exchange(rolls_back_for_, std::nullopt);
+  return what ? roll_back(*what) : NonFiniteDecision::proceed;
 }
 
-bool NonFinitePolicy::check_loss(const Tensor& loss) {
-  if (policy_ == Policy::off) return true;
-  if (rolls_back_for_) return false;
-  if (first_batch_ < 0) first_batch_ = run_.batch_idx_;
+NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
+  if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
+  if (rolls_back_for_) return NonFiniteDecision::skip;
+  if (first_batch_ < 0) first_batch_ = run_.batch_idx();
   if (loss.is_cpu()) {
-    if (is_finite_on_cpu(loss)) return true;
+    if (is_finite_on_cpu(loss)) return NonFiniteDecision::proceed;
     own_loss_is_bad_ = true;
     // What to skip is decided by the gradients: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
-    return loss_is_bad_ && run_.world_size() > 1 ? true : act("the loss");
+    return loss_is_bad_ && run_.world_size() > 1 ? NonFiniteDecision::proceed : act("the loss");
   }
-  run_.logs.watch(loss);
-  return true;
+  logs_.watch(loss);
+  return NonFiniteDecision::proceed;
 }
 
 // Cross entropy without any label is NaN, and its gradients are 0.
@@ -92,16 +101,16 @@ Tensor NonFinitePolicy::shown_in_gradients(Tensor loss, const std::vector<Tensor
   return loss;
 }
 
-bool NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_norm) {
-  found_inf_ = run_.strategy->precision().found_inf(optimizer);
+NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_norm) {
+  found_inf_ = settings_.precision->found_inf(optimizer);
   if (found_inf_) return check_scaled_gradients();
-  if (policy_ == Policy::off) return true;
-  if (rolls_back_for_) return false;
+  if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
+  if (rolls_back_for_) return NonFiniteDecision::skip;
   bool steps = true;
-  const int64_t every = run_.options.check_every;
-  if (every > 0 && (run_.progress_.global_step + 1) % every == 0) {
+  const int64_t every = settings_.check_every;
+  if (every > 0 && (run_.progress().global_step + 1) % every == 0) {
     if (const std::string bad = find_in_weights(); !bad.empty()) {
-      if (!act(bad)) return false;
+      if (const auto decision = act(bad); decision != NonFiniteDecision::proceed) return decision;
       steps = false;
     }
   }
@@ -112,35 +121,38 @@ bool NonFinitePolicy::check_gradients(Optimizer& optimizer, const Tensor& known_
     if (!is_finite_on_cpu(norm)) {
       if (!reported_) {
         const std::string bad = find();
-        if (!act(bad.empty() ? "the norm of the gradients" : bad)) return false;
+        const auto decision = act(bad.empty() ? "the norm of the gradients" : bad);
+        if (decision != NonFiniteDecision::proceed) return decision;
       }
       steps = false;
     }
-  } else if (norm.defined() && policy_ == Policy::skip) {
+  } else if (norm.defined() && settings_.policy == OnNonFinite::skip) {
     found_inf_ = at::isfinite(norm).logical_not().to(at::kFloat);
     count_skips(*found_inf_);
     put_back_if(*found_inf_);
   } else if (norm.defined()) {
     // The run will not continue with these weights, so the step need not be skipped.
-    run_.logs.watch(norm);
+    logs_.watch(norm);
   }
-  if (policy_ != Policy::skip) return steps;
+  const auto decision = steps ? NonFiniteDecision::proceed : NonFiniteDecision::skip;
+  if (settings_.policy != OnNonFinite::skip) return decision;
   if (!steps) {
     ++skipped_;
-    buffers_.restore(*run_.model);
+    buffers_.restore(run_.module());
   }
   reported_ = false;
   counts_ = true;
-  return steps;
+  return decision;
 }
 
 // A scaled loss overflows now and then: that is how the scale is found. The device skips the step.
-bool NonFinitePolicy::check_scaled_gradients() {
+NonFiniteDecision NonFinitePolicy::check_scaled_gradients() {
   reported_ = false;
   at::NoGradGuard no_grad;
-  const int64_t every = policy_ == Policy::off ? 0 : run_.options.check_every;
-  if (every > 0 && (run_.progress_.global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
-    if (const std::string bad = find_in_weights(); !bad.empty() && !act(bad)) return false;
+  const int64_t every = settings_.policy == OnNonFinite::off ? 0 : settings_.check_every;
+  if (every > 0 && (run_.progress().global_step + 1) % every == 0 && found_inf_->item<float>() == 0) {
+    if (const std::string bad = find_in_weights(); !bad.empty())
+      if (const auto decision = act(bad); decision != NonFiniteDecision::proceed) return decision;
   }
   if (found_inf_->is_cpu())
     skipped_ += *found_inf_->const_data_ptr<float>() != 0 ? 1 : 0;
@@ -148,14 +160,14 @@ bool NonFinitePolicy::check_scaled_gradients() {
     count_skips(*found_inf_);
   put_back_if(*found_inf_);
   counts_ = true;
-  return true;
+  return NonFiniteDecision::proceed;
 }
 
 // Buffer updates of the step's forwards are discarded with the step.
 void NonFinitePolicy::put_back_if(const Tensor& found_inf) {
-  if (policy_ != Policy::skip) return;
-  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, *run_.model);
-  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(*run_.model);
+  if (settings_.policy != OnNonFinite::skip) return;
+  if (!found_inf.is_cpu()) return buffers_.restore_if(found_inf, run_.module());
+  if (*found_inf.const_data_ptr<float>() != 0) buffers_.restore(run_.module());
 }
 
 void NonFinitePolicy::count_skips(const Tensor& found_inf) {
@@ -165,15 +177,14 @@ void NonFinitePolicy::count_skips(const Tensor& found_inf) {
 }
 
 void NonFinitePolicy::log_counters() {
-  const int64_t step = run_.progress_.global_step;
-  if (!counts_ || run_.options.barebones || std::exchange(counters_logged_at_, step) == step) return;
-  Run::ScopeGuard scope(run_, LogScope::train_step);
+  const int64_t step = run_.progress().global_step;
+  if (!counts_ || !settings_.logs_counters || std::exchange(counters_logged_at_, step) == step) return;
   const LogOptions last{.reduce_fx = Reduce::last};
   if (skipped_on_device_.defined())
     run_.log("skipped_steps", skipped_on_device_, last);
   else
     run_.log("skipped_steps", static_cast<double>(skipped_), last);
-  if (const auto scale = run_.strategy->precision().loss_scale()) run_.log("loss_scale", *scale, last);
+  if (const auto scale = settings_.precision->loss_scale()) run_.log("loss_scale", *scale, last);
 }
 
 class NonFinitePolicy::OfBatches {
@@ -197,7 +208,7 @@ class NonFinitePolicy::OfBatches {
 void NonFinitePolicy::check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
   // A scaled loss overflows now and then, which is not an error; on the CPU each was recorded when it occurred.
   const bool decided_by_device =
-      policy_ == Policy::skip && skipped_on_device_.defined() && !run_.strategy->precision().loss_scale();
+      settings_.policy == OnNonFinite::skip && skipped_on_device_.defined() && !settings_.precision->loss_scale();
   if (!decided_by_device || skipped <= noted_skips_) return;
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
   const OfBatches of_batches(*this, first_batch, last_batch);
@@ -205,46 +216,48 @@ void NonFinitePolicy::check_skipped_steps(int64_t skipped, int64_t first_batch, 
   bad_ranks_.clear();  // the device does not report it
   note(what);
   log::warn("trainer.nonfinite_skipped",
-            cat(what, " is not finite: the optimizer's step is skipped (", run_.describe_position(), ", ", steps,
+            cat(what, " is not finite: the optimizer's step is skipped (", position_(), ", ", steps,
                 steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
                 batches(), ")"));
 }
 
 void NonFinitePolicy::after_replay() {
-  if (policy_ != Policy::off && first_batch_ < 0) first_batch_ = run_.batch_idx_;
+  if (settings_.policy != OnNonFinite::off && first_batch_ < 0) first_batch_ = run_.batch_idx();
 }
 
 std::pair<int64_t, int64_t> NonFinitePolicy::close_window() {
-  return {std::exchange(first_batch_, -1), run_.batch_idx_};
+  return {std::exchange(first_batch_, -1), run_.batch_idx()};
 }
 
-void NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) {
-  if (policy_ == Policy::off) return;
-  if (!run_.device().is_cpu()) own_loss_is_bad_ = !good;
+NonFiniteDecision NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) {
+  if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
+  const bool on_cpu = run_.device().is_cpu();
+  if (!on_cpu) own_loss_is_bad_ = !good;
   // Losses on a CPU were checked one by one.
-  if (run_.world_size() > 1 && !run_.device().is_cpu()) good = !run_.collectives().any(!good);
+  if (run_.world_size() > 1 && !on_cpu) good = !run_.collectives().any(!good);
   // With skip, a bad loss has left no trace in the weights.
-  if (good || policy_ == Policy::skip) return;
+  if (good || settings_.policy == OnNonFinite::skip) return NonFiniteDecision::proceed;
   const OfBatches of_batches(*this, first_batch, last_batch);
-  act("a loss or the norm of the gradients");
+  return act("a loss or the norm of the gradients");
 }
 
-void NonFinitePolicy::judge_running_window() {
-  if (policy_ == Policy::off) return;
-  const bool good = run_.logs.watched_is_finite();
+NonFiniteDecision NonFinitePolicy::judge_running_window() {
+  if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
+  const bool good = logs_.watched_is_finite();
   // A non-finite loss may be the result of a failed exchange.
   run_.collectives().check();
-  if (!good) run_.logs.forget_watched();
-  judge(good, first_batch_, run_.batch_idx_);
+  if (!good) logs_.forget_watched();
+  const auto decision = judge(good, first_batch_, run_.batch_idx());
   first_batch_ = -1;
+  return decision;
 }
 
 // One number says whether anything is wrong; only then is each tensor checked.
 Tensor NonFinitePolicy::weight_norm() const {
-  if (policy_ == Policy::off) return {};
+  if (settings_.policy == OnNonFinite::off) return {};
   at::NoGradGuard no_grad;
   std::vector<Tensor> floating;
-  for (const auto& [name, value] : module_state(*run_.model))
+  for (const auto& [name, value] : module_state(run_.module()))
     if (value.is_floating_point() && value.numel() > 0) floating.push_back(value.detach());
   return floating.empty() ? Tensor() : grad_norm(floating);
 }
@@ -258,13 +271,13 @@ std::optional<std::string> NonFinitePolicy::bad_weight(const Tensor& norm, const
 }
 
 std::optional<std::string> NonFinitePolicy::bad_weight() const {
-  return bad_weight(weight_norm(), module_state(*run_.model));
+  return bad_weight(weight_norm(), module_state(run_.module()));
 }
 
 std::vector<int64_t> NonFinitePolicy::find_ranks() const {
   std::vector<int64_t> ranks;
   if (run_.world_size() == 1) return ranks;
-  if (policy_ == Policy::raise) {
+  if (settings_.policy == OnNonFinite::raise) {
     if (own_loss_is_bad_) ranks.push_back(run_.rank());
     return ranks;
   }
@@ -275,90 +288,70 @@ std::vector<int64_t> NonFinitePolicy::find_ranks() const {
   return ranks;
 }
 
-bool NonFinitePolicy::act(const std::string& what) {
-  bad_ranks_ = policy_ == Policy::off ? std::vector<int64_t>() : find_ranks();
+NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
+  const OnNonFinite policy = settings_.policy;
+  bad_ranks_ = policy == OnNonFinite::off ? std::vector<int64_t>() : find_ranks();
   note(what);
-  switch (policy_) {
-    case Policy::off:
-      return true;
-    case Policy::raise: {
+  finding_ = {.what = what, .where = cat("(", position_(), ", ", batches(), ")")};
+  switch (policy) {
+    case OnNonFinite::off:
+      return NonFiniteDecision::proceed;
+    case OnNonFinite::raise: {
       const std::string bad = find();
-      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.describe_position(), ", ",
-                               batches(), ")", bad.empty() || bad == what ? "" : cat("; first ", bad),
+      throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", finding_.where,
+                               bad.empty() || bad == what ? "" : cat("; first ", bad),
                                ". Lower the learning rate, clip gradients, or check the data; on_nonfinite: skip skips "
                                "such steps, and trainer.check_every: 1 finds the first bad gradient."));
     }
-    case Policy::skip:
+    case OnNonFinite::skip:
       reported_ = true;
-      log::warn("trainer.nonfinite_skipped",
-                cat(what, " is not finite: the optimizer's step is skipped (", run_.describe_position(),
-                    bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
-      return true;
-    case Policy::stop:
+      log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is skipped (", position_(),
+                                                 bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
+      return NonFiniteDecision::proceed;
+    case OnNonFinite::stop:
       stopped_ = true;
-      run_.checkpoints_allowed = false;
-      run_.stop_reason = cat("non-finite: ", what);
-      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite (", run_.describe_position(), ", ", batches(),
-                     "): the run ends here, no further checkpoint is written."));
-      return false;
-    case Policy::rollback:
-      if (run_.manual && run_.in_training_step)
-        rolls_back_for_ = what;
-      else
-        roll_back(what);
-      return false;
+      log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", finding_.where,
+                     ": the run ends here, no further checkpoint is written."));
+      return NonFiniteDecision::stop;
+    case OnNonFinite::rollback:
+      if (!in_manual_batch_) return NonFiniteDecision::roll_back;
+      rolls_back_for_ = what;
+      return NonFiniteDecision::skip;
   }
-  return true;
+  return NonFiniteDecision::proceed;
 }
 
-void NonFinitePolicy::roll_back(const std::string& what) {
-  run_.checkpoints.wait_for_save();
-  const auto path = run_.checkpoints.last();
-  const std::string where = cat("(", run_.describe_position(), ", ", batches(), ")");
-  if (!path)
-    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
-                             ", and there is no checkpoint to roll back to."));
-  const CheckpointSummary summary = summarize_checkpoint(*path);
-  rollbacks_in_a_row_ = summary.global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
-  rolled_back_to_ = summary.global_step;
+NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
+  finding_ = {.what = what, .where = cat("(", position_(), ", ", batches(), ")")};
+  return NonFiniteDecision::roll_back;
+}
+
+void NonFinitePolicy::count_rollback(int64_t global_step, const std::filesystem::path& path) {
+  rollbacks_in_a_row_ = global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
+  rolled_back_to_ = global_step;
   if (rollbacks_in_a_row_ > kMostRollbacks)
-    throw NonFiniteError(cat("[trainer.on_nonfinite] ", what, " is not finite ", where, ", after ", kMostRollbacks,
-                             " rollbacks to the same checkpoint, ", *path,
+    throw NonFiniteError(cat("[trainer.on_nonfinite] ", finding_.what, " is not finite ", finding_.where, ", after ",
+                             kMostRollbacks, " rollbacks to the same checkpoint, ", path,
                              ". Lower the learning rate or check the data."));
-  const CheckpointContent content = read_checkpoint(*path);
-  load_module_state(*run_.model, content.module);
-  restore_optimizers(run_, content, {});
-  for (const PlannedOptimizer& planned : run_.plan.optimizers) planned.optimizer->zero_grad();
-  run_.window_done = run_.window_losses = 0;
   ++rollbacks_;
-  // The current window's sum is from discarded weights. A captured step still watches with that sum, so the window ends
-  // here.
-  if (run_.device().is_cuda())
-    run_.rows.begin(RunningStage::train);
-  else
-    run_.logs.forget_watched();
-  run_.rows.forgive();
-  log::error(cat("[trainer.on_nonfinite] ", what, " is not finite ", where,
-                 ": weights, optimizers and schedules are those of ", *path,
-                 " again; training continues with the next batch."));
 }
 
 void NonFinitePolicy::note(const std::string& what) const {
   // A rank that raises does not notify the others.
-  const bool alone = policy_ == Policy::raise && own_loss_is_bad_;
-  if (run_.run_dir.empty() || (!run_.is_global_zero() && !alone)) return;
+  const bool alone = settings_.policy == OnNonFinite::raise && own_loss_is_bad_;
+  if (run_.log_dir().empty() || (!run_.is_global_zero() && !alone)) return;
   try {
-    check_replaceable(run_.run_dir / "nonfinite.jsonl");
+    check_replaceable(run_.log_dir() / "nonfinite.jsonl");
   } catch (const Error& error) {
     return log::error(error.what());
   }
-  std::ofstream file(run_.run_dir / "nonfinite.jsonl", std::ios::app);
-  nlohmann::ordered_json line{{"epoch", run_.progress_.epoch},
-                              {"global_step", run_.progress_.global_step},
+  std::ofstream file(run_.log_dir() / "nonfinite.jsonl", std::ios::app);
+  nlohmann::ordered_json line{{"epoch", run_.progress().epoch},
+                              {"global_step", run_.progress().global_step},
                               {"first_batch", first_batch_},
                               {"last_batch", last_batch()},
                               {"what", what},
-                              {"policy", run_.options.on_nonfinite}};
+                              {"policy", name_of(settings_.policy)}};
   if (!bad_ranks_.empty()) line["ranks"] = bad_ranks_;
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }
@@ -366,7 +359,7 @@ void NonFinitePolicy::note(const std::string& what) const {
 // Also names an entry of the batch that may have caused the finding. It is not a finding itself: data may use NaN for
 // missing values.
 std::string NonFinitePolicy::find() const {
-  for (const auto& [name, value] : run_.batch_)
+  for (const auto& [name, value] : batch_)
     if (const auto* tensor = std::get_if<Tensor>(&value); tensor && !is_finite(*tensor))
       return cat("'", escape_controls(name), "' of the batch");
   return find_in_weights();
@@ -374,7 +367,7 @@ std::string NonFinitePolicy::find() const {
 
 // A parameter or a gradient that is not finite; empty if all are. The same on all ranks.
 std::string NonFinitePolicy::find_in_weights() const {
-  const auto parameters = unique_parameters(*run_.model);
+  const auto parameters = unique_parameters(run_.module());
   for (const auto& [name, value] : parameters)
     if (!is_finite(value.detach())) return cat("the parameter '", name, "'");
   for (const auto& [name, value] : parameters)
@@ -382,7 +375,7 @@ std::string NonFinitePolicy::find_in_weights() const {
   return "";
 }
 
-int64_t NonFinitePolicy::last_batch() const { return last_batch_ < 0 ? run_.batch_idx_ : last_batch_; }
+int64_t NonFinitePolicy::last_batch() const { return last_batch_ < 0 ? run_.batch_idx() : last_batch_; }
 
 std::string NonFinitePolicy::batches() const {
   std::vector<std::string> ranks;
@@ -392,7 +385,7 @@ std::string NonFinitePolicy::batches() const {
   return cat("in batches ", first_batch_, " to ", last_batch(), of);
 }
 
-StateTree NonFinitePolicy::state() const {
+StateTree NonFinitePolicy::state(bool window_open) const {
   StateTree skipped = skipped_;
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
   StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
@@ -400,12 +393,12 @@ StateTree NonFinitePolicy::state() const {
                                    {"reported", reported_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
-  if (policy_ == Policy::skip && (run_.window_done > 0 || manual_window_open_))
+  if (settings_.policy == OnNonFinite::skip && (window_open || manual_window_open_))
     tree["window_buffers"] = buffers_.state();
   return tree;
 }
 
-void NonFinitePolicy::load_state(const StateTree& state) {
+void NonFinitePolicy::load_state(const StateTree& state, bool manual) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
@@ -413,10 +406,10 @@ void NonFinitePolicy::load_state(const StateTree& state) {
   counts_ = state.contains("counts") && state.at("counts").as_bool();
   counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
   reported_ = state.contains("reported") && state.at("reported").as_bool();
-  manual_window_open_ = run_.manual && state.contains("window_buffers");
-  if (policy_ == Policy::skip)
+  manual_window_open_ = manual && state.contains("window_buffers");
+  if (settings_.policy == OnNonFinite::skip)
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),
-                        *run_.model);
+                        run_.module());
 }
 
 }  // namespace fulgur::detail

@@ -1,4 +1,4 @@
-#include "loops/window_buffers.h"
+#include "run/window_buffers.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>

@@ -1,44 +1,64 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "config/resolved_options.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/batch.h"
 #include "fulgur/core/optimizer.h"
+#include "fulgur/core/precision.h"
+#include "fulgur/core/run_context.h"
 #include "fulgur/core/state_tree.h"
-#include "loops/window_buffers.h"
+#include "run/log_store.h"
+#include "run/window_buffers.h"
 
 namespace fulgur::detail {
 
-class Run;
+/// What the loop does with a step, as decided by NonFinitePolicy.
+enum class NonFiniteDecision {
+  proceed,
+  skip,       ///< leave out the rest of the step
+  stop,       ///< end the run, without another checkpoint
+  roll_back,  ///< to the newest checkpoint
+};
 
-/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. A CPU loss is read
-/// directly. A device loss is watched there (`LogStore::watch`), and judged with the row of metrics that covers it,
-/// before a validation, before checkpoints and at each epoch's end.
+/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. It decides; the loops act.
+/// A CPU loss is read directly. A device loss is watched there (`LogStore::watch`), and judged with the row of metrics
+/// that covers it, before a validation, before checkpoints and at each epoch's end.
 class NonFinitePolicy {
  public:
-  explicit NonFinitePolicy(Run& run) : run_(run) {}
-  void configure();
+  struct Settings {
+    OnNonFinite policy = OnNonFinite::off;
+    int64_t check_every = 0;  ///< steps between checks of weights and gradients by name; 0: never
+    bool logs_counters = true;
+    Precision* precision = nullptr;
+  };
+  /// `batch` is the training batch under way, `position` where the run is, for messages.
+  NonFinitePolicy(RunContext& run, LogStore& logs, const Batch& batch, std::function<std::string()> position)
+      : run_(run), logs_(logs), batch_(batch), position_(std::move(position)) {}
+  void configure(const Settings& settings) { settings_ = settings; }
 
   /// Before the first forward of an accumulation window: under `skip`, buffers can be restored to this point.
   void begin_window();
   /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
   void begin_manual_batch();
-  void end_manual_batch(bool stepped);
+  NonFiniteDecision end_manual_batch(bool stepped);
   /// Whether each step is made or skipped depending on its gradients.
   bool judges_gradients() const;
-  /// Checks each loss, before its backward. Returns false if the rest of the step is skipped (stop, rollback).
-  bool check_loss(const Tensor& loss);
+  /// Checks each loss, before its backward.
+  NonFiniteDecision check_loss(const Tensor& loss);
   /// The loss as passed to backward. If steps are skipped by their gradients, a non-finite loss gives NaN gradients for
   /// all leaves it depends on, or for `inputs` if not empty.
   Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
-  /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. Returns false if the
-  /// optimizer must not step.
-  bool check_gradients(Optimizer& optimizer, const Tensor& norm);
+  /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. The optimizer
+  /// steps if the result is `proceed`.
+  NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);
   /// The loss of a replayed step: the device has watched it.
   void after_replay();
   /// Passed to the optimizer for the step: on a device, whether to skip it is decided there.
@@ -50,11 +70,11 @@ class NonFinitePolicy {
   void check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
   /// The window of watched losses is closed: returns its first and last batch.
   std::pair<int64_t, int64_t> close_window();
-  /// Acts according to the policy if losses of the batches from `first_batch` to `last_batch` were not `finite` on any
+  /// What the policy wants if losses of the batches from `first_batch` to `last_batch` were not `finite` on any
   /// rank.
-  void judge(bool finite, int64_t first_batch, int64_t last_batch);
+  NonFiniteDecision judge(bool finite, int64_t first_batch, int64_t last_batch);
   /// Judges the losses of the current window. Synchronizes with the device.
-  void judge_running_window();
+  NonFiniteDecision judge_running_window();
   /// The first non-finite parameter or buffer; nullopt with `off`. Synchronizes with the device.
   std::optional<std::string> bad_weight() const;
   /// The same in two parts: a number computed on the device, undefined with `off`, and its interpretation.
@@ -63,17 +83,27 @@ class NonFinitePolicy {
   /// The policy `stop` has ended the run.
   bool stopped() const { return stopped_; }
 
-  StateTree state() const;
-  void load_state(const StateTree& state);
+  /// What was found when the last decision was not `proceed`.
+  struct Finding {
+    std::string what;   ///< `the loss`
+    std::string where;  ///< position and batches, in parentheses
+  };
+  const Finding& finding() const { return finding_; }
+  /// Counts a rollback to the checkpoint `path` of `global_step`, for the last finding. Throws a NonFiniteError if it
+  /// is one too many to the same checkpoint.
+  void count_rollback(int64_t global_step, const std::filesystem::path& path);
+
+  /// `window_open`: inside an accumulation window.
+  StateTree state(bool window_open) const;
+  void load_state(const StateTree& state, bool manual);
 
  private:
-  bool check_scaled_gradients();
+  NonFiniteDecision check_scaled_gradients();
   void count_skips(const Tensor& found_inf);
   void put_back_if(const Tensor& found_inf);
-  enum class Policy { off, raise, skip, stop, rollback };
-  /// Applies the policy. Returns false if the step is skipped; throws for `raise`.
-  bool act(const std::string& what);
-  void roll_back(const std::string& what);
+  /// Applies the policy; throws for `raise`.
+  NonFiniteDecision act(const std::string& what);
+  NonFiniteDecision roll_back(const std::string& what);
   void note(const std::string& what) const;
   std::string find() const;
   std::string find_in_weights() const;
@@ -84,13 +114,17 @@ class NonFinitePolicy {
   /// What is reported during its lifetime is about these batches.
   class OfBatches;
 
-  Run& run_;
-  Policy policy_ = Policy::off;
+  RunContext& run_;
+  LogStore& logs_;
+  const Batch& batch_;
+  std::function<std::string()> position_;
+  Settings settings_;
+  Finding finding_;
   int64_t first_batch_ = -1;  // of those that a finding may come from
   int64_t last_batch_ = -1;   // of a closed window being judged; else the batch is the current one
   std::optional<Tensor> found_inf_;
   WindowBuffers buffers_;  // under skip
-  bool manual_window_open_ = false;
+  bool manual_window_open_ = false, in_manual_batch_ = false;
   Tensor skipped_on_device_;
   int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_to_ = -1;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;

@@ -1,4 +1,4 @@
-#include "loops/loss_leaves.h"
+#include "run/loss_leaves.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 

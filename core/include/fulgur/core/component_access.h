@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "fulgur/core/config_node.h"
+#include "fulgur/core/hooks.h"
+
+namespace fulgur {
+class PlacedModule;
+class RunContext;
+}  // namespace fulgur
+
+namespace fulgur::detail {
+
+/// What factories, the Trainer and strategies set in a component, and its user does not call.
+struct ComponentAccess {
+  template <class C>
+  static const HookMask& overridden(const C& component) {
+    return component.overridden_;
+  }
+  template <class C>
+  static void set_overridden(C& component, const HookMask& mask) {
+    component.overridden_ = mask;
+  }
+  /// Which hooks a C overrides; `Base` is the kind of component.
+  template <class Base, class C>
+  static HookMask hooks_of() {
+    return Base::template hooks_of<C>();
+  }
+  /// Determines which hooks are overridden from the static class of a component, unless its factory has done so.
+  template <class Base, class C>
+  static void find_overridden(C& component) {
+    Base& base = component;
+    if (!base.overridden_.exact) base.overridden_ = hooks_of<Base, C>();
+  }
+
+  /// A factory has made the component from `options()`, and can make another one with `make_another`.
+  template <class Base, class C, class Options, class Factory>
+  static void made_from(C& made, Options options, Factory make_another) {
+    if constexpr (requires { made.hparams_; }) made.hparams_ = options();
+    if constexpr (requires { made.overridden_; }) made.overridden_ = hooks_of<Base, C>();
+    if constexpr (requires { made.factory_; }) made.factory_ = std::move(make_another);
+  }
+
+  // ---- of a module ----
+  /// The run that it is in; nullptr when that ends.
+  template <class Module>
+  static void set_run(Module& module, RunContext* run) {
+    module.run_ = run;
+  }
+  /// Creates another module of this class from the same options; empty if not created by a factory.
+  template <class Module>
+  static const auto& factory(const Module& module) {
+    return module.factory_;
+  }
+  /// Submodules that a strategy may place on other devices, in registration order; see nn::Placed.
+  template <class Module>
+  static const auto& placed_modules(const Module& module) {
+    return module.placed_modules_;
+  }
+  template <class Module>
+  static void add_placed_module(Module& module, std::shared_ptr<PlacedModule> placed) {
+    module.placed_modules_.push_back(std::move(placed));
+  }
+};
+
+}  // namespace fulgur::detail

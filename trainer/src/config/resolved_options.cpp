@@ -1,0 +1,82 @@
+#include "config/resolved_options.h"
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+constexpr int64_t kDefaultEpochs = 1000;
+
+OnNonFinite policy_of(const TrainerOptions& options) {
+  if (options.barebones) return OnNonFinite::off;
+  const std::string& name = options.on_nonfinite;
+  return name == "raise"      ? OnNonFinite::raise
+         : name == "skip"     ? OnNonFinite::skip
+         : name == "stop"     ? OnNonFinite::stop
+         : name == "rollback" ? OnNonFinite::rollback
+                              : OnNonFinite::off;
+}
+
+template <class... Parts>
+void require(bool holds, const Parts&... message) {
+  if (!holds) throw ConfigError(cat(message...));
+}
+
+}  // namespace
+
+ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn) : TrainerOptions(written) {
+  if (fast_dev_run.batches > 0) {
+    const int64_t n = fast_dev_run.batches;
+    limit_train_batches = limit_val_batches = limit_test_batches = limit_predict_batches = BatchLimit(n);
+    max_steps = n;
+    max_epochs = 1;
+    min_epochs.reset();
+    min_steps.reset();
+    num_sanity_val_steps = 0;
+    val_check_interval = {};
+    check_val_every_n_epoch = 1;
+    log_every_n_steps = 1;
+  }
+  if (barebones) {
+    enable_checkpointing = enable_progress_bar = enable_model_summary = detect_anomaly = debug = log_grad_norm = false;
+    num_sanity_val_steps = 0;
+  }
+  if (!overfit_batches.is_zero()) limit_train_batches = limit_val_batches = overfit_batches;
+  saves_checkpoints = enable_checkpointing && fast_dev_run.batches == 0;
+  channels_last = memory_format == "channels_last";
+  nonfinite = policy_of(*this);
+  step_limit = max_steps;
+  epoch_limit = max_epochs;
+  if (fn != TrainerFn::fit) return;
+  has_no_limit = !max_epochs && max_steps < 0 && !max_time;
+  if (has_no_limit) epoch_limit = kDefaultEpochs;
+  if (epoch_limit && *epoch_limit < 0) epoch_limit.reset();
+}
+
+void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
+  require(!max_time || max_time->unit == Interval::Unit::seconds,
+          "[trainer.max_time] the limit is a time, in s, min or h; got ", max_time ? max_time->text() : "", ".");
+  require(!min_epochs || !epoch_limit || *min_epochs <= *epoch_limit,
+          "[trainer.min_epochs] must not be above max_epochs; got ", min_epochs.value_or(0), " and ",
+          epoch_limit.value_or(0), ".");
+  require(!min_steps || step_limit < 0 || *min_steps <= step_limit,
+          "[trainer.min_steps] must not be above max_steps; got ", min_steps.value_or(0), " and ", step_limit, ".");
+  require(scale_lr == "none" || base_batch_size, "[trainer.scale_lr] ", scale_lr,
+          " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
+  require(scale_lr != "none" || !base_batch_size,
+          "[trainer.base_batch_size] it has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
+          "out.");
+  if (fn != TrainerFn::fit || automatic_optimization) return;
+  constexpr std::string_view kManual = "the module uses manual optimization (automatic_optimization() is false), so ";
+  require(accumulate_grad_batches == 1, "[trainer.accumulate_grad_batches] ", kManual,
+          "the Trainer cannot accumulate; got ", accumulate_grad_batches,
+          ". Remove it, and accumulate in training_step.");
+  require(!log_grad_norm, "[trainer.log_grad_norm] ", kManual,
+          "the Trainer does not know which optimizer's norm to log. Remove it, and log what "
+          "clip_gradients(optimizer, value) returns.");
+  require(!gradient_clip_val, "[trainer.gradient_clip_val] ", kManual,
+          "the Trainer cannot clip. Remove it, and call clip_gradients(optimizer, value) in training_step.");
+}
+
+}  // namespace fulgur::detail

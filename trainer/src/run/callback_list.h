@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/callback.h"
+
+namespace fulgur::detail {
+
+/// The callbacks of a run, by phase, and which of them override which hook.
+class CallbackList {
+ public:
+  CallbackList();
+  /// Sorts them by phase; those of one phase stay in order.
+  void set(std::vector<std::shared_ptr<Callback>> list);
+  auto begin() const { return list_.begin(); }
+  auto end() const { return list_.end(); }
+
+  /// Calls `function` on each, in order.
+  template <class Function>
+  void each(Function function) {
+    for (const auto& callback : list_) call(*callback, function);
+  }
+  /// Only on those that override `hook`.
+  bool any_overrides(Hook hook) const { return !overriding_[static_cast<size_t>(hook)].empty(); }
+  template <class Function>
+  void each(Hook hook, Function function) {
+    for (Callback* callback : overriding_[static_cast<size_t>(hook)]) call(*callback, function);
+  }
+  /// The one being called; still set after an exception.
+  const Callback* running() const { return running_; }
+
+ private:
+  template <class Function>
+  void call(Callback& callback, Function& function) {
+    const Callback* const outer = std::exchange(running_, &callback);
+    function(callback);
+    running_ = outer;
+  }
+
+  std::vector<std::shared_ptr<Callback>> list_;
+  std::vector<std::vector<Callback*>> overriding_;  // by hook
+  const Callback* running_ = nullptr;
+};
+
+}  // namespace fulgur::detail

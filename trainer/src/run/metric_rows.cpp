@@ -1,0 +1,45 @@
+#include "run/metric_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Doubles are exact integers up to here.
+constexpr double kMostStep = 9007199254740992;
+
+// The step that a metric sets for its row.
+int64_t row_step(double metric, int64_t global_step) {
+  if (std::abs(metric) <= kMostStep) return static_cast<int64_t>(metric);
+  log::warn("logger.bad_step",
+            cat("the metric 'step' gives its row's step, and ", metric,
+                " is not a step: the row gets the global step. Log a finite number of at most 2^53"));
+  return global_step;
+}
+
+}  // namespace
+
+RowPlace row_place(const RunState& run) {
+  // After an epoch's end the values still belong to that epoch.
+  const bool between_epochs =
+      run.position.stage == RunningStage::train && run.counters.batches.completed == 0 && run.counters.epoch > 0;
+  return {.step = run.counters.global_step, .epoch = run.counters.epoch - (between_epochs ? 1 : 0)};
+}
+
+void send_metrics(RunState& run, Metrics metrics, RowPlace place) {
+  if (metrics.empty() || run.position.sanity_checking) return;
+  // As in Lightning, a metric named "step" sets the row's step, and one named "epoch" replaces the epoch.
+  std::erase_if(metrics, [&](const auto& metric) {
+    if (metric.first == "step") place.step = row_step(metric.second, place.step);
+    return metric.first == "step";
+  });
+  if (std::none_of(metrics.begin(), metrics.end(), [](const auto& metric) { return metric.first == "epoch"; }))
+    metrics.emplace_back("epoch", static_cast<double>(place.epoch));
+  for (const auto& logger : run.active_loggers) logger->log_metrics(metrics, place.step);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "run/run_state.h"
+
+namespace fulgur::detail {
+
+/// Where a row of metrics belongs.
+struct RowPlace {
+  int64_t step = 0, epoch = 0;
+};
+
+/// The place of a row written now.
+RowPlace row_place(const RunState& run);
+
+/// Sends a row to all loggers.
+void send_metrics(RunState& run, Metrics metrics, RowPlace place);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,65 @@
+#include "run/run_state.h"
+
+#include "fulgur/core/let_go.h"
+#include "fulgur/core/text.h"
+#include "run/replica_context.h"
+
+namespace fulgur::detail {
+
+std::optional<int64_t> StageLoaders::total() const {
+  int64_t sum = 0;
+  for (const auto& count : batches) {
+    if (!count) return std::nullopt;
+    sum += *count;
+  }
+  return sum;
+}
+
+RunState::RunState(RunContext& run_context, const TrainerOptions& written, const TrainerComponents& trainer_components,
+                   TrainerFn fn)
+    : context(run_context),
+      options(written, fn),
+      components(trainer_components),
+      checkpoints_allowed(options.saves_checkpoints),
+      seen(context, counters),
+      finite(context, logs, position.batch, [this] { return describe_position(); }) {
+  window.target = options.accumulate_grad_batches;
+}
+
+RunState::~RunState() {
+  let_go(position.batch);
+  if (model) ComponentAccess::set_run(*model, nullptr);
+  for (auto& [replica, replica_context] : replicas) ComponentAccess::set_run(*replica, nullptr);
+}
+
+bool RunState::may_stop() const {
+  return counters.epochs.completed >= options.min_epochs.value_or(0) &&
+         counters.global_step >= options.min_steps.value_or(0);
+}
+
+std::string RunState::describe_position() const {
+  if (position.setting_up) return "setup";
+  std::string text =
+      cat(position.sanity_checking ? "sanity check" : name_of(position.stage), ", epoch ", counters.epoch, ", batch ",
+          position.reading.value_or(position.batch_idx), ", step ", counters.global_step);
+  if (position.reading) return text;
+  const Batch* const batch = position.evaluated ? position.evaluated : position.in_batch ? &position.batch : nullptr;
+  if (!batch) return text;
+  for (const auto& [name, value] : *batch) {
+    const auto* tensor = std::get_if<Tensor>(&value);
+    if (!tensor || !tensor->defined()) continue;
+    std::vector<std::string> sizes;
+    for (const int64_t size : tensor->sizes()) sizes.push_back(std::to_string(size));
+    text += cat(", ", escape_controls(name), " [", join(sizes), "] ", c10::toString(tensor->scalar_type()));
+  }
+  return text;
+}
+
+std::string RunState::place_of_failure() const {
+  if (position.reading) return cat(describe_position(), ", while the loader reads the batch");
+  if (const Callback* const callback = callbacks.running())
+    return cat(describe_position(), ", in callback ", callback->state_key());
+  return position.doing ? cat(describe_position(), ", in ", position.doing) : describe_position();
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,205 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "config/resolved_options.h"
+#include "fulgur/core/batch.h"
+#include "fulgur/core/data_module.h"
+#include "fulgur/core/logger.h"
+#include "fulgur/core/module.h"
+#include "fulgur/core/strategy.h"
+#include "fulgur/trainer/trainer.h"
+#include "run/callback_list.h"
+#include "run/log_store.h"
+#include "run/nonfinite_policy.h"
+#include "run/seen_counts.h"
+
+namespace fulgur::detail {
+
+class ReplicaContext;
+
+/// Loaders of one stage with their numbers of batches after limits.
+struct StageLoaders {
+  Loaders loaders;
+  std::vector<std::optional<int64_t>> batches;  ///< nullopt: unknown until the loader ends
+  std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
+  /// Of all loaders; nullopt if one is unknown.
+  std::optional<int64_t> total() const;
+};
+
+/// What a module asks of the training step under way: TrainingStep.
+class StepActions {
+ public:
+  virtual ~StepActions() = default;
+  /// `RunContext::manual_backward`, in training_step.
+  virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
+  /// One step of `optimizer`, in training_step of manual optimization or in the optimizer_step hook.
+  virtual void step_optimizer(Optimizer& optimizer, const Closure& closure) = 0;
+};
+
+/// The window of gradient accumulation under way.
+struct AccumulationWindow {
+  int64_t length = 0;  ///< batches
+  int64_t done = 0;    ///< of them
+  int64_t losses = 0;  ///< of the done ones, those that had a loss
+  int64_t target = 1;  ///< length of the next windows
+};
+
+/// Where the loops are.
+struct RunPosition {
+  RunningStage stage = RunningStage::train;
+  bool setting_up = true;  ///< the loops have not begun
+  bool sanity_checking = false;
+  int64_t batch_idx = 0;
+  double batch_samples = 1;
+  int64_t loader_idx = 0, loader_count = 1;
+  Batch batch;                       ///< the training batch under way
+  bool in_batch = false;             ///< still true after an exception in it
+  const Batch* evaluated = nullptr;  ///< the batch of an evaluation under way
+  /// The part of a batch's work being executed, such as `training_step`; still set after an exception.
+  const char* doing = nullptr;
+  std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception
+  std::string failed_in;           ///< the place of an exception that has left an evaluation
+};
+
+/// The training step under way.
+struct StepState {
+  bool manual = false;             ///< manual optimization
+  bool in_training_step = false;   ///< where manual backward and step may be called
+  bool manual_sync = true;         ///< manual_backward exchanges gradients between ranks
+  StepActions* actions = nullptr;  ///< while the run trains
+  bool tokens_unknown = false;     ///< num_tokens gave nothing: the module's class was not known before
+  bool stepped = false;            ///< an optimizer made a step in this batch
+  bool adds_gradients = false;     ///< this batch's backward has begun
+  bool muted = false;              ///< log() does nothing: a closure is evaluated again
+};
+
+struct ValidationState {
+  bool runs = false;      ///< in this fit
+  bool pending = false;   ///< due or under way
+  int64_t ended_at = -1;  ///< training batches before the last validation that ended
+  int64_t batches = 0;    ///< of evaluations that ended, over the run
+  /// Where the current or interrupted validation of a fit began. A resume repeats it from there.
+  struct Start {
+    int64_t batches = 0;
+    StateTree loggers;
+  };
+  std::optional<Start> start;
+};
+
+struct RunTimes {
+  double fit_started_s = 0;
+  double waited_for_data_s = 0;
+  bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
+};
+
+/// How many batches were launched as graphs, and why others were not.
+struct CapturedCounts {
+  int64_t batches = 0;
+  std::optional<std::string> refused;
+};
+
+/// What checkpoints and reports record of how the run was made.
+struct RunDescription {
+  ConfigNode config;  ///< resolved
+  std::string config_hash;
+  std::string devices;  ///< `1 × cpu`
+  int64_t threads = 1;
+};
+
+/// The state of one run: its components and where it is. The services beside it (metrics, counts, the policy for NaN)
+/// know neither it nor the loops.
+struct RunState {
+  RunState(RunContext& context, const TrainerOptions& written, const TrainerComponents& components, TrainerFn fn);
+  ~RunState();
+  RunState(const RunState&) = delete;
+  RunState& operator=(const RunState&) = delete;
+
+  /// Calls `function` on each callback, in order. Logging inside has scope `scope`.
+  template <class Function>
+  void each_callback(LogScope scope, Function function);
+  /// Only on callbacks that override `hook`.
+  template <class Function>
+  void each_callback(LogScope scope, Hook hook, Function function);
+
+  /// What the run is doing, for display: stage, epoch, batch with its shapes, step.
+  std::string describe_position() const;
+  /// The same with the hook or callback that is running: where an exception came from.
+  std::string place_of_failure() const;
+  /// Whether a user's hook is running, or was left by an exception.
+  bool in_hook() const { return callbacks.running() || position.doing; }
+  /// A requested stop waits for min_epochs and min_steps.
+  bool may_stop() const;
+
+  RunContext& context;  ///< what modules and callbacks see of the run
+  const ResolvedOptions options;
+  TrainerComponents components;
+  Progress counters;
+  std::shared_ptr<LightningModule> model;
+  /// Copies of the module on other devices, with their run contexts.
+  std::vector<std::pair<std::shared_ptr<LightningModule>, std::unique_ptr<ReplicaContext>>> replicas;
+  DataSource data;
+  std::shared_ptr<Strategy> strategy;
+  CallbackList callbacks;
+  std::vector<std::shared_ptr<Logger>> active_loggers;
+  OptimizerPlan plan;
+  std::vector<std::unique_ptr<OptimizerHandle>> handles;
+  std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were created
+  std::map<RunningStage, StageLoaders> stages;
+  std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
+
+  RunPosition position;
+  AccumulationWindow window;
+  StepState step;
+  ValidationState validation;
+  RunTimes times;
+  CapturedCounts captured;
+  int64_t logged_step = 0;  ///< global step of the last step row
+  LogScope scope = LogScope::forbidden;
+  std::optional<std::string> stop_reason;
+  bool checkpoints_allowed = true;
+  bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
+  std::filesystem::path run_dir;
+  RunDescription description;
+
+  LogStore logs;
+  SeenCounts seen;
+  NonFinitePolicy finite;
+};
+
+/// Sets the meaning of `log()` during its lifetime.
+class ScopeGuard {
+ public:
+  ScopeGuard(RunState& run, LogScope scope) : run_(run), before_(std::exchange(run.scope, scope)) {}
+  ~ScopeGuard() { run_.scope = before_; }
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+ private:
+  RunState& run_;
+  LogScope before_;
+};
+
+template <class Function>
+void RunState::each_callback(LogScope log_scope, Function function) {
+  const ScopeGuard guard(*this, log_scope);
+  callbacks.each(function);
+}
+
+template <class Function>
+void RunState::each_callback(LogScope log_scope, Hook hook, Function function) {
+  if (!callbacks.any_overrides(hook)) return;
+  const ScopeGuard guard(*this, log_scope);
+  callbacks.each(hook, function);
+}
+
+}  // namespace fulgur::detail
