@@ -78,7 +78,7 @@ std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessP
   // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.
   const bool own = finished || place.environment != "launcher" || written_since_launch(run / "checkpoints");
   if (!own) return agree_with_checkpoint(config, locks);
-  const Config told = config;
+  const Config written = config;
   config.ckpt_path = "auto";
   const auto differences = agree_with_checkpoint(config, locks);
   // It belongs to another run if this one ended before its first checkpoint.
@@ -86,7 +86,7 @@ std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessP
   const bool of_this_run = config.ckpt_path != "auto" &&
                            fs::equivalent(fs::path(*config.ckpt_path).parent_path(), run / "checkpoints", error);
   if (of_this_run || finished) return differences;
-  config = told;
+  config = written;
   return agree_with_checkpoint(config, locks);
 }
 

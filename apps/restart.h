@@ -9,7 +9,7 @@ namespace fulgur::cli {
 
 /// Settles where a fit continues whose group was started again, as `agree_with_checkpoint` does for others: from the
 /// newest checkpoint that was written since the first start; nowhere, with `auto`, where the run was finished since
-/// then; else as it was told at first. Under torchrun the newest checkpoint counts however old it is, since an agent
+/// then; else as it was started. Under torchrun the newest checkpoint counts however old it is, since an agent
 /// may join late. Looks at files only, so that all ranks decide alike.
 std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessPlace& place, bool locks);
 

@@ -1,4 +1,4 @@
-# Shared by the scripts of this folder; sourced behind scripts/common.sh, not run.
+# Shared by the scripts of this folder; sourced after scripts/common.sh, not run.
 # shellcheck shell=bash disable=SC2034
 
 # --help prints the comment at the script's begin; --out DIR becomes `out`, meant from where the script was called; the rest

@@ -14,7 +14,7 @@ function(simulated_gpu_tests target)
   fulgur_simulated_gpu_command(simulated SIMULATED_CUDA_LOG=0 OMP_NUM_THREADS=1 ${variables})
   add_dependencies(${target} simulated_cuda)
   set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "${simulated}")
-  catch_discover_tests(${target} DISCOVERY_MODE PRE_TEST ${rest} PROPERTIES SKIP_RETURN_CODE 4 LABELS simulated-gpu)
+  catch_discover_tests(${target} DISCOVERY_MODE PRE_TEST ${rest} PROPERTIES SKIP_RETURN_CODE 4 LABELS simulated-gpu COST 30)
   set_target_properties(${target} PROPERTIES CROSSCOMPILING_EMULATOR "")
 endfunction()
 
@@ -23,9 +23,14 @@ function(fulgur_on_simulated_gpus target prefix)
     return()
   endif()
   foreach(schedule ${FULGUR_SIMULATED_SCHEDULES})
+    # How ranks end, after timeouts, does not depend on the order of kernels.
+    set(tests "[gpu]")
+    if(NOT schedule STREQUAL "late")
+      set(tests "[gpu]~[ends]")
+    endif()
     # The name tells the sets of tests of one program apart, for CMake.
     simulated_gpu_tests(${target} SIMULATED_CUDA_SCHEDULE=${schedule} SIMULATED_CUDA_DEVICES=${_simulated_devices} FULGUR_REQUIRE_GPU=${_simulated_devices}
-      -- TEST_SPEC "[gpu]" EXTRA_ARGS --warn NoAssertions --name ${schedule} TEST_PREFIX "${prefix} (simulated GPU, ${schedule}): ")
+      -- TEST_SPEC "${tests}" EXTRA_ARGS --warn NoAssertions --name ${schedule} TEST_PREFIX "${prefix} (simulated GPU, ${schedule}): ")
   endforeach()
 endfunction()
 

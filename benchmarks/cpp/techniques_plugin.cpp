@@ -41,7 +41,7 @@ class TechniqueNet : public fulgur::Classifier {
       f(channels, "channels", "Channels of the convolutions; each is followed by batch norm and 2x2 pooling.")
           .at_least(1);
       f(hidden, "hidden", "Width of the layer before the last.").at_least(1);
-      f(bias, "bias", "A bias in convolutions, which the batch norm behind it takes off again.");
+      f(bias, "bias", "A bias in convolutions, which the batch norm after it removes.");
       f(item_per_step, "item_per_step", "Reads the loss of each step.");
       f(zero_gradients, "zero_gradients", "Gradients are filled with zeros instead of set to none.");
       f(validation_gradients, "validation_gradients", "Validation builds the graph; with inference_mode false.");

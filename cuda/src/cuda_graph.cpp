@@ -53,7 +53,7 @@ class OnStream {
 };
 
 /// What recordings that are never launched at the same time have in common. Their intermediate results are in one
-/// memory pool, which so grows by what a further recording leaves behind, and not by its activations.
+/// memory pool, which grows by what a further recording keeps, not by its activations.
 struct Shared {
   explicit Shared(c10::Device on)
       : device(on), stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, on.index())) {}

@@ -84,9 +84,9 @@ Tensor Seq2Seq::decode(const Tensor& source, int64_t length) {
   }
   std::vector<Tensor> tokens = {beginning_of(source)};
   for (int64_t i = 0; i < length; ++i) {
-    auto [logits, behind] = decoder_(tokens.back(), state);
+    auto [logits, after] = decoder_(tokens.back(), state);
     tokens.push_back(logits.argmax(2));
-    state = std::move(behind);
+    state = std::move(after);
   }
   tokens.erase(tokens.begin());
   return at::cat(tokens, 1);

@@ -42,8 +42,8 @@ std::tuple<Tensor, Seq2SeqPart::State> Seq2SeqPart::run(const Tensor& tokens, co
   }
   std::optional<std::tuple<Tensor, Tensor>> before;
   if (!state.empty()) before.emplace(turned(state[0]), turned(state[1]));
-  auto [outputs, behind] = lstm_->forward(x, before);
-  return {std::move(outputs), State{turned(std::get<0>(behind)), turned(std::get<1>(behind))}};
+  auto [outputs, after] = lstm_->forward(x, before);
+  return {std::move(outputs), State{turned(std::get<0>(after)), turned(std::get<1>(after))}};
 }
 
 Seq2SeqPart::State Seq2SeqEncoder::forward(const Tensor& tokens) { return std::get<1>(run(tokens, {})); }
@@ -54,8 +54,8 @@ Seq2SeqDecoder::Seq2SeqDecoder(const Seq2SeqPartOptions& options)
 }
 
 std::tuple<Tensor, Seq2SeqPart::State> Seq2SeqDecoder::forward(const Tensor& tokens, const State& state) {
-  auto [outputs, behind] = run(tokens, state);
-  return {output_(outputs), std::move(behind)};
+  auto [outputs, after] = run(tokens, state);
+  return {output_(outputs), std::move(after)};
 }
 
 }  // namespace fulgur

@@ -122,9 +122,9 @@ class Check {
         value.copy_(before + offset);
         return function_(moved_)[o].detach().to(at::kDouble).reshape(-1).clone();
       };
-      const Tensor ahead = at_offset(options_.eps), behind = at_offset(-options_.eps);
+      const Tensor above = at_offset(options_.eps), below = at_offset(-options_.eps);
       value.copy_(before);
-      jacobian.select(1, column).copy_((ahead - behind) / (2 * options_.eps));
+      jacobian.select(1, column).copy_((above - below) / (2 * options_.eps));
     }
     return jacobian;
   }

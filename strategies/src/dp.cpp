@@ -19,7 +19,7 @@ void DPStrategy::configure(StrategySetup setup) {
 void DPStrategy::attach(LightningModule& module) {
   if (!module.automatic_optimization())
     throw ConfigError(
-        "[strategies.dp] the module optimizes by itself (automatic_optimization() is false), which the copies of it on "
+        "[strategies.dp] the module uses manual optimization (automatic_optimization() is false), which its copies on "
         "the other devices cannot. Use ddp.");
   SingleProcessStrategy::attach(module);
 }

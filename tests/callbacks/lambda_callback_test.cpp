@@ -50,10 +50,10 @@ TEST_CASE("LambdaCallback takes part in exactly the batch hooks that have a func
                           Hook::on_before_backward, Hook::on_after_backward, Hook::on_before_optimizer_step,
                           Hook::on_validation_batch_start, Hook::on_validation_batch_end, Hook::on_test_batch_start,
                           Hook::on_test_batch_end, Hook::on_predict_batch_start, Hook::on_predict_batch_end}) {
-    CHECK_FALSE(detail::ComponentAccess::overridden<Callback>(none).has(hook));
-    CHECK(detail::ComponentAccess::overridden<Callback>(one).has(hook) == (hook == Hook::on_after_backward));
+    CHECK_FALSE(fulgur::detail::ComponentAccess::overridden<Callback>(none).has(hook));
+    CHECK(fulgur::detail::ComponentAccess::overridden<Callback>(one).has(hook) == (hook == Hook::on_after_backward));
   }
-  CHECK(detail::ComponentAccess::overridden<Callback>(one).exact);
+  CHECK(fulgur::detail::ComponentAccess::overridden<Callback>(one).exact);
   CHECK(none.phase() == Phase::observe);
   CHECK(LambdaCallback({.phase = Phase::decide}).phase() == Phase::decide);
 }

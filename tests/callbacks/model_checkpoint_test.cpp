@@ -90,7 +90,7 @@ TEST_CASE("ModelCheckpoint every: any unit") {
   CHECK(train(every(1e-9, Unit::seconds)).names.size() == 20);
   CHECK(train(every(3600, Unit::seconds)).names == Names{"step=20.ckpt"});
   auto silent = std::make_shared<SelfPlanned>();
-  detail::ComponentAccess::find_overridden<LightningModule>(*silent);
+  fulgur::detail::ComponentAccess::find_overridden<LightningModule>(*silent);
   CHECK_THAT(train(every(280, Unit::tokens), silent).report.stop_reason, ContainsSubstring("num_tokens"));
 }
 

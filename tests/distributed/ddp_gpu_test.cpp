@@ -121,7 +121,7 @@ TEST_CASE("F53: on a GPU, a kernel's assertion ends the run with its message", "
 TEST_CASE(
     "F53: on two GPUs, a rank that is killed or stopped while the other waits in an exchange over NCCL ends both in "
     "time",
-    "[gpu]") {
+    "[gpu][ends]") {
   require_gpus(2);
   const std::string trouble = GENERATE("kill", "stop");
   const TemporaryFolder folder;
@@ -159,7 +159,7 @@ TEST_CASE("on two GPUs, captured steps exchange gradients as eager ones do, bit 
   CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
 }
 
-TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps ends both in time", "[gpu]") {
+TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps ends both in time", "[gpu][ends]") {
   require_gpus(2);
   const std::string trouble = GENERATE("kill", "stop");
   const TemporaryFolder folder;
@@ -175,7 +175,7 @@ TEST_CASE("on two GPUs, a rank that is killed or stopped between captured steps 
   CHECK(says(run.err, trouble == "kill" ? "rank 1 of 2 was ended by signal 9" : "did not answer"));
 }
 
-TEST_CASE("on two GPUs, a rank that hangs between captured steps is reported with its step", "[gpu]") {
+TEST_CASE("on two GPUs, a rank that hangs between captured steps is reported with its step", "[gpu][ends]") {
   require_gpus(2);
   const TemporaryFolder folder;
   const Finished run =

@@ -49,7 +49,7 @@ Finished beside(const std::string& trouble) {
 
 }  // namespace
 
-TEST_CASE("ddp: on two GPUs, runs over NCCL that end well all end with 0", "[gpu]") {
+TEST_CASE("ddp: on two GPUs, runs over NCCL that end well all end with 0", "[gpu][ends]") {
   require_gpus(2);
   // NCCL's threads use CUDA until they are stopped; if they were not, one run in three to eight ended with SIGABRT.
   for (int i = 0; i < 10; ++i) {
@@ -59,7 +59,8 @@ TEST_CASE("ddp: on two GPUs, runs over NCCL that end well all end with 0", "[gpu
   }
 }
 
-TEST_CASE("F53: on two GPUs, a rank that is lost to NCCL is named by the other, which ends with 5 in time", "[gpu]") {
+TEST_CASE("F53: on two GPUs, a rank that is lost to NCCL is named by the other, which ends with 5 in time",
+          "[gpu][ends]") {
   require_gpus(2);
   const std::string trouble = GENERATE("kill", "stop", "loop");
   CAPTURE(trouble);
@@ -73,7 +74,7 @@ TEST_CASE("F53: on two GPUs, a rank that is lost to NCCL is named by the other, 
   CHECK(says(ended.err, "rank 1: "));
 }
 
-TEST_CASE("F53: on two GPUs, an exception of one rank ends it with its own code and the other with 5", "[gpu]") {
+TEST_CASE("F53: on two GPUs, an exception of one rank ends it with its own code and the other with 5", "[gpu][ends]") {
   require_gpus(2);
   const TemporaryFolder folder;
   const auto begin = std::chrono::steady_clock::now();

@@ -67,7 +67,7 @@ inline std::shared_ptr<DataModule> regression_data(int64_t train = 40, int64_t v
   const auto data = std::make_shared<TensorDataModule>(
       std::move(sets), TensorDataOptions{.batch_size = batch_size, .eval_batch_size = {}, .shuffle = shuffle});
   // As one that fit() gets as what it is.
-  detail::ComponentAccess::find_overridden<DataModule>(*data);
+  fulgur::detail::ComponentAccess::find_overridden<DataModule>(*data);
   return data;
 }
 

@@ -19,17 +19,17 @@ namespace nonfinite_policy_test {
 
 using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
-using detail::NonFiniteDecision;
-using detail::NonFinitePolicy;
-using detail::OnNonFinite;
+using fulgur::detail::NonFiniteDecision;
+using fulgur::detail::NonFinitePolicy;
+using fulgur::detail::OnNonFinite;
 
 namespace {
 
 /// A policy without a run: a module, an optimizer over it, and what the run would answer.
 struct Judged {
-  test::BoringModule module;
-  test::FakeRunContext run;
-  detail::LogStore logs;
+  fulgur::test::BoringModule module;
+  fulgur::test::FakeRunContext run;
+  fulgur::detail::LogStore logs;
   Batch batch;
   Float32True precision;
   SGD optimizer{parameter_groups(module, ""), {.lr = 0.1}};
@@ -67,7 +67,7 @@ TEST_CASE("NonFinitePolicy: what each policy decides for a loss that is NaN or i
   SECTION("off: the step is made") { CHECK(Judged(OnNonFinite::off).loss(bad) == NonFiniteDecision::proceed); }
   SECTION("raise: an error that says where") {
     Judged judged(OnNonFinite::raise);
-    CHECK_THAT(test::message_of<NonFiniteError>([&] { judged.loss(bad); }),
+    CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.loss(bad); }),
                ContainsSubstring("the loss is not finite (train, epoch 1, batch 0)"));
   }
   SECTION("skip: decided by the gradients, which are made to show it") {
@@ -94,7 +94,7 @@ TEST_CASE("NonFinitePolicy: what each policy decides for a loss that is NaN or i
 
 TEST_CASE("NonFinitePolicy: check_every finds the gradient by its name") {
   Judged judged(OnNonFinite::raise, nullptr, /*check_every=*/1);
-  CHECK_THAT(test::message_of<NonFiniteError>([&] { judged.gradients(kNan); }),
+  CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.gradients(kNan); }),
              ContainsSubstring("the gradient of 'first.weight' is not finite"));
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("NonFinitePolicy: a fourth rollback in a row to the same checkpoint is
   Judged judged(OnNonFinite::rollback);
   judged.loss(kNan);
   for (int i = 0; i < 3; ++i) judged.policy.count_rollback(7, "step=7.ckpt");
-  CHECK_THAT(test::message_of<NonFiniteError>([&] { judged.policy.count_rollback(7, "step=7.ckpt"); }),
+  CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.policy.count_rollback(7, "step=7.ckpt"); }),
              ContainsSubstring("after 3 rollbacks to the same checkpoint, step=7.ckpt"));
   SECTION("one to another checkpoint begins the count again") {
     judged.policy.count_rollback(8, "step=8.ckpt");
@@ -127,7 +127,7 @@ TEST_CASE("NonFinitePolicy: a fourth rollback in a row to the same checkpoint is
 TEST_CASE("NonFinitePolicy: with several ranks all decide the same, by the gradients that they share") {
   const OnNonFinite policy = GENERATE(OnNonFinite::skip, OnNonFinite::stop, OnNonFinite::rollback);
   std::vector<NonFiniteDecision> decisions(3);
-  test::run_ranks(3, [&](Collectives& collectives) {
+  fulgur::test::run_ranks(3, [&](Collectives& collectives) {
     Judged judged(policy, &collectives);
     // The loss of one rank only; the exchanged gradients are NaN on all.
     if (judged.loss(collectives.rank() == 1 ? kNan : 1) != NonFiniteDecision::proceed)

@@ -10,8 +10,8 @@ namespace resolved_options_test {
 
 using namespace fulgur;
 using Catch::Matchers::StartsWith;
-using detail::OnNonFinite;
-using detail::ResolvedOptions;
+using fulgur::detail::OnNonFinite;
+using fulgur::detail::ResolvedOptions;
 
 namespace {
 
@@ -43,13 +43,13 @@ TEST_CASE("ResolvedOptions: limits have their defaults") {
     written.max_epochs = -1;
     const ResolvedOptions options(written, TrainerFn::fit);
     CHECK_FALSE(options.has_no_limit);
-    CHECK(options.epoch_limit == std::nullopt);
+    CHECK_FALSE(options.epoch_limit.has_value());
   }
   SECTION("steps alone") {
     written.max_steps = 7;
     const ResolvedOptions options(written, TrainerFn::fit);
     CHECK(options.step_limit == 7);
-    CHECK(options.epoch_limit == std::nullopt);
+    CHECK_FALSE(options.epoch_limit.has_value());
   }
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("ResolvedOptions: trial runs set other options") {
     const ResolvedOptions options(written, TrainerFn::fit);
     CHECK(options.epoch_limit == 1);
     CHECK(options.step_limit == 3);
-    CHECK(options.min_epochs == std::nullopt);
+    CHECK_FALSE(options.min_epochs.has_value());
     CHECK(options.num_sanity_val_steps == 0);
     CHECK_FALSE(options.saves_checkpoints);
   }

@@ -170,16 +170,16 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
     loader = std::make_shared<Few>(work, stamping->total());
   const int64_t parameters = count_parameters(*module);
   // A step that cannot be captured is made as it is, with a warning: that is no figure of cuda_graph.
-  std::string told;
+  std::string printed;
   fulgur::log::reset_warnings();
   fulgur::log::set_sink(
       [](fulgur::log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
-      &told);
+      &printed);
   const auto quiet_end = c10::make_scope_exit([] { fulgur::log::set_sink({}, nullptr); });
   const fulgur::FitReport report = fulgur::Trainer(options, components).fit(module, fulgur::DataSource(loader));
-  std::fputs(told.c_str(), stderr);
-  if (const auto at = told.find("steps are not captured"); options.cuda_graph && at != std::string::npos)
-    throw std::runtime_error(told.substr(at, told.find('\n', at) - at));
+  std::fputs(printed.c_str(), stderr);
+  if (const auto at = printed.find("steps are not captured"); options.cuda_graph && at != std::string::npos)
+    throw std::runtime_error(printed.substr(at, printed.find('\n', at) - at));
   json result = {
       {"samples", stretches.samples(work.number("steps"))}, {"parameters", parameters}, {"losses", stamping->losses}};
   for (const auto& peak : report.peak_memory)

@@ -113,10 +113,10 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
   if (!file) bad_zip(cat(shown_name(name), " cannot be read (", zip_strerror(archive_.get()), ")."));
   auto* next = static_cast<char*>(data);
   uint64_t left = entry.bytes;
-  char behind = 0;
+  char surplus = 0;
   // Read one byte more than there is: the checksum is compared at the end.
   while (true) {
-    const zip_int64_t got = left > 0 ? zip_fread(file.get(), next, left) : zip_fread(file.get(), &behind, 1);
+    const zip_int64_t got = left > 0 ? zip_fread(file.get(), next, left) : zip_fread(file.get(), &surplus, 1);
     if (got < 0) {
       const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
       bad_zip(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",

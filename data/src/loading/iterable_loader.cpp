@@ -129,7 +129,7 @@ bool IterableLoader::next(Batch& out) {
   m.position.epoch = m.context.epoch;
   m.position.batches = m.before_last->batches + 1;
   m.position.samples = m.before_last->samples + rows;
-  m.position.dataset = std::move(item.behind);
+  m.position.dataset = std::move(item.state_after);
   return true;
 }
 

@@ -15,15 +15,15 @@ using Seconds = std::chrono::duration<double>;
 void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, const ReadTimeouts& patience,
                     const BatchWait& wait) {
   const auto start = Clock::now();
-  bool told = patience.slow_after_s <= 0;
+  bool reported = patience.slow_after_s <= 0;
   while (!wait.ready()) {
     const double waited = Seconds(Clock::now() - start).count();
     if (patience.timeout_s > 0 && waited >= patience.timeout_s)
       throw DataError(cat("[data.", wait.loader, "] a batch must be read within timeout_s, ", patience.timeout_s,
                           " s; the ", wait.set, " set is waited for: ", wait.what(),
                           ". Find out what holds up the dataset, or raise timeout_s."));
-    if (!told && waited >= patience.slow_after_s) {
-      told = true;
+    if (!reported && waited >= patience.slow_after_s) {
+      reported = true;
       const std::string text =
           cat("a batch of the ", wait.set, " set is waited for since ", format_fixed(waited, 1), " s: ", wait.what());
       lock.unlock();
@@ -32,7 +32,7 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
       continue;
     }
     double next = 3600;
-    if (!told) next = std::min(next, patience.slow_after_s - waited);
+    if (!reported) next = std::min(next, patience.slow_after_s - waited);
     if (patience.timeout_s > 0) next = std::min(next, patience.timeout_s - waited);
     changed.wait_for(lock, Seconds(std::max(next, 1e-4)));
   }

@@ -24,7 +24,7 @@ StreamItem read_stream(const StreamRecipe& recipe, int64_t batch) {
     try {
       item.batch = recipe.dataset->next(recipe.batch_size, recipe.context);
       if (item.batch && recipe.drop_last && item.batch->size() < recipe.batch_size) item.batch.reset();
-      if (item.batch) item.behind = recipe.dataset->state();
+      if (item.batch) item.state_after = recipe.dataset->state();
     } catch (...) {
       item.batch.reset();
       throw_in(std::current_exception(), "IterableLoader", cat("batch ", batch, " of the ", recipe.name, " set"));

@@ -23,7 +23,7 @@ struct StreamRecipe {
 /// The result of one read: a batch with the dataset's state after it, the end (no batch), or an error.
 struct StreamItem {
   std::optional<Batch> batch;
-  StateTree behind;
+  StateTree state_after;
   std::exception_ptr error;
 };
 

@@ -81,13 +81,13 @@ std::string Heartbeat::report() const {
         continue;
       }
       const std::string key = cat("does/", rank);
-      const std::string told = store->check({key}) ? store->get_to_str(key) : "";
-      const size_t mark = told.find('|');
+      const std::string beat = store->check({key}) ? store->get_to_str(key) : "";
+      const size_t mark = beat.find('|');
       if (mark == std::string::npos)
         text += cat("\n  rank ", rank, ": never heard of");
       else
-        text += cat("\n  rank ", rank, ": ", told.substr(mark + 1), ", heard of ",
-                    static_cast<int64_t>(now_s() - std::stod(told)), " s ago");
+        text += cat("\n  rank ", rank, ": ", beat.substr(mark + 1), ", heard of ",
+                    static_cast<int64_t>(now_s() - std::stod(beat)), " s ago");
     }
   } catch (const std::exception&) {
     text += "\n  the store of the run does not answer, so what the others did is not known";

@@ -9,7 +9,7 @@
 
 namespace fulgur::detail {
 
-/// What a rank reports about its node, as text: the machine's name, its local rank, and how many ranks it was told are
+/// What a rank reports about its node, as text: the machine's name, its local rank, and how many ranks it was given are
 /// there.
 std::string node_identity(const std::string& host, const ProcessPlace& place);
 

@@ -149,12 +149,12 @@ class Meeting {
     const bool may_be_over = named_ && place_.rank != 0;
     if (round.empty()) return {};
     auto store = c10::make_intrusive<c10d::PrefixStore>(round, raw_);
-    const std::string world = std::to_string(place_.world_size), told = store->compareSet("world", "", world);
-    if (told != world) {
+    const std::string world = std::to_string(place_.world_size), recorded = store->compareSet("world", "", world);
+    if (recorded != world) {
       if (may_be_over) return {};
       throw DistributedError(
-          cat("[strategies.rendezvous] every rank must be given the same number of processes; another rank says ", told,
-              ", this one says ", world, " (", who(place_), ")."));
+          cat("[strategies.rendezvous] every rank must be given the same number of processes; another rank says ",
+              recorded, ", this one says ", world, " (", who(place_), ")."));
     }
     if (store->add(cat("here/", place_.rank), 1) != 1) {
       if (may_be_over) return {};

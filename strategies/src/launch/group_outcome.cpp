@@ -21,7 +21,7 @@ int orderly_code(const RankEnd& end) {
 /// The full message is already on the console; here one line identifies it.
 std::string first_line(const std::string& words) { return words.substr(0, words.find('\n')); }
 
-bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.told; }
+bool failed_by_itself(const RankEnd& end) { return !is_orderly(end) && !end.terminated; }
 
 }  // namespace
 
@@ -43,7 +43,7 @@ std::string describe(const RankEnd& end) {
   std::string out = end.end.by_signal
                         ? cat("was ended by signal ", end.end.value, " (", ::strsignal(end.end.value), ")")
                         : cat("exited with code ", end.end.value);
-  if (end.told && !is_orderly(end)) out += " when asked to";
+  if (end.terminated && !is_orderly(end)) out += " when asked to";
   if (!end.words.empty()) out += cat(": ", first_line(end.words));
   return out;
 }

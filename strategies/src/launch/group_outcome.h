@@ -13,10 +13,10 @@ namespace fulgur::detail {
 struct RankEnd {
   int64_t rank = 0;
   ProcessEnd end;
-  std::string words;    ///< its own message, if any
-  bool told = false;    ///< the launcher had sent SIGTERM before
-  bool killed = false;  ///< by the launcher, since it did not respond
-  int stop_signal = 0;  ///< that the launcher had forwarded before
+  std::string words;        ///< its own message, if any
+  bool terminated = false;  ///< the launcher had sent SIGTERM before
+  bool killed = false;      ///< by the launcher, since it did not respond
+  int stop_signal = 0;      ///< that the launcher had forwarded before
 };
 
 /// Interpretation of how a group ended.

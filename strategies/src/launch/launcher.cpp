@@ -59,7 +59,7 @@ class Attempt {
 
  private:
   static constexpr const char* kLost = "the launcher of node 0 is gone";
-  enum class Phase { running, grace, told, killed };
+  enum class Phase { running, grace, terminated, killed };
 
   int64_t world_size() const { return options_.processes * options_.num_nodes; }
   int64_t rank_of(size_t process) const {
@@ -114,7 +114,7 @@ class Attempt {
       const std::optional<ProcessEnd> end = processes_[i].reap();
       if (!end) continue;
       const bool killed = phase_ == Phase::killed && end->by_signal && end->value == SIGKILL;
-      ends_.push_back({rank_of(i), *end, processes_[i].words(), phase_ == Phase::told || phase_ == Phase::killed,
+      ends_.push_back({rank_of(i), *end, processes_[i].words(), phase_ == Phase::terminated || phase_ == Phase::killed,
                        killed, stop_signal_});
     }
     if (phase_ != Phase::running || ends_.empty()) return;
@@ -149,7 +149,7 @@ class Attempt {
     if (phase_ == Phase::running || Clock::now() < deadline_) return;
     if (phase_ == Phase::grace) {
       for (const ChildProcess& process : processes_) process.send(SIGTERM);
-      phase_ = Phase::told;
+      phase_ = Phase::terminated;
     } else {
       for (const ChildProcess& process : processes_) process.kill();
       phase_ = Phase::killed;

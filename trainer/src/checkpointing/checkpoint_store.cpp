@@ -280,7 +280,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   try {
     CheckpointContent content = host_.collect(request.weights_only);
     content.origin.save_counter = saves_;
-    // This one and those behind it: a run that goes on from here tells and does what this process may not come to.
+    // This request and later ones: a run that resumes from here publishes and writes what this process may not reach.
     StateTree::List pending{to_state({ticket, request})};
     for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
     content.state["checkpoint_requests"] = std::move(pending);
@@ -328,15 +328,15 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
 
 AsyncCheckpointWriter::Result CheckpointStore::result_of_all_ranks(AsyncCheckpointWriter::Result result) const {
   const char* const kind = result.refused ? "?" : result.error ? "!" : "=";
-  const std::string told =
+  const std::string announced =
       run_.collectives().broadcast_text(cat(kind, result.error ? result.error->what() : result.path.string()), 0);
   if (run_.is_global_zero()) return result;
   AsyncCheckpointWriter::Result heard;
-  heard.refused = told.starts_with("?");
-  if (told.starts_with("="))
-    heard.path = told.substr(1);
+  heard.refused = announced.starts_with("?");
+  if (announced.starts_with("="))
+    heard.path = announced.substr(1);
   else
-    heard.error = CheckpointError(told.substr(1));
+    heard.error = CheckpointError(announced.substr(1));
   return heard;
 }
 

@@ -157,7 +157,7 @@ void load_callbacks(RunState& run, const CheckpointContent& content, const fs::p
         throw CheckpointError(cat("[trainer.fit] ", text,
                                   "\nResume with the callback as it was when the checkpoint was "
                                   "made, or begin a new run with its weights: --load.weights_only true."));
-      log::warn("trainer.callback_state", text + ". It is left out");
+      log::warn("trainer.callback_state", text + ". It is ignored");
     }
   });
   if (run.context.fn() == TrainerFn::fit && !left.empty())
@@ -198,12 +198,12 @@ void restore_loops(RunState& run, CheckpointStore& checkpoints, const Checkpoint
   run.finite.load_state(state.at("nonfinite"), run.step.manual);
   checkpoints.resumed_from(checkpoint, content);
   const StateTree& loop = state.at("loop");
-  // What a callback made of the option goes on; an option that was changed counts from the next window on.
+  // A callback's change of the option is kept; a change in the config applies from the next window on.
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
     run.window.target = loop.at("accumulation").as_int();
   else
     log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
-                  ", the run goes on with ", run.window.target));
+                  ", the run continues with ", run.window.target));
   run.window.length = loop.at("window_length").as_int();
   run.window.done = loop.at("window_done").as_int();
   run.window.losses = loop.at("window_losses").as_int();
@@ -270,7 +270,7 @@ void restore_run(RunState& run, CheckpointStore& checkpoints, const CheckpointCo
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError(
-        "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot go on from it. "
+        "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot resume from it. "
         "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
   if (load.loads_loops()) restore_loops(run, checkpoints, content, state, checkpoint);

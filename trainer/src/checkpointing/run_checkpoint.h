@@ -40,7 +40,7 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only);
 /// CheckpointError if they do not fit and `load.strict` is on.
 void load_weights(RunState& run, const CheckpointContent& content, const std::filesystem::path& checkpoint);
 
-/// States of callbacks. Throws a CheckpointError in `fit` if one does not fit; elsewhere it is left out with a warning.
+/// States of callbacks. Throws a CheckpointError in `fit` if one does not fit; elsewhere it is ignored with a warning.
 void load_callbacks(RunState& run, const CheckpointContent& content, const std::filesystem::path& checkpoint);
 
 /// All else that a fit resumes with, as far as `load` wants it: optimizers, loops, generators, the strategy. Reports

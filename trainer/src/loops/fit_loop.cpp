@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "checkpointing/run_checkpoint.h"
 #include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -184,7 +185,7 @@ class FitLoop {
   void validate() {
     run_.rows.settle();
     run_.validation.pending = true;
-    run_.validation.start = {run_.validation.batches, logger_states(run_)};
+    run_.validation.start = {.batches = run_.validation.batches, .loggers = logger_states(run_)};
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();

@@ -11,6 +11,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "run/rank_checks.h"
 #include "run/rank_consensus.h"
+#include "run/run_folder.h"
 #include "run/run_state.h"
 #include "run/step_rows.h"
 

@@ -2,11 +2,10 @@
 
 #include <vector>
 
+#include "fulgur/core/run_context.h"
 #include "fulgur/trainer/reports.h"
 
 namespace fulgur::detail {
-
-class RunContext;
 
 /// Peaks of every rank since `reset_peak_memory`; all ranks must call it.
 std::vector<PeakMemory> gather_peak_memory(RunContext& run);

@@ -11,10 +11,10 @@ namespace fulgur::detail {
 
 struct RunState;
 
-/// What a copy of the module on another device sees of the run while it computes a part of a batch, on a thread of its
-/// own. It reads what the run's own module reads. What it logs is kept and goes into the run behind the step, in the
-/// order of the parts. Checkpoints, prints and the length of accumulation are the module's own to ask for, which
-/// computes the same step.
+/// What a copy of the module on another device sees of the run while it computes a part of a batch, on its own thread.
+/// It reads what the run's module reads. What it logs is kept, and enters the run after the step, in the order of the
+/// parts. Requests for checkpoints, prints and changes of accumulation are ignored: the module, which computes the same
+/// step, makes them.
 class ReplicaContext final : public ForwardingRunContext {
  public:
   ReplicaContext(RunState& run, at::Device device);

@@ -99,7 +99,7 @@ struct ValidationState {
 struct RunTimes {
   double fit_started_s = 0;
   double waited_for_data_s = 0;
-  bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
+  mutable bool counts_data_wait = false;  ///< set on first use: reading the clock costs 0.1 µs each time
 };
 
 /// How many batches were launched as graphs, and why others were not.

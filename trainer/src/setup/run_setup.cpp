@@ -367,7 +367,7 @@ void RunSetup::set_up_data() {
                           " data. Does the data module have such a loader?"));
 }
 
-// Before a run folder is created in vain. A fit only warns about a missing validation_step.
+// Before a run folder is created. A fit only warns about a missing validation_step.
 void RunSetup::require_step() const {
   const HookMask& overridden = ComponentAccess::overridden(*run_->model);
   if (fn_ == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");

@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "fulgur/core/component_access.h"
 #include "fulgur/core/config_node.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"

@@ -30,12 +30,12 @@ struct OptimizerPlan;
 /// the newest checkpoint that is not weights-only.
 struct CheckpointRequest {
   std::filesystem::path name;  ///< relative to the run's checkpoint folder, or absolute; without `.ckpt`
-  std::string reason;          ///< for the log
+  std::string reason = {};     ///< for the log
   bool best = false;           ///< `best.ckpt` should point to it
   bool keep = true;            ///< keep until the owner releases it; else only while `last.ckpt` points to it
   bool weights_only = false;
-  std::string owner;            ///< state key of the requesting callback
-  std::optional<double> score;  ///< of the monitored metric
+  std::string owner = {};            ///< state key of the requesting callback
+  std::optional<double> score = {};  ///< of the monitored metric
 };
 
 /// The result of a request.

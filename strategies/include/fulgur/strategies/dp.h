@@ -17,7 +17,7 @@ class FULGUR_API DPStrategy final : public SingleProcessStrategy {
   DeviceUse device_use() const override { return DeviceUse::all; }
   /// Throws a ConfigError for the CPU, which is one device, for several nodes and for sync_batchnorm.
   void configure(StrategySetup setup) override;
-  /// Throws a ConfigError for a module that optimizes by itself.
+  /// Throws a ConfigError for a module with manual optimization.
   void attach(LightningModule& module) override;
   size_t replicas_wanted() const override { return devices_.size() - 1; }
   void attach_replicas(LightningModule& module, const std::vector<std::shared_ptr<LightningModule>>& replicas) override;

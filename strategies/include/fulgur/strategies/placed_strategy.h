@@ -14,7 +14,7 @@ class DeviceUtilization;
 }
 
 /// What strategies have in common whose module lies on several devices, each submodule on its own. A batch is cut into
-/// micro-batches, which go forward one behind the other and backward in one, so that a device computes one of them
+/// micro-batches, which go forward one after the other and backward in one, so that a device computes one of them
 /// while the next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait
 /// for them; virtual devices backward. Submodules without a place, and the batch, are on the first device.
 class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
@@ -23,7 +23,7 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   DeviceUse device_use() const override { return DeviceUse::all; }
   void configure(StrategySetup setup) override;
   /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a
-  /// module placed by hand that lie elsewhere, and for micro-batches where the module optimizes by itself.
+  /// module placed by hand that lie elsewhere, and for micro-batches with manual optimization.
   void attach(LightningModule& module) override;
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
