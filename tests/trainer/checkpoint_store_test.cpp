@@ -164,11 +164,11 @@ TEST_CASE("CheckpointStore: a save that fails is reported, and ends the run only
   CHECK_FALSE(stored.store.last().has_value());
 }
 
-TEST_CASE("CheckpointStore: saves nothing where nothing may be saved") {
+TEST_CASE("CheckpointStore: saves nothing once a policy has ended the run, or the other ranks take no part") {
   const fulgur::test::TemporaryFolder folder;
   Stored stored(folder.path());
-  SECTION("a policy has ended the run") { stored.allowed = false; }
-  SECTION("the other ranks take no part") { stored.alone = true; }
+  const bool ended_by_policy = GENERATE(false, true);
+  (ended_by_policy ? stored.allowed : stored.alone) = !ended_by_policy;
   stored.save({.name = "a", .reason = "test"});
   CHECK(stored.on_disk().empty());
   CHECK_FALSE(stored.store.has_requests());

@@ -137,7 +137,7 @@ TEST_CASE("NonFinitePolicy: with several ranks all decide the same, by the gradi
   const NonFiniteDecision expected = policy == OnNonFinite::skip   ? NonFiniteDecision::skip
                                      : policy == OnNonFinite::stop ? NonFiniteDecision::stop
                                                                    : NonFiniteDecision::roll_back;
-  CHECK(decisions == std::vector(3, expected));
+  CHECK((decisions == std::vector(3, expected)));
 }
 
 TEST_CASE("NonFinitePolicy: its counts outlive the process") {
