@@ -36,6 +36,10 @@ function(fulgur_component name)
     target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${CMAKE_CURRENT_SOURCE_DIR}/include FILES ${headers})
   endif()
   target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
+  # Headers for other components, which are not installed.
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/internal)
+    target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/internal)
+  endif()
   foreach(dep ${arg_DEPENDS})
     # Headers only: objects are linked once, into libfulgur.so.
     target_include_directories(${target} PUBLIC $<TARGET_PROPERTY:fulgur_${dep},INTERFACE_INCLUDE_DIRECTORIES>)

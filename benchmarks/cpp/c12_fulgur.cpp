@@ -104,11 +104,14 @@ void train(const bench::Arguments& arguments) {
   fulgur::TrainerOptions options;
   options.accelerator = "cpu";
   options.max_epochs = arguments.number("epochs");
-  options.memory_format = "channels_last";
+  options.memory_format = fulgur::MemoryFormat::channels_last;
   options.default_root_dir = arguments.text("scratch");
   fulgur::TrainerComponents components;
-  components.add(std::make_shared<fulgur::EarlyStopping>(fulgur::EarlyStopping::Options{
-      .monitor = "val_acc", .patience = arguments.number("epochs"), .mode = "max", .stopping_threshold = goal - 1e-6}));
+  components.add(
+      std::make_shared<fulgur::EarlyStopping>(fulgur::EarlyStopping::Options{.monitor = "val_acc",
+                                                                             .patience = arguments.number("epochs"),
+                                                                             .mode = fulgur::MonitorMode::max,
+                                                                             .stopping_threshold = goal - 1e-6}));
   const fulgur::DataSource data(
       inputs.loader("train",
                     {.batch_size = kBatch, .sampler = std::make_shared<bench::GivenOrder>(inputs.start.at("order"))}),

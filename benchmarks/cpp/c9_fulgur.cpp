@@ -108,7 +108,7 @@ void train(const bench::Arguments& arguments, const Kind& kind, const char* prec
   options.accelerator = "cpu";
   options.num_threads = 1;
   options.precision = fulgur::Spec<fulgur::Precision>(precision);
-  if (kind.file == "conv") options.memory_format = "channels_last";
+  if (kind.file == "conv") options.memory_format = fulgur::MemoryFormat::channels_last;
   options.max_steps = kWarmups + arguments.number("steps");
   options.default_root_dir = arguments.text("scratch");
   options.logger.enabled = options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary =

@@ -1,7 +1,6 @@
 #include "fulgur/callbacks/early_stopping.h"
 
 #include <cmath>
-#include <limits>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
@@ -15,7 +14,7 @@ void EarlyStopping::Options::fields(Fields& f) {
   f(min_delta, "min_delta", "A change smaller than this does not count as an improvement.").at_least(0);
   f(patience, "patience", "Checks without an improvement after which the fit stops.").at_least(0);
   f(verbose, "verbose", "Print a line for each improvement and for the stop.");
-  f(mode, "mode", "Whether a small or a large value is better.").one_of({"min", "max"});
+  f(mode, "mode", "Whether a small or a large value is better.");
   f(strict, "strict", "A metric that was not logged is an error; else a warning, and the check is skipped.");
   f(check_finite, "check_finite", "Stop if the metric is NaN or infinite.");
   f(stopping_threshold, "stopping_threshold", "Stop as soon as the metric is better than this.");
@@ -31,13 +30,10 @@ EarlyStopping::EarlyStopping(Options options) : options_(std::move(options)), be
         "[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
 }
 
-double EarlyStopping::worst_score() const {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  return options_.mode == "max" ? -kInfinity : kInfinity;
-}
+double EarlyStopping::worst_score() const { return worst_value(options_.mode); }
 
 std::string EarlyStopping::state_key() const {
-  return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", options_.mode, "}");
+  return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", enum_text(options_.mode), "}");
 }
 
 StateTree EarlyStopping::state() const {
@@ -124,7 +120,7 @@ EarlyStopping::Verdict EarlyStopping::judge(double current) {
   if (options_.divergence_threshold && better(*options_.divergence_threshold, current))
     return {EarlyStoppingReason::divergence_threshold,
             cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold)};
-  const double needed = options_.mode == "max" ? current - options_.min_delta : current + options_.min_delta;
+  const double needed = options_.mode == MonitorMode::max ? current - options_.min_delta : current + options_.min_delta;
   if (better(needed, best_score_)) {
     const double before = best_score_;
     best_score_ = current;

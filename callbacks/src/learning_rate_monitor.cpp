@@ -10,8 +10,7 @@
 namespace fulgur {
 
 void LearningRateMonitor::Options::fields(Fields& f) {
-  f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.")
-      .one_of({"step", "epoch"});
+  f(logging_interval, "logging_interval", "When rates are logged; default: as often as each schedule changes them.");
   f(log_momentum, "log_momentum", "Also log the momentum, or the first beta, of optimizers that have one.");
   f(log_weight_decay, "log_weight_decay", "Also log the weight decay of optimizers that have one.");
   f(log_key_prefix, "log_key_prefix", "Prefix of each key.");
@@ -32,7 +31,7 @@ void LearningRateMonitor::on_train_start(RunContext& run) {
     }
     // A rate without a schedule may still be changed by the module at any step.
     const bool by_step = !planned.scheduler || planned.scheduler->interval == ScheduleInterval::step;
-    const bool each_step = options_.logging_interval ? *options_.logging_interval == "step" : by_step;
+    const bool each_step = options_.logging_interval ? *options_.logging_interval == ScheduleInterval::step : by_step;
     const auto& groups = optimizer.groups();
     for (size_t i = 0; i < groups.size(); ++i) {
       std::string part = groups[i].name;

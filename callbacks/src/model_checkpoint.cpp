@@ -16,7 +16,7 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(dirpath, "dirpath", "Folder of the checkpoints; default: checkpoints/ in the run folder.");
   f(filename, "filename", "Name template such as {epoch}-{val_loss:.2f}; default: {epoch}-{step}.");
   f(monitor, "monitor", "Metric that ranks checkpoints; default: none, the newest is the best.");
-  f(mode, "mode", "Whether a small or a large value of the monitored metric is better.").one_of({"min", "max"});
+  f(mode, "mode", "Whether a small or a large value of the monitored metric is better.");
   f(verbose, "verbose", "Print a line for each checkpoint.");
   f(save_last, "save_last", "Also keep the newest checkpoint, which last.ckpt points to.");
   f(save_top_k, "save_top_k", "How many of the best to keep; -1: all, 0: none.").at_least(-1);
@@ -57,7 +57,7 @@ ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options))
 }
 
 std::string ModelCheckpoint::state_key() const {
-  return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", options_.mode,
+  return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", enum_text(options_.mode),
              ", every_n_train_steps=", options_.every_n_train_steps.value_or(0),
              ", every_n_epochs=", options_.every_n_epochs.value_or(0),
              ", train_time_interval=", options_.train_time_interval ? options_.train_time_interval->text() : "none",
@@ -246,9 +246,7 @@ void ModelCheckpoint::save(RunContext& run) {
       warned_ = true;
       ranked = best = false;
     } else {
-      if (std::isnan(*score))
-        score =
-            options_.mode == "max" ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
+      if (std::isnan(*score)) score = worst_value(options_.mode);
       best = best && (!best_score_ || better(*score, *best_score_));
       if (options_.save_top_k > 0 && kept_.size() >= static_cast<size_t>(options_.save_top_k))
         ranked = better(*score, kept_.back().score);

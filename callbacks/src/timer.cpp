@@ -8,7 +8,7 @@ namespace fulgur {
 void Timer::Options::fields(Fields& f) {
   f(duration, "duration", "Training time after which the fit ends, such as 90min; default: no limit.")
       .units({"s", "min", "h"});
-  f(interval, "interval", "When the time is checked: after each step, or each epoch.").one_of({"step", "epoch"});
+  f(interval, "interval", "When the time is checked: after each step, or each epoch.");
   f(verbose, "verbose", "Print a line when the time is over.");
 }
 
@@ -69,10 +69,10 @@ void Timer::on_fit_start(RunContext& run) { check(run); }
 void Timer::on_train_start(RunContext& run) { begin(run, RunningStage::train); }
 void Timer::on_train_end(RunContext& run) { finish(run, RunningStage::train); }
 void Timer::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
-  if (options_.interval == "step") check(run);
+  if (options_.interval == ScheduleInterval::step) check(run);
 }
 void Timer::on_train_epoch_end(RunContext& run) {
-  if (options_.interval == "epoch") check(run);
+  if (options_.interval == ScheduleInterval::epoch) check(run);
 }
 void Timer::on_validation_start(RunContext& run) { begin(run, RunningStage::validate); }
 void Timer::on_validation_end(RunContext& run) { finish(run, RunningStage::validate); }

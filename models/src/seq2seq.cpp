@@ -49,7 +49,7 @@ void Seq2Seq::Options::fields(Fields& f) {
   f(embedding, "embedding", "Width of a token's embedding.").range(1, detail::kMostWidth);
   f(hidden, "hidden", "Width of the recurrent layers.").range(1, detail::kMostWidth);
   f(layers, "layers", "Recurrent layers of encoder and decoder each.").range(1, detail::kMostLayers);
-  f(cell, "cell", "The recurrent layers: gru or lstm.").one_of({"gru", "lstm"});
+  f(cell, "cell", "The recurrent layers: gru or lstm.");
   f(dropout, "dropout", "Dropout probability in training: of embeddings, and between recurrent layers.")
       .at_least(0)
       .less_than(1);

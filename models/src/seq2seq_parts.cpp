@@ -25,12 +25,10 @@ Tensor turned(const Tensor& state) { return state.transpose(0, 1).contiguous(); 
 Seq2SeqPart::Seq2SeqPart(const Seq2SeqPartOptions& options)
     : dropout_(options.dropout), embedding_(options.vocabulary, options.embedding) {
   register_module("embedding", embedding_);
-  if (options.cell == "gru")
+  if (options.cell == RecurrentCell::gru)
     gru_ = register_module("rnn", torch::nn::GRU(recurrent<torch::nn::GRUOptions>(options)));
-  else if (options.cell == "lstm")
-    lstm_ = register_module("rnn", torch::nn::LSTM(recurrent<torch::nn::LSTMOptions>(options)));
   else
-    throw ConfigError(cat("[models.Seq2Seq] cell must be gru or lstm; got '", escape_controls(options.cell), "'."));
+    lstm_ = register_module("rnn", torch::nn::LSTM(recurrent<torch::nn::LSTMOptions>(options)));
 }
 
 std::tuple<Tensor, Seq2SeqPart::State> Seq2SeqPart::run(const Tensor& tokens, const State& state) {

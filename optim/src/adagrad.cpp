@@ -7,7 +7,7 @@
 namespace fulgur {
 
 void Adagrad::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate.").at_least(0);
+  f(lr, "lr", "Learning rate.").learning_rate().at_least(0);
   f(lr_decay, "lr_decay", "The rate of update t is lr / (1 + (t - 1) * lr_decay).").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
   f(initial_accumulator_value, "initial_accumulator_value", "Initial value of the sums of squared gradients.")

@@ -18,7 +18,7 @@ namespace {
 // Those of Adam and AdamW differ in a default only.
 template <class Options>
 void adam_fields(Options& options, Fields& f) {
-  f(options.lr, "lr", "Learning rate.").at_least(0);
+  f(options.lr, "lr", "Learning rate.").learning_rate().at_least(0);
   f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
   f(options.eps, "eps", "Added to the denominator.").at_least(0);
   f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);

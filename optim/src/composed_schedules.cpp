@@ -58,7 +58,7 @@ void WarmupLR::Options::fields(Fields& f) {
       .required()
       .units(kScheduleUnits);
   f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
-  f(kind, "kind", "How the rate rises.").one_of({"linear", "exponential", "constant"});
+  f(kind, "kind", "How the rate rises.");
   f(after, "after", "The schedule after the warm-up; null: a constant rate.");
 }
 
@@ -66,7 +66,7 @@ WarmupLR::WarmupLR(Options options) : WarmupLR(options, options.after ? options.
 
 WarmupLR::WarmupLR(Options options, std::shared_ptr<LrScheduler> after)
     : options_(std::move(options)), after_(std::move(after)) {
-  if (options_.kind == "exponential" && options_.start_factor == 0)
+  if (options_.kind == Kind::exponential && options_.start_factor == 0)
     throw ConfigError(
         "[optim.WarmupLR] an exponential warm-up cannot start at 0. Set start_factor above 0, or kind: linear.");
 }
@@ -84,8 +84,8 @@ double WarmupLR::lr_at(int64_t steps, double initial_lr) const {
   const double full = after_ ? after_->lr_at(std::max<int64_t>(steps - warm, 0), initial_lr) : initial_lr;
   if (steps >= warm) return full;
   const double part = static_cast<double>(steps) / static_cast<double>(warm), start = options_.start_factor;
-  if (options_.kind == "constant") return full * start;
-  if (options_.kind == "exponential") return full * std::pow(start, 1 - part);
+  if (options_.kind == Kind::constant) return full * start;
+  if (options_.kind == Kind::exponential) return full * std::pow(start, 1 - part);
   return full * (start + (1 - start) * part);
 }
 

@@ -17,14 +17,13 @@ constexpr const char* kMomentumDoc = "Also cycle momentum, or the first beta, in
 
 void CyclicLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(base_lr, "base_lr", "Lowest rate.").required().at_least(0);
-  f(max_lr, "max_lr", "Highest rate.").required().greater_than(0);
+  f(base_lr, "base_lr", "Lowest rate.").learning_rate().required().at_least(0);
+  f(max_lr, "max_lr", "Highest rate.").learning_rate().required().greater_than(0);
   f(step_size_up, "step_size_up", "The rise: a number of steps of the schedule, or an interval.")
       .at_least(1)
       .units(kScheduleUnits);
   f(step_size_down, "step_size_down", "The fall; null: as long as the rise.").at_least(1).units(kScheduleUnits);
-  f(mode, "mode", "How the amplitude changes: not at all, halved each cycle, or multiplied by gamma each step.")
-      .one_of({"triangular", "triangular2", "exp_range"});
+  f(mode, "mode", "How the amplitude changes: not at all, halved each cycle, or multiplied by gamma each step.");
   f(gamma, "gamma", "Factor of each step in mode exp_range.").greater_than(0);
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
@@ -41,8 +40,8 @@ double CyclicLR::height(int64_t steps) const {
   const double cycle = std::floor(1 + now / total);
   const double x = 1 + now / total - cycle;
   const double part = x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
-  if (options_.mode == "triangular2") return part / std::exp2(cycle - 1);
-  if (options_.mode == "exp_range") return part * std::pow(options_.gamma, now);
+  if (options_.mode == Mode::triangular2) return part / std::exp2(cycle - 1);
+  if (options_.mode == Mode::exp_range) return part * std::pow(options_.gamma, now);
   return part;
 }
 
@@ -57,7 +56,7 @@ std::optional<double> CyclicLR::momentum_at(int64_t steps) const {
 
 void OneCycleLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(max_lr, "max_lr", "Highest rate.").greater_than(0);
+  f(max_lr, "max_lr", "Highest rate.").learning_rate().greater_than(0);
   f(total_steps, "total_steps",
     "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.")
       .at_least(1)
@@ -65,7 +64,7 @@ void OneCycleLR::Options::fields(Fields& f) {
   f(pct_start, "pct_start", "Fraction of the cycle in which the rate rises.").range(0, 1);
   f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
   f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
-  f(anneal_strategy, "anneal_strategy", "Anneal along cosines or lines.").one_of({"cos", "linear"});
+  f(anneal_strategy, "anneal_strategy", "Anneal along cosines or lines.");
   f(three_phase, "three_phase", "Fall to the first rate as fast as the rise, then to the last.");
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
@@ -95,7 +94,7 @@ OneCycleLR::Place OneCycleLR::place(int64_t steps) const {
 }
 
 double OneCycleLR::between(double from, double to, double part) const {
-  if (options_.anneal_strategy == "linear") return (to - from) * part + from;
+  if (options_.anneal_strategy == Anneal::linear) return (to - from) * part + from;
   return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
 }
 

@@ -25,13 +25,15 @@ struct LBFGS::Impl {
 };
 
 void LBFGS::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate: length of a step, or the first one that the line search tries.").at_least(0);
+  f(lr, "lr", "Learning rate: length of a step, or the first one that the line search tries.")
+      .learning_rate()
+      .at_least(0);
   f(max_iter, "max_iter", "Iterations in a step, at most.").at_least(1);
   f(max_eval, "max_eval", "Evaluations of the loss in a step, at most; null: max_iter * 5 / 4.").at_least(1);
   f(tolerance_grad, "tolerance_grad", "A step ends if no gradient is larger than this.").at_least(0);
   f(tolerance_change, "tolerance_change", "A step ends if parameters and loss change less than this.").at_least(0);
   f(history_size, "history_size", "Updates kept; each takes twice the memory of the parameters.").at_least(1);
-  f(line_search_fn, "line_search_fn", "Line search; null: steps of fixed length.").one_of({"strong_wolfe"});
+  f(line_search_fn, "line_search_fn", "Line search; null: steps of fixed length.");
 }
 
 LBFGS::LBFGS(Options options) : options_(std::move(options)) {}
@@ -57,7 +59,8 @@ void LBFGS::on_attached() {
   torch_options.max_iter(options_.max_iter).max_eval(options_.max_eval).tolerance_grad(options_.tolerance_grad);
   torch_options.tolerance_change(options_.tolerance_change)
       .history_size(options_.history_size)
-      .line_search_fn(options_.line_search_fn);
+      .line_search_fn(options_.line_search_fn ? std::optional(std::string(enum_text(*options_.line_search_fn)))
+                                              : std::nullopt);
   impl_ = std::make_unique<Impl>(group.params, torch_options);
 }
 

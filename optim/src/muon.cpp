@@ -16,14 +16,14 @@
 namespace fulgur {
 
 void Muon::AdamwOptions::fields(Fields& f) {
-  f(lr, "lr", "Learning rate.").greater_than(0);
+  f(lr, "lr", "Learning rate.").learning_rate().greater_than(0);
   f(betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
   f(eps, "eps", "Added to the denominator.").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay.").at_least(0);
 }
 
 void Muon::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate of the matrices.").at_least(0);
+  f(lr, "lr", "Learning rate of the matrices.").learning_rate().at_least(0);
   f(weight_decay, "weight_decay", "Weight decay of the matrices, decoupled from the gradient.").at_least(0);
   f(momentum, "momentum", "Momentum factor.").at_least(0).less_than(1);
   f(nesterov, "nesterov", "Use Nesterov momentum.");
@@ -31,8 +31,7 @@ void Muon::Options::fields(Fields& f) {
   f(eps, "eps", "Lower bound of the norm that an update is divided by.").at_least(0);
   f(ns_steps, "ns_steps", "Newton-Schulz steps.").range(0, 99);
   f(adjust_lr_fn, "adjust_lr_fn",
-    "How the rate depends on a matrix's shape; with match_rms_adamw a rate tuned for AdamW can be used.")
-      .one_of({"original", "match_rms_adamw"});
+    "How the rate depends on a matrix's shape; with match_rms_adamw a rate tuned for AdamW can be used.");
   f(adamw_parameters, "adamw_parameters", "Patterns of the matrices that AdamW steps: embeddings, the output layer.");
   f(adamw, "adamw", "AdamW for everything that is not a matrix or is named by adamw_parameters.");
   parameters.fields(f);
@@ -121,8 +120,8 @@ void Muon::update(Bucket& b, const std::optional<Tensor>& found_inf) {
     const Tensor direction =
         orthogonalized(options_.nesterov ? at::lerp(b.grads[i], velocity, options_.momentum) : velocity);
     const auto rows = static_cast<double>(b.params[i].size(0)), columns = static_cast<double>(b.params[i].size(1));
-    const double by_shape = options_.adjust_lr_fn == "original" ? std::sqrt(std::max(1.0, rows / columns))
-                                                                : 0.2 * std::sqrt(std::max(rows, columns));
+    const double by_shape = options_.adjust_lr_fn == AdjustLr::original ? std::sqrt(std::max(1.0, rows / columns))
+                                                                        : 0.2 * std::sqrt(std::max(rows, columns));
     if (b.lr.defined()) {
       b.params[i].mul_(1 - b.lr * decay);
       b.params[i].sub_(direction.to(b.params[i].scalar_type()) * (b.lr * by_shape));

@@ -9,25 +9,22 @@ namespace fulgur {
 
 void ReduceLROnPlateau::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(mode, "mode", "Whether a lower or a higher metric is better.").one_of({"min", "max"});
+  f(mode, "mode", "Whether a lower or a higher metric is better.");
   f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
   f(patience, "patience", "Steps of the schedule without improvement that are tolerated.").at_least(0);
   f(threshold, "threshold", "Smallest improvement that counts.").at_least(0);
-  f(threshold_mode, "threshold_mode", "Whether the threshold is relative to the best metric, or absolute.")
-      .one_of({"rel", "abs"});
+  f(threshold_mode, "threshold_mode", "Whether the threshold is relative to the best metric, or absolute.");
   f(cooldown, "cooldown", "Steps of the schedule that are ignored after a reduction.").at_least(0);
-  f(min_lr, "min_lr", "Lowest rate.").at_least(0);
+  f(min_lr, "min_lr", "Lowest rate.").learning_rate().at_least(0);
   f(eps, "eps", "Smaller changes of the rate are skipped.").at_least(0);
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Options options)
-    : options_(std::move(options)),
-      best_(options_.mode == "min" ? std::numeric_limits<double>::infinity()
-                                   : -std::numeric_limits<double>::infinity()) {}
+    : options_(std::move(options)), best_(worst_value(options_.mode)) {}
 
 bool ReduceLROnPlateau::is_better(double metric) const {
-  const bool relative = options_.threshold_mode == "rel";
-  if (options_.mode == "min")
+  const bool relative = options_.threshold_mode == ThresholdMode::rel;
+  if (options_.mode == MonitorMode::min)
     return metric < (relative ? best_ * (1 - options_.threshold) : best_ - options_.threshold);
   return metric > (relative ? best_ * (options_.threshold + 1) : best_ + options_.threshold);
 }

@@ -14,7 +14,7 @@
 namespace fulgur {
 
 void RMSprop::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate.").at_least(0);
+  f(lr, "lr", "Learning rate.").learning_rate().at_least(0);
   f(alpha, "alpha", "Decay rate of the average of squared gradients.").range(0, 1);
   f(eps, "eps", "Added to the denominator.").at_least(0);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);

@@ -125,7 +125,7 @@ void CosineAnnealingLR::Options::fields(Fields& f) {
   f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.")
       .at_least(1)
       .units(kScheduleUnits);
-  f(eta_min, "eta_min", "Lowest rate.").at_least(0);
+  f(eta_min, "eta_min", "Lowest rate.").learning_rate().at_least(0);
 }
 
 int64_t CosineAnnealingLR::length() const {
@@ -142,7 +142,7 @@ void CosineAnnealingWarmRestarts::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(t_0, "t_0", "The first fall: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
   f(t_mult, "t_mult", "Length of each fall relative to the previous one.").at_least(1);
-  f(eta_min, "eta_min", "Lowest rate.").at_least(0);
+  f(eta_min, "eta_min", "Lowest rate.").learning_rate().at_least(0);
 }
 
 double CosineAnnealingWarmRestarts::lr_at(int64_t steps, double initial_lr) const {
@@ -158,7 +158,7 @@ void WarmupStableDecayLR::Options::fields(Fields& f) {
   f(warmup, "warmup", "The rise from 0: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
   f(decay, "decay", "The fall at the end: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
   f(total_steps, "total_steps", kLengthDoc).at_least(1).units(kScheduleUnits);
-  f(decay_shape, "decay_shape", "How the rate falls.").one_of({"linear", "cosine", "sqrt"});
+  f(decay_shape, "decay_shape", "How the rate falls.");
   f(final_factor, "final_factor", "Factor at the end.").at_least(0);
 }
 
@@ -182,9 +182,9 @@ double WarmupStableDecayLR::lr_at(int64_t steps, double initial_lr) const {
   const int64_t decayed = steps - (total() - decay);
   if (decayed <= 0) return initial_lr;
   const double x = part_of(decayed, decay);
-  const double shape = options_.decay_shape == "linear"   ? 1 - x
-                       : options_.decay_shape == "cosine" ? half_cosine(x)
-                                                          : 1 - std::sqrt(x);
+  const double shape = options_.decay_shape == Shape::linear   ? 1 - x
+                       : options_.decay_shape == Shape::cosine ? half_cosine(x)
+                                                               : 1 - std::sqrt(x);
   return initial_lr * (options_.final_factor + (1 - options_.final_factor) * shape);
 }
 

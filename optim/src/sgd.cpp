@@ -11,7 +11,7 @@
 namespace fulgur {
 
 void SGD::Options::fields(Fields& f) {
-  f(lr, "lr", "Learning rate.").at_least(0);
+  f(lr, "lr", "Learning rate.").learning_rate().at_least(0);
   f(momentum, "momentum", "Momentum factor; 0: none.").at_least(0).less_than(1);
   f(weight_decay, "weight_decay", "Weight decay, added to the gradient.").at_least(0);
   f(nesterov, "nesterov", "Use Nesterov momentum (needs momentum, and no dampening).");

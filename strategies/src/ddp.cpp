@@ -51,8 +51,7 @@ void DDPStrategy::Options::fields(Fields& f) {
   f(bucket_cap_mb, "bucket_cap_mb", "Bucket size: MiB of gradients sent at once.").at_least(1e-6);
   f(broadcast_buffers, "broadcast_buffers",
     "Broadcasts rank 0's buffers (running statistics) before each forward that follows an exchange.");
-  f(compression, "compression", "Sends gradients in half the bytes, with less precision.")
-      .one_of({"none", "fp16", "bf16"});
+  f(compression, "compression", "Sends gradients in half the bytes, with less precision.");
   f(start_timeout_s, "start_timeout_s",
     "Seconds for all ranks to connect, and for each exchange until the end of the first step, or, outside a fit, until "
     "the start of the evaluation.")

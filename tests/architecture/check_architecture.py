@@ -166,6 +166,8 @@ def check_code(root, name, report):
             check_subfolders(name, path, number, report)
         if quote == '"' and ".." in path.split("/"):
             report(name, number, f"no '..' in an include: \"{path}\"")
+        if public and os.path.exists(os.path.join(root, path.split("/")[1] if own else "", "internal", path)):
+            report(name, number, f"a public header does not include an internal one: \"{path}\"")
         if public and quote == '"' and not own:
             report(name, number, f"a public header includes public headers only: \"{path}\"")
     if public:

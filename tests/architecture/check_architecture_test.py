@@ -11,6 +11,7 @@ import check_architecture  # noqa: E402
 HEADER = "#pragma once\n"
 
 # (file, text, words that the report must have; None: no report)
+INTERNAL = "core/internal/fulgur/core/hidden.h"
 CASES = [
     ("core/src/a.cpp", 'void f() { log::warn(\n    "core.unknown", "x"); }\n', "docs/errors.md has the warning core.unknown"),
     ("callbacks/src/a.cpp", '#include "fulgur/core/module.h"\n', None),
@@ -28,6 +29,8 @@ CASES = [
     ("core/include/fulgur/core/a.h", HEADER + "#include <nlohmann/json.hpp>\n", "a public header does not include <nlohmann/json.hpp>"),
     ("core/include/fulgur/core/a.h", HEADER + "#include <zip.h>\n", "a public header does not include <zip.h>"),
     ("core/include/fulgur/core/a.h", HEADER + '#include "text_impl.h"\n', "public headers only"),
+    ("core/include/fulgur/core/a.h", HEADER + '#include "fulgur/core/hidden.h"\n', "does not include an internal one"),
+    ("core/src/a.cpp", '#include "fulgur/core/hidden.h"\n', None),
     ("core/include/fulgur/core/a.h", "#include <string>\n", "#pragma once"),
     ("core/include/fulgur/core/a.h", "/* why */\n" + HEADER, None),
     ("core/include/fulgur/data/a.h", HEADER, "lie in core/include/fulgur/core/"),
@@ -61,10 +64,11 @@ def main():
     failures = []
     for name, text, expected in CASES:
         with tempfile.TemporaryDirectory() as root:
-            path = os.path.join(root, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            for path, content in ((INTERNAL, HEADER), (name, text)):
+                path = os.path.join(root, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(content)
             found = check_architecture.check(root)
         good = not found if expected is None else len(found) >= 1 and any(expected in line for line in found)
         if not good:

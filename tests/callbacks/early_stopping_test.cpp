@@ -117,7 +117,7 @@ TEST_CASE("EarlyStopping: mode and min_delta say what an improvement is") {
   options.patience = 2;
   const std::vector<double> rising{1, 2, 3, 4};
   CHECK(train(options, rising).report.epochs == 3);
-  options.mode = "max";
+  options.mode = MonitorMode::max;
   CHECK(train(options, rising).report.epochs == 4);
   options.min_delta = 1.5;  // 2 is none, 3 is one
   const Stopped coarse = train(options, rising);
@@ -126,7 +126,7 @@ TEST_CASE("EarlyStopping: mode and min_delta say what an improvement is") {
   CHECK(coarse.callback->wait_count() == 1);
   options.min_delta = 1;  // a change of exactly that is none
   CHECK(train(options, {1, 2, 2, 2}).report.epochs == 3);
-  options.mode = "min";
+  options.mode = MonitorMode::min;
   CHECK(train(options, {3, 2, 2, 1}).report.epochs == 3);
   options.min_delta = 0.5;
   CHECK(train(options, {3, 2, 1, 0}).report.epochs == 4);
@@ -144,7 +144,7 @@ TEST_CASE("EarlyStopping: thresholds and values that are not finite stop at once
   const Stopped bad = train(options, {3, 10, 11, 1});
   CHECK(bad.report.epochs == 3);
   CHECK(bad.callback->stopping_reason() == Reason::divergence_threshold);
-  options.mode = "max";
+  options.mode = MonitorMode::max;
   options.divergence_threshold = -1;
   CHECK(train(options, {3, -1, -2, 1}).callback->stopped_epoch() == 2);
 

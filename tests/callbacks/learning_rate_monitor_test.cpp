@@ -100,10 +100,10 @@ TEST_CASE("LearningRateMonitor logs as often as the schedule changes the rate") 
 }
 
 TEST_CASE("LearningRateMonitor: logging_interval wins over the schedule's") {
-  const Logged by_step = train({.logging_interval = "step"},
+  const Logged by_step = train({.logging_interval = ScheduleInterval::step},
                                [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::epoch)); });
   check(by_step.logger->values("lr-SGD"), {{2, 5e-2}, {4, 5e-2}, {6, 5e-3}, {8, 5e-3}});
-  const Logged by_epoch = train({.logging_interval = "epoch"},
+  const Logged by_epoch = train({.logging_interval = ScheduleInterval::epoch},
                                 [](Planned&) { return OptimizerPlan(sgd(), tenth(ScheduleInterval::step)); });
   check(by_epoch.logger->values("lr-SGD"), {{4, 5e-2}, {8, 5e-6}});  // that with which the epoch began
 }
@@ -160,7 +160,8 @@ TEST_CASE("LearningRateMonitor: log_weight_decay logs that of each group") {
     return OptimizerPlan(std::make_shared<AdamW>(options));
   };
   CHECK(train({}, planned).logger->values("lr-AdamW-weight_decay").empty());
-  check(train({.logging_interval = "epoch", .log_weight_decay = true}, planned).logger->values("lr-AdamW-weight_decay"),
+  check(train({.logging_interval = ScheduleInterval::epoch, .log_weight_decay = true}, planned)
+            .logger->values("lr-AdamW-weight_decay"),
         {{4, 0.25}, {8, 0.25}});
 }
 
@@ -179,7 +180,7 @@ TEST_CASE("LearningRateMonitor: log_momentum logs the current momentum, for opti
   CHECK(train({}, with_momentum).logger->values("lr-SGD-momentum").empty());
   const Logged logged = train({.log_momentum = true, .log_key_prefix = "o."}, with_momentum);
   check(logged.logger->values("o.lr-SGD-momentum"), {{2, 0.9}, {4, 0.9}, {6, 0.9}, {8, 0.9}});
-  const Logged adam = train({.logging_interval = "epoch", .log_momentum = true},
+  const Logged adam = train({.logging_interval = ScheduleInterval::epoch, .log_momentum = true},
                             [](Planned&) { return OptimizerPlan(std::make_shared<AdamW>(AdamW::Options())); });
   check(adam.logger->values("lr-AdamW-momentum"), {{4, 0.9}, {8, 0.9}});
   const Logged none = train({.log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<Plain>()); });

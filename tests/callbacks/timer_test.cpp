@@ -52,7 +52,8 @@ TEST_CASE("Timer ends a fit whose time is over, after a step or after an epoch")
   CHECK(by_step.report.stop_reason == "Timer: the training time of 0.000000001s is over");
   CHECK(log.count("is over after") == 1);
   CHECK(*by_step.timer->time_remaining_s() < 0);
-  const Timed by_epoch = train({.duration = seconds(1e-9), .interval = "epoch", .verbose = false}, folder);
+  const Timed by_epoch =
+      train({.duration = seconds(1e-9), .interval = ScheduleInterval::epoch, .verbose = false}, folder);
   CHECK(by_epoch.report.epochs == 1);
   CHECK(by_epoch.report.global_step == 4);
   CHECK(log.count("is over after") == 1);  // verbose is off

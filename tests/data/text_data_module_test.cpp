@@ -32,7 +32,7 @@ std::string counted() {
 struct File {
   TemporaryFolder folder;
   TextDataModule::Options options;
-  explicit File(const std::string& text, const std::string& tokens = "byte") {
+  explicit File(const std::string& text, TextDataModule::Tokens tokens = TextDataModule::Tokens::bytes) {
     write_text(folder / "text.txt", text);
     options.path = folder / "text.txt";
     options.tokens = tokens;
@@ -106,7 +106,7 @@ TEST_CASE("random windows begin anywhere in the training part, again each epoch"
 }
 
 TEST_CASE("random windows reach the first and the last token of their part, and none after it") {
-  File file("abcdefghijklmnopqrstuvwxyz", "char");
+  File file("abcdefghijklmnopqrstuvwxyz", TextDataModule::Tokens::characters);
   file.options.block_size = 3;
   file.options.val_fraction = 0;
   file.options.test_fraction = 13.0 / 26;
@@ -123,7 +123,7 @@ TEST_CASE("random windows reach the first and the last token of their part, and 
 
 TEST_CASE("strided windows come once each, in a new order each epoch") {
   File file(counted());
-  file.options.windows = "strided";
+  file.options.windows = TextDataModule::Windows::strided;
   file.options.val_fraction = 0.55;  // 250 tokens to train on: bytes are places
   const auto made = file.made();
   TextDataModule& data = *made;
@@ -139,7 +139,7 @@ TEST_CASE("strided windows come once each, in a new order each epoch") {
 
 TEST_CASE("the vocabulary of a text is a fact, and goes into the checkpoint") {
   const std::string text = "abca bcab cabc abca bcab cabc abca bcab cabc";
-  File file(text, "char");
+  File file(text, TextDataModule::Tokens::characters);
   file.options.block_size = 2;
   const auto made = file.made();
   TextDataModule& data = *made;
@@ -187,7 +187,7 @@ TEST_CASE("texts that cannot be used are named") {
   CHECK_NOTHROW(file.made());
   file.options.block_size = 50;
   CHECK_THAT(error(), ContainsSubstring("the part for training has 50"));
-  file.options.tokens = "char";
+  file.options.tokens = TextDataModule::Tokens::characters;
   write_text(file.folder / "text.txt", "\xff\xfe not UTF-8");
   CHECK_THAT(error(), ContainsSubstring("must be UTF-8"));
   file.options.path = file.folder / "nothing.txt";
@@ -207,7 +207,7 @@ TEST_CASE("options of a text that contradict each other are named") {
   CHECK_THAT(error([](auto& o) { o.val_fraction = 0.8; }), ContainsSubstring("leave something to train on"));
   CHECK_THAT(error([](auto& o) { o.stride = int64_t{3}; }), ContainsSubstring("Set windows to strided"));
   CHECK_THAT(error([](auto& o) {
-               o.windows = "strided";
+               o.windows = TextDataModule::Windows::strided;
                o.samples_per_epoch = int64_t{3};
              }),
              ContainsSubstring("Set windows to random"));

@@ -39,7 +39,7 @@ struct ByHand {
   bool epochs_over() { return options().max_epochs && epoch >= *options().max_epochs; }
 
   void step_schedule(ScheduleInterval interval, int64_t count) {
-    const bool by_steps = config.lr_scheduler_interval == "step";
+    const bool by_steps = config.lr_scheduler_interval == ScheduleInterval::step;
     if (schedule && by_steps == (interval == ScheduleInterval::step) && count % config.lr_scheduler_frequency == 0)
       schedule->step();
   }
@@ -52,7 +52,7 @@ struct ByHand {
 
   void step() {
     if (options().gradient_clip_val) {
-      if (options().gradient_clip_algorithm == "value")
+      if (options().gradient_clip_algorithm == ClipAlgorithm::value)
         clip_grad_value(optimizer->gradients(), *options().gradient_clip_val);
       else
         clip_grad_norm(optimizer->gradients(), *options().gradient_clip_val);
@@ -66,7 +66,7 @@ struct ByHand {
   // A step that is skipped leaves the buffers as they were before its first batch.
   void step_or_skip() {
     begun = false;
-    if (options().on_nonfinite != "skip" || (finite() && !std::exchange(bad_loss, false))) {
+    if (options().on_nonfinite != OnNonFinite::skip || (finite() && !std::exchange(bad_loss, false))) {
       optimizer->step();
       return;
     }
@@ -104,7 +104,7 @@ struct ByHand {
       const Tensor loss = net->loss(batch, epoch, batch_idx);
       loss.backward();
       if (options().gradient_clip_val) {
-        if (options().gradient_clip_algorithm == "value")
+        if (options().gradient_clip_algorithm == ClipAlgorithm::value)
           clip_grad_value(optimizer->gradients(), *options().gradient_clip_val);
         else
           clip_grad_norm(optimizer->gradients(), *options().gradient_clip_val);
@@ -214,9 +214,7 @@ int train_by_hand(const Plan& json, const std::filesystem::path& folder) {
     const Loader& loader = *hand.loaders.front();
     RunLength length;
     length.samples_per_step = static_cast<double>(loader.batch_size() * config.trainer.accumulate_grad_batches);
-    hand.schedule->set_run_length(
-        length, config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
-        config.lr_scheduler_frequency);
+    hand.schedule->set_run_length(length, config.lr_scheduler_interval, config.lr_scheduler_frequency);
     hand.schedule->attach(*hand.optimizer);
   }
   hand.net->train();

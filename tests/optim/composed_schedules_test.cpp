@@ -89,7 +89,8 @@ TEST_CASE("invalid compositions are refused") {
   CHECK_THROWS_WITH(ChainedScheduler({nullptr}), ContainsSubstring("none may be null"));
   SequentialLR falling({line_to_zero(), line_to_zero(), line_to_zero()}, {Length(100), Length(100)});
   CHECK_THROWS_WITH(start(falling, optimizer), ContainsSubstring("milestone 1 is at step 100"));
-  CHECK_THROWS_AS(WarmupLR({.length = 5, .start_factor = 0, .kind = "exponential"}, nullptr), ConfigError);
+  CHECK_THROWS_AS(WarmupLR({.length = 5, .start_factor = 0, .kind = WarmupLR::Kind::exponential}, nullptr),
+                  ConfigError);
   WarmupStableDecayLR::Options options;
   options.warmup = 950;
   WarmupStableDecayLR long_warmup(options);

@@ -39,7 +39,7 @@ struct Valley {
 
 TEST_CASE("LBFGS with a line search comes down Rosenbrock's valley") {
   Valley valley;
-  LBFGS optimizer(LBFGS::Options{.max_iter = 10, .line_search_fn = "strong_wolfe"});
+  LBFGS optimizer(LBFGS::Options{.max_iter = 10, .line_search_fn = LBFGS::LineSearch::strong_wolfe});
   CHECK(optimizer.needs_closure());
   optimizer.attach(valley.groups());
   const double before = optimizer.step_closure(valley.closure()).item<double>();
@@ -52,7 +52,7 @@ TEST_CASE("LBFGS with a line search comes down Rosenbrock's valley") {
 TEST_CASE("LBFGS resumes from its state to the last bit") {
   for (const bool line_search : {false, true}) {
     LBFGS::Options options{.lr = 0.01, .max_iter = 3, .history_size = 4};
-    if (line_search) options.line_search_fn = "strong_wolfe";
+    if (line_search) options.line_search_fn = LBFGS::LineSearch::strong_wolfe;
     Valley whole, first, second;
     LBFGS a(options), b(options), c(options);
     a.attach(whole.groups());

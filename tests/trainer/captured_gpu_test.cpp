@@ -359,7 +359,7 @@ TEST_CASE("on a GPU, a rollback in a captured run gives the weights and rates of
   const auto run = [](bool captures) {
     const TemporaryFolder folder;
     TrainerOptions options = three_epochs_on_cuda(folder);
-    options.on_nonfinite = "rollback";
+    options.on_nonfinite = OnNonFinite::rollback;
     return fit<NotANumberOnce>(options, captures, [](TrainerComponents& components) {
       by_device(components);
       ModelCheckpoint::Options each_epoch;

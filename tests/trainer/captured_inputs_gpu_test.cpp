@@ -179,7 +179,7 @@ TEST_CASE("on a GPU, images come into the memory format inside the captured step
   require_gpus(1);
   const TemporaryFolder folder;
   TrainerOptions options = three_epochs_on_cuda(folder);
-  options.memory_format = "channels_last";
+  options.memory_format = MemoryFormat::channels_last;
   options.log_every_n_steps = 1000;
   const auto counting = std::make_shared<Counting>(13, 19);
   const auto captured =

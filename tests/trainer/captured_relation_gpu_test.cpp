@@ -115,7 +115,7 @@ Outcome<Chosen> run(const Choices& choices, bool captures) {
   options.precision = Spec<Precision>(choices.precision);
   if (choices.clip != "none") {
     options.gradient_clip_val = 0.25;
-    options.gradient_clip_algorithm = choices.clip;
+    options.gradient_clip_algorithm = *enum_from<ClipAlgorithm>(choices.clip);
   }
   options.accumulate_grad_batches = choices.every;
   options.log_every_n_steps = choices.log_each;

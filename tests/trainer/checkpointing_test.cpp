@@ -56,7 +56,7 @@ TEST_CASE("ModelCheckpoint keeps the best and the newest; best.ckpt and last.ckp
   TemporaryFolder folder;
   ModelCheckpoint::Options options;
   options.monitor = "score";
-  options.mode = "max";
+  options.mode = MonitorMode::max;
   const Trained run = train(options, {0.1, 0.9, 0.3, 0.2}, quiet(folder));
   CHECK(run.files == std::set<std::string>{"epoch=1-step=4.ckpt", "epoch=3-step=8.ckpt", "best.ckpt", "last.ckpt"});
   CHECK(run.report.best_checkpoint->filename() == "epoch=1-step=4.ckpt");
@@ -141,7 +141,7 @@ TEST_CASE("a step trigger with a monitored validation metric waits for its fresh
   TemporaryFolder folder;
   ModelCheckpoint::Options options;
   options.monitor = "score";
-  options.mode = "max";
+  options.mode = MonitorMode::max;
   options.every_n_train_steps = 1;
   options.save_top_k = -1;
   options.filename = "{step}-{score}";
@@ -291,7 +291,7 @@ TEST_CASE(
     TemporaryFolder folder;
     TrainerOptions options = quiet(folder);
     options.max_epochs = 100;
-    options.on_save_error = "continue";
+    options.on_save_error = OnSaveError::proceed;
     options.async_checkpoint = async;
     auto blocking = std::make_shared<Blocking>();
     TrainerComponents components;

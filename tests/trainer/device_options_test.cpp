@@ -122,7 +122,7 @@ Trained train(const TemporaryFolder& folder, bool channels_last, int64_t max_ste
   options.max_steps = max_steps;
   options.accumulate_grad_batches = accumulate;
   options.gradient_clip_val = 0.1;  // its norm is a sum over memory
-  if (channels_last) options.memory_format = "channels_last";
+  if (channels_last) options.memory_format = MemoryFormat::channels_last;
   Config config;
   config.seed_everything = {.enabled = true, .seed = 5};
   config.trainer = options;
@@ -162,7 +162,7 @@ TEST_CASE(
   CHECK(difference(plain, last) < 1e-4);
 
   TrainerOptions options = quiet(folder);
-  options.memory_format = "channels_last";
+  options.memory_format = MemoryFormat::channels_last;
   const auto evaluated = std::make_shared<Images>();
   CHECK(Trainer(options).validate(evaluated, images()).samples == 24);
   CHECK(evaluated->converted);

@@ -47,7 +47,7 @@ TEST_CASE("F6 with on_save_error: continue, a folder that stays unwritable does 
   };
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
-  options.on_save_error = "continue";
+  options.on_save_error = OnSaveError::proceed;
   options.async_checkpoint = false;
   ModelCheckpoint::Options saves;
   saves.every_n_train_steps = 1;

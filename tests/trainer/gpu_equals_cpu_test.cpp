@@ -144,7 +144,7 @@ TEST_CASE(
   });
   check_equal([](TrainerOptions& o) {
     o.gradient_clip_val = 0.05;
-    o.gradient_clip_algorithm = "value";
+    o.gradient_clip_algorithm = ClipAlgorithm::value;
     o.val_check_interval = 4;
   });
   check_equal([](TrainerOptions& o) { o.accumulate_grad_batches = 3; }, 1e-5, 2);
@@ -224,7 +224,7 @@ Policed train_policed(const std::string& accelerator, const std::string& policy)
   options.accelerator = accelerator;
   options.max_epochs = 2;
   options.gradient_clip_val = 0.5;
-  options.on_nonfinite = policy;
+  options.on_nonfinite = *enum_from<OnNonFinite>(policy);
   TrainerComponents components;
   components.seed = 5;
   const auto watching = std::make_shared<Watching>();

@@ -72,12 +72,12 @@ TEST_CASE("scale_lr multiplies the rates by the global batch over base_batch_siz
   TrainerOptions options = quiet(folder);
   const auto rate = [&] { return fit(options).module->rates.front(); };
   CHECK(rate() == 0.05);
-  options.scale_lr = "linear";
+  options.scale_lr = ScaleLr::linear;
   options.base_batch_size = 16;
   CHECK(rate() == 0.05 * 4 / 16);
   options.accumulate_grad_batches = 2;
   CHECK(rate() == 0.05 * 8 / 16);
-  options.scale_lr = "sqrt";
+  options.scale_lr = ScaleLr::sqrt;
   CHECK(rate() == Approx(0.05 * std::sqrt(0.5)).epsilon(1e-15));
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("scale_lr moves the rates that a schedule names too", "[trainer][optim
     return module->rates;
   };
   const std::vector<double> plain = rates();
-  options.scale_lr = "linear";
+  options.scale_lr = ScaleLr::linear;
   options.base_batch_size = 2;
   const std::vector<double> scaled = rates();
   REQUIRE(plain.size() == 10);
@@ -100,9 +100,9 @@ TEST_CASE("scale_lr moves the rates that a schedule names too", "[trainer][optim
 TEST_CASE("scale_lr and base_batch_size need each other", "[trainer][optim]") {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
-  options.scale_lr = "linear";
+  options.scale_lr = ScaleLr::linear;
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("needs base_batch_size"));
-  options.scale_lr = "none";
+  options.scale_lr = ScaleLr::none;
   options.base_batch_size = 8;
   CHECK_THROWS_WITH(fit(options), ContainsSubstring("has no effect without scale_lr"));
 }
@@ -121,7 +121,7 @@ TEST_CASE("log_grad_norm logs the norm before clipping", "[trainer][optim]") {
   check();
   options.gradient_clip_val = 0.1;
   check();
-  options.gradient_clip_algorithm = "value";
+  options.gradient_clip_algorithm = ClipAlgorithm::value;
   check();
 }
 

@@ -20,7 +20,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::nu
 
 TrainerOptions skipping(const TemporaryFolder& folder) {
   TrainerOptions options = quiet(folder);
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   options.max_steps = 6;
   return options;
 }
@@ -83,7 +83,7 @@ TEST_CASE("skip: whether the norm of the gradients is logged does not change the
     const TemporaryFolder folder;
     TrainerOptions options = skipping(folder);
     options.gradient_clip_val = 0.1;
-    options.gradient_clip_algorithm = "value";
+    options.gradient_clip_algorithm = ClipAlgorithm::value;
     options.log_grad_norm = logged;
     at::manual_seed(3);
     auto module = std::make_shared<Infinite>();
@@ -134,7 +134,7 @@ TEST_CASE("rollback waits for the end of training_step: a graph may still need t
   };
   const TemporaryFolder folder;
   TrainerOptions options = skipping(folder);
-  options.on_nonfinite = "rollback";
+  options.on_nonfinite = OnNonFinite::rollback;
   options.max_steps = 8;
   TrainerComponents components;
   ModelCheckpoint::Options saving;
@@ -159,7 +159,7 @@ TEST_CASE("stop: LBFGS ends with finite weights") {
   };
   const TemporaryFolder folder;
   TrainerOptions options = skipping(folder);
-  options.on_nonfinite = "stop";
+  options.on_nonfinite = OnNonFinite::stop;
   options.gradient_clip_val = 1;
   options.check_every = 1;
   auto module = std::make_shared<Diverges>();

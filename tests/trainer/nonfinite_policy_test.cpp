@@ -21,7 +21,6 @@ using namespace fulgur;
 using Catch::Matchers::ContainsSubstring;
 using fulgur::detail::NonFiniteDecision;
 using fulgur::detail::NonFinitePolicy;
-using fulgur::detail::OnNonFinite;
 
 namespace {
 

@@ -75,7 +75,7 @@ Result fit(const TemporaryFolder& folder, Fault fault, const std::string& policy
   result.module->fault = fault;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
-  options.on_nonfinite = policy;
+  options.on_nonfinite = *enum_from<OnNonFinite>(policy);
   if (change) change(options, *result.module);
   TrainerComponents components;
   ModelCheckpoint::Options saving;
@@ -169,7 +169,7 @@ TEST_CASE(
     "F30 raise, the default: a NaN loss ends the run with exit code 6, the batch and what is wrong; no checkpoint has "
     "it") {
   TemporaryFolder folder;
-  CHECK(TrainerOptions().on_nonfinite == "raise");
+  CHECK(TrainerOptions().on_nonfinite == OnNonFinite::raise);
   const Result run = fit(folder, Fault::loss, "raise");
   CHECK_THAT(run.error, ContainsSubstring("the loss is not finite") && ContainsSubstring("batch 5") &&
                             ContainsSubstring("step 5"));
@@ -228,7 +228,7 @@ TEST_CASE("F30 skip leaves the weights of that step as they were") {
   auto module = std::make_shared<Failing>();
   module->fault = Fault::gradient;
   TrainerOptions options = quiet(folder);
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   auto watching = std::make_shared<Watching>();
   TrainerComponents components;
   components.add(watching);
@@ -245,7 +245,7 @@ TEST_CASE("F30 skip puts the buffers back too: running statistics are those of b
   module->window = window;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   if (!manual) options.accumulate_grad_batches = window;
   const FitReport report = Trainer(options).fit(std::shared_ptr<LightningModule>(module), regression_data(40, 0));
   REQUIRE(module->before.size() == 3);
@@ -295,7 +295,7 @@ TEST_CASE("F30 skip puts back a buffer that the module replaces: by assignment, 
   module->window = window;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   options.accumulate_grad_batches = window;
   const FitReport report = Trainer(options).fit(module, regression_data(40, 0));
   REQUIRE(module->before.defined());
@@ -314,7 +314,7 @@ TEST_CASE("F30 skip: a run that resumes inside a window puts back the buffers of
     module->window = 2;
     TrainerOptions options = quiet(folder);
     options.max_epochs = 2;
-    options.on_nonfinite = "skip";
+    options.on_nonfinite = OnNonFinite::skip;
     options.accumulate_grad_batches = 2;
     TrainerComponents components;
     components.seed = 5;
@@ -344,7 +344,7 @@ TEST_CASE("on a GPU, F30 skip puts the buffers back, in steps as they are and in
   TrainerOptions options = quiet(folder);
   options.accelerator = "cuda";
   options.max_epochs = 2;
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   options.accumulate_grad_batches = window;
   options.cuda_graph = captures;
   const FitReport report = Trainer(options).fit(module, regression_data(80, 0));
@@ -417,7 +417,7 @@ TEST_CASE("check_every judges gradients and weights, not a batch with NaN for mi
   options.check_every = 1;
   for (const char* policy : {"raise", "skip", "stop"}) {
     CAPTURE(policy);
-    options.on_nonfinite = policy;
+    options.on_nonfinite = *enum_from<OnNonFinite>(policy);
     CHECK(Trainer(options).fit(std::make_shared<Masks>(), regression_data(40, 0)).global_step == 10);
   }
 }

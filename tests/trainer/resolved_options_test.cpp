@@ -10,7 +10,6 @@ namespace resolved_options_test {
 
 using namespace fulgur;
 using Catch::Matchers::StartsWith;
-using fulgur::detail::OnNonFinite;
 using fulgur::detail::ResolvedOptions;
 
 namespace {
@@ -69,7 +68,7 @@ TEST_CASE("ResolvedOptions: trial runs set other options") {
   SECTION("barebones") {
     written.barebones = true;
     const ResolvedOptions options(written, TrainerFn::fit);
-    CHECK(options.nonfinite == OnNonFinite::off);
+    CHECK(options.on_nonfinite == OnNonFinite::off);
     CHECK_FALSE(options.enable_progress_bar);
     CHECK_FALSE(options.saves_checkpoints);
     CHECK(options.epoch_limit == 90);
@@ -91,9 +90,9 @@ TEST_CASE("ResolvedOptions: options that contradict each other are refused") {
   CHECK(refused([](T& o) { o.min_epochs = 3, o.max_epochs = -1; }) == "");
   CHECK(refused([](T& o) { o.min_steps = 3, o.max_steps = 2; }) == "[trainer.min_steps]");
   CHECK(refused([](T& o) { o.min_steps = 3; }) == "");
-  CHECK(refused([](T& o) { o.scale_lr = "linear"; }) == "[trainer.scale_lr]");
+  CHECK(refused([](T& o) { o.scale_lr = ScaleLr::linear; }) == "[trainer.scale_lr]");
   CHECK(refused([](T& o) { o.base_batch_size = 32; }) == "[trainer.base_batch_size]");
-  CHECK(refused([](T& o) { o.scale_lr = "linear", o.base_batch_size = 32; }) == "");
+  CHECK(refused([](T& o) { o.scale_lr = ScaleLr::linear, o.base_batch_size = 32; }) == "");
 }
 
 TEST_CASE("ResolvedOptions: what the Trainer cannot do with manual optimization is refused") {

@@ -123,7 +123,7 @@ TEST_CASE("load.verify needed skips files that are not read; whole, the default,
   damage(*first.report.last_checkpoint / "optimizer.safetensors");
   const auto validate = [&](const char* verify) {
     TrainerComponents components;
-    components.load.verify = verify;
+    components.load.verify = *enum_from<Verify>(verify);
     return Trainer(quiet(folder), components)
         .validate(std::make_shared<SelfPlanned>(), regression_data(), first.report.last_checkpoint->string());
   };

@@ -254,7 +254,7 @@ TEST_CASE("on a GPU, a checkpoint written while the run trains has the bytes of 
   }
   SECTION("skipped steps") {
     check_saves<Wide>([](TrainerOptions& o, TrainerComponents&) {
-      o.on_nonfinite = "skip";
+      o.on_nonfinite = OnNonFinite::skip;
       o.gradient_clip_val = 0.1;
     });
   }

@@ -195,7 +195,7 @@ TEST_CASE("on a GPU, a loss that is not finite ends the run a fixed number of ba
   require_gpus(1);
   TemporaryFolder folder;
   TrainerOptions options = on_gpu(folder);
-  options.on_nonfinite = "raise";
+  options.on_nonfinite = OnNonFinite::raise;
   FaultyAtFour::seen.clear();
   CHECK_THROWS_WITH(
       fit<FaultyAtFour>(options),
@@ -290,7 +290,7 @@ TEST_CASE("on a GPU, one loss that is not finite is rolled back once, eager or c
       TrainerOptions options = on_gpu(folder);
       options.max_epochs = 6;
       options.log_every_n_steps = every;
-      options.on_nonfinite = "rollback";
+      options.on_nonfinite = OnNonFinite::rollback;
       options.cuda_graph = captures;
       const Fitted fitted = fit(options, false, [](TrainerComponents& components) {
         ModelCheckpoint::Options save;

@@ -323,7 +323,7 @@ TEST_CASE("debug checks batches, losses, gradients and parameters; off, nothing 
     module->kind = kind;
     Trainer(options).fit(module, regression_data(4, 0));
   };
-  options.on_nonfinite = "off";
+  options.on_nonfinite = OnNonFinite::off;
   for (int kind : {0, 1, 2, 4, 5, 6}) CHECK_NOTHROW(run(kind));
   options.debug = true;
   CHECK_NOTHROW(run(0));

@@ -162,7 +162,7 @@ TEST_CASE("gradient_clip_val by norm and by value") {
   CHECK(fit(options)->largest_gradient > 0.05);
   options.gradient_clip_val = 0.05;
   CHECK(fit(options)->largest_gradient <= 0.0501);
-  options.gradient_clip_algorithm = "value";
+  options.gradient_clip_algorithm = ClipAlgorithm::value;
   CHECK(fit(options)->largest_entry <= 0.0500001);
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("no value is copied to the host in a steady step") {
   const TemporaryFolder folder;
   TrainerOptions options = on_one(folder);
   options.precision = Spec<Precision>(precision);
-  options.on_nonfinite = policy;
+  options.on_nonfinite = *enum_from<OnNonFinite>(policy);
   options.gradient_clip_val = 0.5;
   options.log_every_n_steps = 50;
   auto counts = std::make_shared<Counts>();
@@ -93,7 +93,7 @@ TEST_CASE("an overflow on a device skips the step there, and is counted") {
   };
   const TemporaryFolder folder;
   TrainerOptions cpu = quiet(folder), device = on_one(folder);
-  for (TrainerOptions* options : {&cpu, &device}) options->on_nonfinite = "skip";
+  for (TrainerOptions* options : {&cpu, &device}) options->on_nonfinite = OnNonFinite::skip;
   const auto a = train<Overflows>(cpu), b = train<Overflows>(device);
   CHECK(same_weights(a.weights, b.weights));
   CHECK(metric_of(b.report.metrics, "skipped_steps") == 1);
@@ -213,7 +213,7 @@ TEST_CASE("on_nonfinite: skip puts back a buffer that the module replaces, if th
   CAPTURE(grows);
   const TemporaryFolder folder;
   TrainerOptions options = on_one(folder);
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   options.limit_val_batches = BatchLimit(int64_t{0});
   const auto module = std::make_shared<Replacing>(grows);
   Trainer(options).fit(module, regression_data(40, 0));

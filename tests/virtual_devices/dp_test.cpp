@@ -183,7 +183,7 @@ TEST_CASE("dp with on_nonfinite: skip skips a step if one device's loss is NaN, 
   const TemporaryFolder folder;
   TrainerOptions options = on_virtual(folder, "dp", 2);
   options.limit_val_batches = BatchLimit(int64_t{0});
-  options.on_nonfinite = "skip";
+  options.on_nonfinite = OnNonFinite::skip;
   options.accumulate_grad_batches = window;
   options.log_every_n_steps = 1;
   const auto logger = std::make_shared<MemoryLogger>();

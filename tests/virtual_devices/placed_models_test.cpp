@@ -78,8 +78,8 @@ TEST_CASE("an autoencoder on two devices gives the results of one") {
 }
 
 TEST_CASE("a Seq2Seq on two devices gives the results of one") {
-  for (const char* cell : {"gru", "lstm"}) {
-    CAPTURE(cell);
+  for (const RecurrentCell cell : {RecurrentCell::gru, RecurrentCell::lstm}) {
+    CAPTURE(enum_text(cell));
     const Seq2Seq::Options options{.vocabulary = 7, .embedding = 8, .hidden = 12, .layers = 2, .cell = cell};
     const Tensor source = at::randint(1, 7, {5, 4}, at::kLong);
     const Batch batch({Batch::Entry{"source", source}, Batch::Entry{"target", source.flip(1)}});

@@ -69,7 +69,7 @@ TEST_CASE("accumulation, precisions and skipped steps work over several devices"
   for (TrainerOptions* options : {&one, &many}) {
     options->accumulate_grad_batches = 3;
     options->precision = Spec<Precision>(precision);
-    options->on_nonfinite = "skip";
+    options->on_nonfinite = OnNonFinite::skip;
     options->gradient_clip_val = 0.5;
     options->max_epochs = 4;
   }
@@ -107,7 +107,7 @@ TEST_CASE(
                     kScalar = 4;
   const auto bytes = [&](TrainerOptions options) {
     options.limit_val_batches = BatchLimit(int64_t{0});
-    options.on_nonfinite = "off";  // its checks bring norms together
+    options.on_nonfinite = OnNonFinite::off;  // its checks bring norms together
     reset_device_copies();
     const auto trained = train<Plain>(std::move(options), {}, regression_data(kBatch * kSteps, 0, kBatch));
     REQUIRE(trained.report.global_step == kSteps);

@@ -96,13 +96,12 @@ Trainer Trainer::from_config(const Config& config) {
   components.load = config.load;
   if (config.optimizer && *config.optimizer) components.optimizer = config.optimizer;
   if (config.lr_scheduler && *config.lr_scheduler) components.lr_scheduler = config.lr_scheduler;
-  components.lr_scheduler_config = {
-      .scheduler = nullptr,
-      .interval = config.lr_scheduler_interval == "step" ? ScheduleInterval::step : ScheduleInterval::epoch,
-      .frequency = config.lr_scheduler_frequency,
-      .monitor = config.lr_scheduler_monitor,
-      .strict = config.lr_scheduler_strict,
-      .name = config.lr_scheduler_name.value_or("")};
+  components.lr_scheduler_config = {.scheduler = nullptr,
+                                    .interval = config.lr_scheduler_interval,
+                                    .frequency = config.lr_scheduler_frequency,
+                                    .monitor = config.lr_scheduler_monitor,
+                                    .strict = config.lr_scheduler_strict,
+                                    .name = config.lr_scheduler_name.value_or("")};
   if (config.seed_everything.enabled)
     components.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
   log::silence(config.silence);

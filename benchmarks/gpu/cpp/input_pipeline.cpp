@@ -73,7 +73,7 @@ json fit(const Case& work, const std::shared_ptr<fulgur::Loader>& loader, int64_
   options.max_steps = steps;
   options.enable_checkpointing = options.enable_progress_bar = options.enable_model_summary = options.logger.enabled =
       false;
-  options.memory_format = "channels_last";
+  options.memory_format = fulgur::MemoryFormat::channels_last;
   options.benchmark = true;
   options.precision = fulgur::Spec<fulgur::Precision>("bf16-mixed");
   fulgur::TrainerComponents components;

@@ -46,7 +46,7 @@ struct TextDataModule::Impl {
   Tensor tokens;
   std::array<int64_t, 4> cuts{};  ///< where training, validation and test begin, and the end
 
-  bool by_bytes() const { return options.tokens == "byte"; }
+  bool by_bytes() const { return options.tokens == Tokens::bytes; }
 
   void read() {
     const std::string text = read_all(options.path);
@@ -71,10 +71,9 @@ struct TextDataModule::Impl {
 
 void TextDataModule::Options::fields(Fields& f) {
   f(path, "path", "A plain text file.").required();
-  f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.").one_of({"char", "byte"});
+  f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.");
   f(block_size, "block_size", "Tokens in a window; link the model's to it.").range(1, detail::kMostSamples);
-  f(windows, "windows", "Training windows; random: starting anywhere; strided: side by side, or every stride tokens.")
-      .one_of({"random", "strided"});
+  f(windows, "windows", "Training windows; random: starting anywhere; strided: side by side, or every stride tokens.");
   f(stride, "stride", "Tokens between the starts of strided training windows; auto: block_size.")
       .range(1, detail::kMostSamples);
   f(samples_per_epoch, "samples_per_epoch",
@@ -94,7 +93,7 @@ void TextDataModule::Options::fields(Fields& f) {
 
 TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
-  const bool random = options.windows == "random";
+  const bool random = options.windows == Windows::random;
   if (options.path.empty())
     throw ConfigError("[data.TextDataModule] path must name a text file; it is empty. Set data.init_args.path.");
   if (options.val_fraction + options.test_fraction >= 1)
@@ -123,7 +122,7 @@ std::vector<std::shared_ptr<Loader>> TextDataModule::loaders(RunningStage stage)
   TextWindows::Cut cut{impl_->cuts[part], impl_->cuts[part + 1], options.block_size, options.block_size};
   if (cut.begin == cut.end) return {};
   DataLoaderOptions how;
-  if (training && options.windows == "random") {
+  if (training && options.windows == Windows::random) {
     cut.random = options.samples_per_epoch.value.value_or((cut.end - cut.begin - 1) / options.block_size);
   } else if (training) {
     cut.stride = options.stride.value.value_or(options.block_size);
@@ -149,7 +148,8 @@ void TextDataModule::load_state(const StateTree& state) {
   if (characters == impl_->vocabulary.characters()) return;
   if (characters.empty() || impl_->by_bytes())
     throw CheckpointError(cat("[data.TextDataModule] tokens must be what the checkpoint was trained on, ",
-                              characters.empty() ? "byte" : "char", "; they are ", impl_->options.tokens, "."));
+                              characters.empty() ? "byte" : "char", "; they are ", enum_text(impl_->options.tokens),
+                              "."));
   TextVocabulary loaded = TextVocabulary::characters_of(characters);
   if (impl_->tokens.defined()) {
     Tensor numbers;

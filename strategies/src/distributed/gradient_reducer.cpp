@@ -78,9 +78,9 @@ GradientReducer::GradientReducer(ProcessGroup& group, std::vector<NamedParameter
   impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
   impl_->reducer->set_logger(impl_->logger);
   if (options.static_graph) impl_->reducer->set_static_graph();
-  if (options.compression == "fp16")
+  if (options.compression == DDPStrategy::Compression::fp16)
     impl_->reducer->register_builtin_comm_hook(c10d::BuiltinCommHookType::FP16_COMPRESS);
-  if (options.compression == "bf16")
+  if (options.compression == DDPStrategy::Compression::bf16)
     impl_->reducer->register_comm_hook(std::make_unique<Bf16CompressHook>(impl_->group));
 }
 

@@ -14,8 +14,7 @@ void CheckpointLoading::fields(Fields& f) {
   f(strict, "strict", "Names, shapes and dtypes of all weights must match; false: load what fits and report the rest.");
   f(key_prefixes, "key_prefixes",
     "Replaces prefixes of weight names: {prefix in the checkpoint: prefix in the model}.");
-  f(verify, "verify", "Verify every file of the checkpoint against its manifest, or only those that are needed.")
-      .one_of({"whole", "needed"});
+  f(verify, "verify", "Verify every file of the checkpoint against its manifest, or only those that are needed.");
   f(allow_config_change, "allow_config_change",
     "If config and checkpoint differ in optimizer, schedule, batch size or seed, the config wins; model options may "
     "differ too.");

@@ -42,8 +42,7 @@ void Config::fields(Fields& f) {
   f(data, "data", "The data of the run.").nullable();
   f(optimizer, "optimizer", "Optimizer for modules that do not configure one.");
   f(lr_scheduler, "lr_scheduler", "Learning-rate schedule of that optimizer.");
-  f(lr_scheduler_interval, "lr_scheduler_interval", "Whether that schedule steps per epoch or per step.")
-      .one_of({"epoch", "step"});
+  f(lr_scheduler_interval, "lr_scheduler_interval", "Whether that schedule steps per epoch or per step.");
   f(lr_scheduler_frequency, "lr_scheduler_frequency",
     "Steps the schedule every N epochs or steps, counted over the run.")
       .at_least(1);

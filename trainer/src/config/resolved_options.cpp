@@ -8,16 +8,6 @@ namespace {
 
 constexpr int64_t kDefaultEpochs = 1000;
 
-OnNonFinite policy_of(const TrainerOptions& options) {
-  if (options.barebones) return OnNonFinite::off;
-  const std::string& name = options.on_nonfinite;
-  return name == "raise"      ? OnNonFinite::raise
-         : name == "skip"     ? OnNonFinite::skip
-         : name == "stop"     ? OnNonFinite::stop
-         : name == "rollback" ? OnNonFinite::rollback
-                              : OnNonFinite::off;
-}
-
 template <class... Parts>
 void require(bool holds, const Parts&... message) {
   if (!holds) throw ConfigError(cat(message...));
@@ -44,8 +34,8 @@ ResolvedOptions::ResolvedOptions(const TrainerOptions& written, TrainerFn fn) : 
   }
   if (!overfit_batches.is_zero()) limit_train_batches = limit_val_batches = overfit_batches;
   saves_checkpoints = enable_checkpointing && fast_dev_run.batches == 0;
-  channels_last = memory_format == "channels_last";
-  nonfinite = policy_of(*this);
+  channels_last = memory_format == MemoryFormat::channels_last;
+  if (barebones) on_nonfinite = OnNonFinite::off;
   step_limit = max_steps;
   epoch_limit = max_epochs;
   if (fn != TrainerFn::fit) return;
@@ -62,9 +52,9 @@ void ResolvedOptions::check(TrainerFn fn, bool automatic_optimization) const {
           epoch_limit.value_or(0), ".");
   require(!min_steps || step_limit < 0 || *min_steps <= step_limit,
           "[trainer.min_steps] must not be above max_steps; got ", min_steps.value_or(0), " and ", step_limit, ".");
-  require(scale_lr == "none" || base_batch_size, "[trainer.scale_lr] ", scale_lr,
+  require(scale_lr == ScaleLr::none || base_batch_size, "[trainer.scale_lr] ", enum_text(scale_lr),
           " needs base_batch_size, the batch size that the learning rates are meant for. Set it, or scale_lr: none.");
-  require(scale_lr != "none" || !base_batch_size,
+  require(scale_lr != ScaleLr::none || !base_batch_size,
           "[trainer.base_batch_size] it has no effect without scale_lr. Set scale_lr: linear or sqrt, or leave it "
           "out.");
   if (fn != TrainerFn::fit || automatic_optimization) return;

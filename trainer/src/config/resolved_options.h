@@ -8,8 +8,6 @@
 
 namespace fulgur::detail {
 
-enum class OnNonFinite { off, raise, skip, stop, rollback };
-
 /// The options as a run follows them: `fast_dev_run`, `barebones` and `overfit_batches` have set others, and limits
 /// have their defaults. Made once, before anything else of the run.
 struct ResolvedOptions : TrainerOptions {
@@ -23,7 +21,6 @@ struct ResolvedOptions : TrainerOptions {
   bool has_no_limit = false;           ///< neither of epochs nor of steps nor of time: `epoch_limit` is a default
   bool saves_checkpoints = true;
   bool channels_last = false;
-  OnNonFinite nonfinite = OnNonFinite::raise;
 };
 
 }  // namespace fulgur::detail

@@ -199,8 +199,7 @@ void TrainerOptions::fields(Fields& f) {
     "Each rank reads its own share of the data; false: the loaders split it themselves.");
   f(uneven_shares, "uneven_shares",
     "If training samples do not divide evenly among the ranks: repeat some of the epoch's first (pad), leave out the "
-    "last (drop), or fail (error).")
-      .one_of({"pad", "drop", "error"});
+    "last (drop), or fail (error).");
   f(agree_every, "agree_every",
     "Training steps between two agreements of the ranks on stops, signals and the clock; auto: about a second.")
       .at_least(1);
@@ -246,15 +245,13 @@ void TrainerOptions::fields(Fields& f) {
       .at_least(1);
   f(gradient_clip_val, "gradient_clip_val", "Limit of the gradients before a step; null or 0: no clipping.")
       .at_least(0);
-  f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.")
-      .one_of({"norm", "value"});
+  f(gradient_clip_algorithm, "gradient_clip_algorithm", "Limits the norm over all gradients, or each value.");
   f(log_grad_norm, "log_grad_norm",
     "Logs the joint 2-norm of the gradients before clipping as `grad_norm`, without synchronizing with the device.");
   f(scale_lr, "scale_lr",
     "Multiplies all learning rates by global batch / base_batch_size (linear) or by its root (sqrt); the global batch "
     "is batch size × "
-    "accumulate_grad_batches × ranks.")
-      .one_of({"none", "linear", "sqrt"});
+    "accumulate_grad_batches × ranks.");
   f(base_batch_size, "base_batch_size", "The batch size that the learning rates are meant for; scale_lr needs it.")
       .at_least(1);
 
@@ -271,8 +268,7 @@ void TrainerOptions::fields(Fields& f) {
       .one_of({"highest", "high", "medium"});
   f(memory_format, "memory_format",
     "channels_last: stores 4-D floating-point tensors of the module and of batches with channels innermost, which is "
-    "faster for convolutions; contiguous: leaves them unchanged.")
-      .one_of({"contiguous", "channels_last"});
+    "faster for convolutions; contiguous: leaves them unchanged.");
   f(allocator, "allocator", "How tensor memory is allocated and kept, for the lifetime of the process.");
   f(inference_mode, "inference_mode",
     "Runs validate, test and predict in inference mode; false: only without gradients. Validation inside a fit is "
@@ -293,12 +289,10 @@ void TrainerOptions::fields(Fields& f) {
   f(enable_checkpointing, "enable_checkpointing", "Adds a ModelCheckpoint if the callbacks contain none.");
   f(async_checkpoint, "async_checkpoint",
     "Writes checkpoints on a background thread, from a copy in memory; false: training waits.");
-  f(on_save_error, "on_save_error", "If a checkpoint cannot be saved: end the run, or continue and report it.")
-      .one_of({"stop", "continue"});
+  f(on_save_error, "on_save_error", "If a checkpoint cannot be saved: end the run, or continue and report it.");
   f(on_nonfinite, "on_nonfinite",
     "If the loss or the gradients are NaN or infinite: raise an error; skip the optimizer step; stop the run; roll "
-    "back to the last checkpoint and continue with the next batch; off: no checks.")
-      .one_of({"raise", "skip", "stop", "rollback", "off"});
+    "back to the last checkpoint and continue with the next batch; off: no checks.");
   f(check_every, "check_every",
     "Checks the loss, all gradients and all parameters every N steps and names what is not finite (synchronizes with "
     "the device); 0: only the loss, when metrics are written, before checkpoints and at the end of each epoch.")

@@ -40,7 +40,7 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
   if (o.gradient_as_bucket_view)
     return "ddp's gradient_as_bucket_view is true, so that gradients are in memory unknown to the recorder; set it to "
            "false";
-  if (o.compression != "none")
+  if (o.compression != DDPStrategy::Compression::none)
     return cat("ddp's compression is ", o.compression, ", which the host sets up in each exchange; set it to none");
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)

@@ -24,7 +24,8 @@ Run::Run(const TrainerOptions& written, const TrainerComponents& trainer_compone
                  .save_is_done = [this] { return checkpoints.save_is_done(); }},
                 [this](std::string reason) { stop_reason = std::move(reason); }),
       rows(*this, [this](NonFiniteDecision decision) { carry_out(decision); }),
-      checkpoints(*this, *this, {.async = options.async_checkpoint, .stops_on_error = options.on_save_error == "stop"}),
+      checkpoints(*this, *this,
+                  {.async = options.async_checkpoint, .stops_on_error = options.on_save_error == OnSaveError::stop}),
       fn_(fn) {}
 
 void Run::start() {

@@ -66,7 +66,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
 TrainingStep::TrainingStep(Run& run)
     : run_(run),
       handle_(run.step.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
-      clip_algorithm_(run.options.gradient_clip_algorithm == "value" ? ClipAlgorithm::value : ClipAlgorithm::norm),
+      clip_algorithm_(run.options.gradient_clip_algorithm),
       counts_tokens_(run.has_token_counts()),
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());

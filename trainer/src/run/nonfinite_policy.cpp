@@ -35,22 +35,6 @@ bool is_finite_on_cpu(const Tensor& scalar) {
   return std::isfinite(scalar.item<double>());
 }
 
-const char* name_of(OnNonFinite policy) {
-  switch (policy) {
-    case OnNonFinite::raise:
-      return "raise";
-    case OnNonFinite::skip:
-      return "skip";
-    case OnNonFinite::stop:
-      return "stop";
-    case OnNonFinite::rollback:
-      return "rollback";
-    case OnNonFinite::off:
-      break;
-  }
-  return "off";
-}
-
 }  // namespace
 
 bool NonFinitePolicy::judges_gradients() const {
@@ -351,7 +335,7 @@ void NonFinitePolicy::note(const std::string& what) const {
                               {"first_batch", first_batch_},
                               {"last_batch", last_batch()},
                               {"what", what},
-                              {"policy", name_of(settings_.policy)}};
+                              {"policy", enum_text(settings_.policy)}};
   if (!bad_ranks_.empty()) line["ranks"] = bad_ranks_;
   file << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
 }

@@ -1,7 +1,6 @@
 #include "setup/plan_optimizers.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -22,7 +21,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
   if (!run.strategy->precision().allows_closure())
     refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
   // Both would change weights and state inside the optimizer's step.
-  if (run.options.on_nonfinite == "skip" || run.options.on_nonfinite == "rollback")
+  if (run.options.on_nonfinite == OnNonFinite::skip || run.options.on_nonfinite == OnNonFinite::rollback)
     refuse(cat("on_nonfinite: ", run.options.on_nonfinite, "; use raise, stop or off"));
   if (run.strategy->splits_batches())
     refuse(cat("strategy ", run.strategy->name(), ", which splits batches into parts"));
@@ -41,13 +40,13 @@ RunLength run_length(Run& run) {
 }
 
 double lr_factor(const Run& run, const RunLength& length) {
-  if (run.options.scale_lr == "none") return 1;
+  if (run.options.scale_lr == ScaleLr::none) return 1;
   const double ratio = length.samples_per_step.value_or(0) / static_cast<double>(*run.options.base_batch_size);
   if (ratio <= 0)
     throw ConfigError(
         "[trainer.scale_lr] the training loader does not report its batch size. Set the learning rate yourself, and "
         "scale_lr: none.");
-  return run.options.scale_lr == "linear" ? ratio : std::sqrt(ratio);
+  return run.options.scale_lr == ScaleLr::linear ? ratio : std::sqrt(ratio);
 }
 
 }  // namespace
@@ -118,18 +117,40 @@ double plan_optimizers(Run& run) {
 
 namespace {
 
-void scale_rates(ConfigNode& node, double factor) {
-  constexpr std::array<std::string_view, 5> kRates{"lr", "max_lr", "base_lr", "min_lr", "eta_min"};
-  for (auto& [key, value] : node.entries()) {
-    if (value.is_scalar() && std::find(kRates.begin(), kRates.end(), key) != kRates.end()) {
-      std::string comment = std::move(value.comment);
-      value = ConfigNode::number(std::strtod(value.text().c_str(), nullptr) * factor);
-      value.comment = std::move(comment);
-    } else {
-      scale_rates(value, factor);
+void scale_rates(ConfigNode& node, const TypeInfo& type, double factor);
+
+// The options of one component or map that are learning rates, and those of components in it.
+void scale_rates_of(ConfigNode& options, const Fields& fields, double factor) {
+  for (const Field& field : fields.all()) {
+    ConfigNode* value = options.find(field.name);
+    if (!value) continue;
+    if (!field.is_learning_rate || !value->is_scalar()) {
+      scale_rates(*value, field.type, factor);
+      continue;
     }
+    std::string comment = std::move(value->comment);
+    *value = ConfigNode::number(std::strtod(value->text().c_str(), nullptr) * factor);
+    value->comment = std::move(comment);
   }
-  for (ConfigNode& item : node.items()) scale_rates(item, factor);
+}
+
+// `node` is a value of this type, as Fields::write gives it.
+void scale_rates(ConfigNode& node, const TypeInfo& type, double factor) {
+  if (type.kind == TypeInfo::Kind::component) {
+    const ConfigNode* name = node.find("class_path");
+    ConfigNode* options = node.find("init_args");
+    const ComponentInfo* info = name && options ? component_registry(type.registry_kind).find(name->text()) : nullptr;
+    if (!info) return;
+    const std::unique_ptr<AnyOptions> made = info->make_options();
+    Fields fields;
+    made->fields(fields);
+    scale_rates_of(*options, fields, factor);
+  } else if (type.kind == TypeInfo::Kind::object && node.is_map()) {
+    scale_rates_of(node, *type.object(), factor);
+  } else if (!type.parts.empty()) {
+    for (ConfigNode& item : node.items()) scale_rates(item, type.parts.front(), factor);
+    for (auto& [key, item] : node.entries()) scale_rates(item, type.parts.front(), factor);
+  }
 }
 
 // `node` is the `{class_path, init_args}` from which `scheduler` was created.
@@ -165,8 +186,8 @@ void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor)
   const ConfigNode* optimizer = config.find("optimizer");
   // Rates set in code are scaled again by each run.
   if (!trainer || !optimizer || !optimizer->is_map()) return;
-  scale_rates(*config.find("optimizer"), factor);
-  if (schedule) scale_rates(*schedule, factor);
+  scale_rates(*config.find("optimizer"), FieldTraits<Spec<Optimizer>>::type(), factor);
+  if (schedule) scale_rates(*schedule, FieldTraits<Spec<LrScheduler>>::type(), factor);
   const std::string was = trainer->find("scale_lr") ? trainer->find("scale_lr")->text() : "";
   trainer->set("scale_lr", ConfigNode::string("none"));
   trainer->find("scale_lr")->comment = cat("The learning rates below are scaled already: × ", factor, " (", was, ").");

@@ -240,16 +240,6 @@ std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
   return lengths;
 }
 
-namespace {
-
-UnevenShares uneven_shares(const TrainerOptions& options) {
-  return options.uneven_shares == "drop"    ? UnevenShares::drop
-         : options.uneven_shares == "error" ? UnevenShares::error
-                                            : UnevenShares::pad;
-}
-
-}  // namespace
-
 void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::string_view option) {
   Run& run = *run_;
   const Loaders& given = stage == RunningStage::train      ? run.data.train
@@ -269,7 +259,7 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
   std::vector<std::optional<int64_t>> lengths;
   std::vector<SharedData> shared;
   for (auto& loader : loaders) {
-    if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(uneven_shares(run.options));
+    if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
     const bool shares = run.options.use_distributed_sampler;
     const uint64_t seed = run.components.seed.value_or(0);
     try {
@@ -428,7 +418,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
-  run.finite.configure({.policy = run.options.nonfinite,
+  run.finite.configure({.policy = run.options.on_nonfinite,
                         .check_every = run.options.check_every,
                         .logs_counters = !run.options.barebones,
                         .precision = &run.strategy->precision()});
@@ -448,7 +438,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                                fn_ == TrainerFn::fit && run.components.load.loads_optimizer()
                                    ? CheckpointParts::all
                                    : CheckpointParts::weights_and_state,
-                               run.components.load.verify == "needed" ? Verify::needed : Verify::whole);
+                               run.components.load.verify);
   // Imported weights start a new run, wherever they are.
   if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
   if (run.components.load.loads_loops()) resumed_run_dir_ = checkpoint_run_dir;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fulgur/core/callback.h"
+#include "fulgur/core/monitor_mode.h"
 
 namespace fulgur {
 
@@ -26,7 +27,7 @@ class FULGUR_API EarlyStopping final : public Callback {
     double min_delta = 0.0;
     int64_t patience = 3;
     bool verbose = false;
-    std::string mode = "min";
+    MonitorMode mode = MonitorMode::min;
     bool strict = true;
     bool check_finite = true;
     std::optional<double> stopping_threshold = {};
@@ -64,7 +65,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   const std::string& stopping_reason_message() const { return message_; }
 
  private:
-  bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
+  bool better(double a, double b) const { return is_better(options_.mode, a, b); }
   double worst_score() const;
   bool checks_at_train_epoch_end(RunContext& run) const;
   bool enabled(RunContext& run) const;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fulgur/core/callback.h"
+#include "fulgur/core/optimizer.h"
 
 namespace fulgur {
 
@@ -17,7 +18,7 @@ namespace fulgur {
 class FULGUR_API LearningRateMonitor final : public Callback {
  public:
   struct FULGUR_API Options {
-    std::optional<std::string> logging_interval = {};
+    std::optional<ScheduleInterval> logging_interval = {};
     bool log_momentum = false;
     bool log_weight_decay = false;
     std::string log_key_prefix = {};

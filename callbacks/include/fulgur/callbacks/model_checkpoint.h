@@ -8,6 +8,7 @@
 
 #include "fulgur/core/callback.h"
 #include "fulgur/core/interval_trigger.h"
+#include "fulgur/core/monitor_mode.h"
 
 namespace fulgur {
 
@@ -18,7 +19,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
     std::optional<std::filesystem::path> dirpath = {};
     std::optional<std::string> filename = {};
     std::optional<std::string> monitor = {};
-    std::string mode = "min";
+    MonitorMode mode = MonitorMode::min;
     bool verbose = false;
     bool save_last = true;
     int64_t save_top_k = 1;
@@ -71,7 +72,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   void interval_passed(RunContext& run);
   void save(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
-  bool better(double a, double b) const { return options_.mode == "max" ? a > b : a < b; }
+  bool better(double a, double b) const { return is_better(options_.mode, a, b); }
   std::filesystem::path name_for(RunContext& run);
 
   Options options_;

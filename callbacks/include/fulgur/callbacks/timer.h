@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fulgur/core/callback.h"
+#include "fulgur/core/optimizer.h"
 
 namespace fulgur {
 
@@ -14,7 +15,7 @@ class FULGUR_API Timer final : public Callback {
  public:
   struct FULGUR_API Options {
     std::optional<Interval> duration = {};
-    std::string interval = "step";
+    ScheduleInterval interval = ScheduleInterval::step;
     bool verbose = true;
     void fields(Fields& f);
   };

@@ -8,6 +8,7 @@
 
 #include "fulgur/checkpoint/origin.h"
 #include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/state_tree.h"
 
 namespace fulgur {
@@ -41,6 +42,9 @@ enum class CheckpointParts { all, weights_and_state };
 /// How much of a folder is compared with its manifest: every file, or only those that are read (`weights_and_state` if
 /// nothing is read).
 enum class Verify { whole, needed };
+constexpr auto enum_names(Verify) {
+  return std::to_array<EnumName<Verify>>({{Verify::whole, "whole"}, {Verify::needed, "needed"}});
+}
 
 /// Reads a checkpoint folder (or a link to one), after every byte was compared with the manifest. Throws a
 /// CheckpointError that names each wrong file, tensor or field; returns nothing from a checkpoint with any damage.

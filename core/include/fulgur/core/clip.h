@@ -2,10 +2,16 @@
 
 #include <vector>
 
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
 
 namespace fulgur {
+
+enum class ClipAlgorithm { norm, value };
+constexpr auto enum_names(ClipAlgorithm) {
+  return std::to_array<EnumName<ClipAlgorithm>>({{ClipAlgorithm::norm, "norm"}, {ClipAlgorithm::value, "value"}});
+}
 
 /// The tensors grouped by device and dtype, as the multi-tensor kernels require.
 FULGUR_API std::vector<std::vector<Tensor>> by_device_and_dtype(const std::vector<Tensor>& tensors);

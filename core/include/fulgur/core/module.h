@@ -14,6 +14,7 @@
 
 #include "fulgur/core/batch.h"
 #include "fulgur/core/callback.h"
+#include "fulgur/core/clip.h"
 #include "fulgur/core/component_access.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
@@ -25,8 +26,6 @@
 #include "fulgur/core/run_context.h"
 
 namespace fulgur {
-
-enum class ClipAlgorithm { norm, value };
 
 /// A network and its training logic. Derive, register layers as in LibTorch, and write `training_step`; the Trainer
 /// does the rest. Hooks have Lightning's names and do nothing by default; they run on the run's thread, after those of

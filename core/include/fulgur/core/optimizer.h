@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/options.h"
 #include "fulgur/core/state_tree.h"
 #include "fulgur/core/tensor.h"
@@ -101,6 +102,10 @@ class FULGUR_API Optimizer : public Stateful {
 };
 
 enum class ScheduleInterval { epoch, step };
+constexpr auto enum_names(ScheduleInterval) {
+  return std::to_array<EnumName<ScheduleInterval>>(
+      {{ScheduleInterval::epoch, "epoch"}, {ScheduleInterval::step, "step"}});
+}
 
 /// The length of a run as far as it is known before its first step; a schedule uses it to resolve lengths in its
 /// options.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fulgur/core/config_node.h"
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/interval.h"
 
@@ -66,6 +67,7 @@ struct Field {
   std::string doc;
   TypeInfo type;
   bool required = false;
+  bool is_learning_rate = false;  ///< `trainer.scale_lr` scales it
   /// Sets the member from the config; errors are added to the problems and leave the member unchanged.
   std::function<void(const ConfigNode&, Problems&, const std::string& path)> read;
   /// The member's value.
@@ -78,6 +80,11 @@ class FULGUR_API FieldRef {
   explicit FieldRef(Field& field) : field_(&field) {}
   FieldRef& required() {
     field_->required = true;
+    return *this;
+  }
+  /// A learning rate, which `trainer.scale_lr` scales.
+  FieldRef& learning_rate() {
+    field_->is_learning_rate = true;
     return *this;
   }
   /// Allows `null` as well.
@@ -254,6 +261,27 @@ struct FieldTraits<std::string> {
     return detail::read_string(n, v, p, path);
   }
   static ConfigNode write(const std::string& v) { return ConfigNode::string(v); }
+};
+
+/// By its name; the names are the choices of the option.
+template <NamedEnum E>
+struct FieldTraits<E> {
+  static TypeInfo type() {
+    TypeInfo type = FieldTraits<std::string>::type();
+    for (const EnumName<E>& named : enum_names(E())) type.choices.emplace_back(named.name);
+    return type;
+  }
+  static bool read(const ConfigNode& n, E& v, Problems& p, const std::string& path) {
+    std::string text;
+    if (!detail::read_string(n, text, p, path)) return false;
+    const std::optional<E> value = enum_from<E>(text);
+    if (value)
+      v = *value;
+    else
+      detail::wrong_type(n, type(), p, path);
+    return value.has_value();
+  }
+  static ConfigNode write(E v) { return ConfigNode::string(std::string(enum_text(v))); }
 };
 
 template <>

@@ -23,11 +23,19 @@ namespace fulgur {
 /// whole file and is saved in the checkpoint; after loading a checkpoint its vocabulary is used.
 class FULGUR_API TextDataModule : public DataModule {
  public:
+  enum class Tokens { characters, bytes };
+  friend constexpr auto enum_names(Tokens) {
+    return std::to_array<EnumName<Tokens>>({{Tokens::characters, "char"}, {Tokens::bytes, "byte"}});
+  }
+  enum class Windows { random, strided };
+  friend constexpr auto enum_names(Windows) {
+    return std::to_array<EnumName<Windows>>({{Windows::random, "random"}, {Windows::strided, "strided"}});
+  }
   struct Options {
     std::filesystem::path path = {};
-    std::string tokens = "char";
+    Tokens tokens = Tokens::characters;
     int64_t block_size = 128;
-    std::string windows = "random";
+    Windows windows = Windows::random;
     Auto<int64_t> stride = {};
     Auto<int64_t> samples_per_epoch = {};
     double val_fraction = 0.1;

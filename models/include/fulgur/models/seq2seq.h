@@ -24,11 +24,10 @@ class FULGUR_API Seq2Seq : public LightningModule {
     int64_t embedding = 32;
     int64_t hidden = 128;
     int64_t layers = 1;
-    std::string cell = "gru";
+    RecurrentCell cell = RecurrentCell::gru;
     double dropout = 0.0;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError for a cell other than gru or lstm.
   explicit Seq2Seq(const Options& options);
 
   /// Logits (N, T, vocabulary) of each target token, given the previous ones and the source; on the decoder's device.

@@ -14,12 +14,17 @@
 
 namespace fulgur {
 
+enum class RecurrentCell { gru, lstm };
+constexpr auto enum_names(RecurrentCell) {
+  return std::to_array<EnumName<RecurrentCell>>({{RecurrentCell::gru, "gru"}, {RecurrentCell::lstm, "lstm"}});
+}
+
 struct Seq2SeqPartOptions {
   int64_t vocabulary;
   int64_t embedding;
   int64_t hidden;
   int64_t layers;
-  std::string cell;  ///< gru, lstm
+  RecurrentCell cell;
   double dropout;
 };
 

@@ -15,10 +15,15 @@ namespace fulgur {
 /// rate is that first rate times f + (1 − f)·s/n (linear), f^(1 − s/n) (exponential) or f (constant), f = start_factor.
 class FULGUR_API WarmupLR final : public LrScheduler {
  public:
+  enum class Kind { linear, exponential, constant };
+  friend constexpr auto enum_names(Kind) {
+    return std::to_array<EnumName<Kind>>(
+        {{Kind::linear, "linear"}, {Kind::exponential, "exponential"}, {Kind::constant, "constant"}});
+  }
   struct FULGUR_API Options {
     Length length = 0;
     double start_factor = 0.01;
-    std::string kind = "linear";
+    Kind kind = Kind::linear;
     Spec<LrScheduler> after = {};
     void fields(Fields& f);
   };

@@ -13,12 +13,17 @@ namespace fulgur {
 /// is ignored.
 class FULGUR_API CyclicLR final : public LrScheduler {
  public:
+  enum class Mode { triangular, triangular2, exp_range };
+  friend constexpr auto enum_names(Mode) {
+    return std::to_array<EnumName<Mode>>(
+        {{Mode::triangular, "triangular"}, {Mode::triangular2, "triangular2"}, {Mode::exp_range, "exp_range"}});
+  }
   struct FULGUR_API Options {
     double base_lr = 1e-3;
     double max_lr = 1e-2;
     Length step_size_up = 2000;
     std::optional<Length> step_size_down = {};
-    std::string mode = "triangular";
+    Mode mode = Mode::triangular;
     double gamma = 1.0;
     bool cycle_momentum = true;
     double base_momentum = 0.8;
@@ -43,13 +48,17 @@ class FULGUR_API CyclicLR final : public LrScheduler {
 /// rate, down to the last. It stays at the end where torch throws. The optimizer's own rate is ignored.
 class FULGUR_API OneCycleLR final : public LrScheduler {
  public:
+  enum class Anneal { cos, linear };
+  friend constexpr auto enum_names(Anneal) {
+    return std::to_array<EnumName<Anneal>>({{Anneal::cos, "cos"}, {Anneal::linear, "linear"}});
+  }
   struct FULGUR_API Options {
     double max_lr = 1e-2;
     Auto<Length> total_steps = {};
     double pct_start = 0.3;
     double div_factor = 25.0;
     double final_div_factor = 1e4;
-    std::string anneal_strategy = "cos";
+    Anneal anneal_strategy = Anneal::cos;
     bool three_phase = false;
     bool cycle_momentum = true;
     double base_momentum = 0.85;

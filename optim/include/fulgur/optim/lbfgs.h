@@ -12,6 +12,10 @@ namespace fulgur {
 /// loss up to `max_eval` times in a step and waits for the device at each; one parameter group of one device and dtype.
 class FULGUR_API LBFGS final : public Optimizer {
  public:
+  enum class LineSearch { strong_wolfe };
+  friend constexpr auto enum_names(LineSearch) {
+    return std::to_array<EnumName<LineSearch>>({{LineSearch::strong_wolfe, "strong_wolfe"}});
+  }
   struct FULGUR_API Options {
     double lr = 1.0;
     int64_t max_iter = 20;
@@ -19,7 +23,7 @@ class FULGUR_API LBFGS final : public Optimizer {
     double tolerance_grad = 1e-7;
     double tolerance_change = 1e-9;
     int64_t history_size = 100;
-    std::optional<std::string> line_search_fn = {};
+    std::optional<LineSearch> line_search_fn = {};
     void fields(Fields& f);
   };
   /// With its parameters attached, as `torch::optim::LBFGS(groups, options)`.

@@ -15,6 +15,11 @@ namespace fulgur {
 /// them.
 class FULGUR_API Muon final : public FusedOptimizer {
  public:
+  enum class AdjustLr { original, match_rms_adamw };
+  friend constexpr auto enum_names(AdjustLr) {
+    return std::to_array<EnumName<AdjustLr>>(
+        {{AdjustLr::original, "original"}, {AdjustLr::match_rms_adamw, "match_rms_adamw"}});
+  }
   struct FULGUR_API AdamwOptions {
     double lr = 1e-3;
     std::vector<double> betas{0.9, 0.999};
@@ -30,7 +35,7 @@ class FULGUR_API Muon final : public FusedOptimizer {
     std::vector<double> ns_coefficients{3.4445, -4.7750, 2.0315};
     double eps = 1e-7;
     int64_t ns_steps = 5;
-    std::string adjust_lr_fn = "original";
+    AdjustLr adjust_lr_fn = AdjustLr::original;
     std::vector<std::string> adamw_parameters = {};
     AdamwOptions adamw = {};
     ParameterRules parameters = {};

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "fulgur/core/monitor_mode.h"
 #include "fulgur/core/optimizer.h"
 
 namespace fulgur {
@@ -12,12 +13,16 @@ namespace fulgur {
 /// schedule; torch.optim.lr_scheduler.ReduceLROnPlateau. A step without a metric is not counted.
 class FULGUR_API ReduceLROnPlateau final : public LrScheduler {
  public:
+  enum class ThresholdMode { rel, abs };
+  friend constexpr auto enum_names(ThresholdMode) {
+    return std::to_array<EnumName<ThresholdMode>>({{ThresholdMode::rel, "rel"}, {ThresholdMode::abs, "abs"}});
+  }
   struct FULGUR_API Options {
-    std::string mode = "min";
+    MonitorMode mode = MonitorMode::min;
     double factor = 0.1;
     int64_t patience = 10;
     double threshold = 1e-4;
-    std::string threshold_mode = "rel";
+    ThresholdMode threshold_mode = ThresholdMode::rel;
     int64_t cooldown = 0;
     double min_lr = 0.0;
     double eps = 1e-8;

@@ -161,11 +161,16 @@ class FULGUR_API CosineAnnealingWarmRestarts final : public LrScheduler {
 /// and shape 1 − x, (1 + cos πx) / 2 or 1 − √x.
 class FULGUR_API WarmupStableDecayLR final : public LrScheduler {
  public:
+  enum class Shape { linear, cosine, sqrt };
+  friend constexpr auto enum_names(Shape) {
+    return std::to_array<EnumName<Shape>>(
+        {{Shape::linear, "linear"}, {Shape::cosine, "cosine"}, {Shape::sqrt, "sqrt"}});
+  }
   struct FULGUR_API Options {
     Length warmup = 0;
     Length decay = Interval{0.1, Interval::Unit::run};
     Auto<Length> total_steps = {};
-    std::string decay_shape = "linear";
+    Shape decay_shape = Shape::linear;
     double final_factor = 0.0;
     void fields(Fields& f);
   };

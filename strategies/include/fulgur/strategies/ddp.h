@@ -20,6 +20,11 @@ class UnsyncedGradients;
 /// are averaged while backward still computes (LibTorch's c10d::Reducer).
 class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
  public:
+  enum class Compression { none, fp16, bf16 };
+  friend constexpr auto enum_names(Compression) {
+    return std::to_array<EnumName<Compression>>(
+        {{Compression::none, "none"}, {Compression::fp16, "fp16"}, {Compression::bf16, "bf16"}});
+  }
   struct FULGUR_API Options {
     std::string process_group_backend = "auto";
     std::string cluster_environment = "auto";
@@ -28,7 +33,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
     bool gradient_as_bucket_view = false;
     double bucket_cap_mb = 25;
     bool broadcast_buffers = true;
-    std::string compression = "none";
+    Compression compression = Compression::none;
     double start_timeout_s = 300;
     double timeout_s = 60;
     int64_t check_replicas_every = 0;

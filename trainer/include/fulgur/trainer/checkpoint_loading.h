@@ -16,7 +16,7 @@ struct FULGUR_API CheckpointLoading {
   bool rng = true;
   bool strict = true;                               ///< of the weights' names, shapes and dtypes
   std::map<std::string, std::string> key_prefixes;  ///< prefixes of names: in the checkpoint → in the module
-  std::string verify = "whole";                     ///< or `needed`: only the files that are read
+  Verify verify = Verify::whole;                    ///< or `needed`: only the files that are read
   bool allow_config_change = false;                 ///< the config wins over the checkpoint, see agree_with_checkpoint
 
   bool loads_optimizer() const { return optimizer && !weights_only; }

@@ -38,8 +38,8 @@ struct FULGUR_API Config {
   Spec<DataModule> data;
   std::optional<Spec<Optimizer>> optimizer;
   std::optional<Spec<LrScheduler>> lr_scheduler;
-  std::string lr_scheduler_interval = "epoch";  ///< when the config's scheduler steps: epoch or step
-  int64_t lr_scheduler_frequency = 1;           ///< every N epochs or steps, counted over the run
+  ScheduleInterval lr_scheduler_interval = ScheduleInterval::epoch;  ///< when the config's scheduler steps
+  int64_t lr_scheduler_frequency = 1;                                ///< every N epochs or steps, counted over the run
   std::optional<std::string> lr_scheduler_monitor;
   bool lr_scheduler_strict = true;
   std::optional<std::string> lr_scheduler_name;

@@ -8,13 +8,46 @@
 #include <vector>
 
 #include "fulgur/core/callback.h"
+#include "fulgur/core/clip.h"
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
+#include "fulgur/core/loader.h"
 #include "fulgur/core/logger.h"
 #include "fulgur/core/options.h"
 #include "fulgur/core/strategy.h"
 #include "fulgur/trainer/allocator_options.h"
 
 namespace fulgur {
+
+/// `trainer.on_nonfinite`: what follows a loss or gradients that are NaN or infinite.
+enum class OnNonFinite { raise, skip, stop, rollback, off };
+constexpr auto enum_names(OnNonFinite) {
+  return std::to_array<EnumName<OnNonFinite>>({{OnNonFinite::raise, "raise"},
+                                               {OnNonFinite::skip, "skip"},
+                                               {OnNonFinite::stop, "stop"},
+                                               {OnNonFinite::rollback, "rollback"},
+                                               {OnNonFinite::off, "off"}});
+}
+
+/// `trainer.on_save_error`: what follows a checkpoint that cannot be written; `proceed` is `continue` in configs.
+enum class OnSaveError { stop, proceed };
+constexpr auto enum_names(OnSaveError) {
+  return std::to_array<EnumName<OnSaveError>>({{OnSaveError::stop, "stop"}, {OnSaveError::proceed, "continue"}});
+}
+
+/// `trainer.scale_lr`: how learning rates follow the batch size.
+enum class ScaleLr { none, linear, sqrt };
+constexpr auto enum_names(ScaleLr) {
+  return std::to_array<EnumName<ScaleLr>>(
+      {{ScaleLr::none, "none"}, {ScaleLr::linear, "linear"}, {ScaleLr::sqrt, "sqrt"}});
+}
+
+/// `trainer.memory_format` of images.
+enum class MemoryFormat { contiguous, channels_last };
+constexpr auto enum_names(MemoryFormat) {
+  return std::to_array<EnumName<MemoryFormat>>(
+      {{MemoryFormat::contiguous, "contiguous"}, {MemoryFormat::channels_last, "channels_last"}});
+}
 
 /// `true` (the default loggers), `false` (none), one component or a list of them.
 struct FULGUR_API LoggerChoice {
@@ -102,7 +135,7 @@ struct FULGUR_API TrainerOptions {
   Spec<Precision> precision{"32-true"};
   bool sync_batchnorm = false;
   bool use_distributed_sampler = true;
-  std::string uneven_shares = "pad";
+  UnevenShares uneven_shares = UnevenShares::pad;
   Auto<int64_t> agree_every;
 
   std::optional<int64_t> max_epochs, min_epochs;
@@ -123,16 +156,16 @@ struct FULGUR_API TrainerOptions {
 
   int64_t accumulate_grad_batches = 1;
   std::optional<double> gradient_clip_val;
-  std::string gradient_clip_algorithm = "norm";
+  ClipAlgorithm gradient_clip_algorithm = ClipAlgorithm::norm;
   bool log_grad_norm = false;
-  std::string scale_lr = "none";
+  ScaleLr scale_lr = ScaleLr::none;
   std::optional<int64_t> base_batch_size;
 
   DeterministicChoice deterministic;
   std::optional<bool> benchmark;
   bool cuda_graph = false;
   std::optional<std::string> float32_matmul_precision;
-  std::string memory_format = "contiguous";
+  MemoryFormat memory_format = MemoryFormat::contiguous;
   AllocatorOptions allocator;
   bool inference_mode = true;
   bool detect_anomaly = false;
@@ -147,8 +180,8 @@ struct FULGUR_API TrainerOptions {
   std::vector<Spec<Callback>> callbacks;
   bool enable_checkpointing = true;
   bool async_checkpoint = true;
-  std::string on_save_error = "stop";
-  std::string on_nonfinite = "raise";
+  OnSaveError on_save_error = OnSaveError::stop;
+  OnNonFinite on_nonfinite = OnNonFinite::raise;
   int64_t check_every = 0;
   bool enable_progress_bar = true;
   bool enable_model_summary = true;
