@@ -8,6 +8,7 @@
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/checkpoint/weights_file.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/text_table.h"
 #include "json_text.h"
 #include "print.h"
 
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Rows = std::vector<std::vector<std::string>>;
+using Rows = std::vector<TextRow>;
 
 std::string bytes_text(uint64_t bytes) {
   if (bytes < 1000) return cat(bytes, " B");
@@ -26,22 +27,10 @@ std::string bytes_text(uint64_t bytes) {
   return format_fixed(static_cast<double>(bytes) / 1e9, 2) + " GB";
 }
 
-/// Aligned columns, two spaces apart.
 std::string columns(const Rows& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
+  const std::vector<int64_t> widths = column_widths(rows);
   std::string text;
-  for (const auto& row : rows) {
-    text += " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += " " + row[i];
-      if (i + 1 < row.size()) text += std::string(widths[i] - row[i].size() + 1, ' ');
-    }
-    text += "\n";
-  }
+  for (const TextRow& row : rows) text += cat("  ", aligned(row, widths), "\n");
   return text;
 }
 

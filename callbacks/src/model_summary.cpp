@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <numeric>
 
 #include "fulgur/core/module.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/text_table.h"
 #include "type_name.h"
 
 namespace fulgur {
@@ -23,11 +25,6 @@ std::string with_commas(const std::string& number) {
   for (auto at = static_cast<int64_t>(std::min(number.find('.'), number.size())) - 3; at > 0; at -= 3)
     out.insert(static_cast<size_t>(at), 1, ',');
   return out;
-}
-
-std::string padded(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
 }
 
 int64_t params_below(const std::vector<NamedParameter>& parameters, const std::string& prefix) {
@@ -56,7 +53,7 @@ class Summary {
     std::vector<std::string> lines;
     if (!rows_.empty()) add_table(lines);
     const auto total = [&](const std::string& value, const std::string& what) {
-      lines.push_back(cat(padded(value, 10), value.size() < 10 ? "" : " ", what));
+      lines.push_back(cat(padded(value, 10), columns_of(value) < 10 ? "" : " ", what));
     };
     total(format_count(trainable_), "Trainable params");
     total(format_count(total_ - trainable_), "Non-trainable params");
@@ -115,23 +112,18 @@ class Summary {
   }
 
   void add_table(std::vector<std::string>& lines) const {
-    size_t name = 4, type = 4, params = 6, mode = 4;
-    for (const Row& row : rows_) {
-      name = std::max(name, row.name.size());
-      type = std::max(type, row.type.size());
-      params = std::max(params, row.params.size());
-      mode = std::max(mode, row.mode.size());
+    std::vector<TextRow> table{{"", "Name", "Type", "Params", "Mode"}};
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const Row& row = rows_[i];
+      table.push_back({row.type == "n/a" ? "" : cat(i), row.name, row.type, row.params, row.mode});
     }
-    const size_t index = cat(rows_.size() - 1).size();
-    const std::string rule(index + name + type + params + mode + 4 * 3, '-');
-    const auto add = [&](std::string number, const Row& row) {
-      std::string line = cat(padded(std::move(number), index), " | ", padded(row.name, name), " | ",
-                             padded(row.type, type), " | ", padded(row.params, params), " | ", row.mode);
-      lines.push_back(std::move(line));
-    };
-    add("", {"Name", "Type", "Params", "Mode"});
+    // The column of indices is as wide as the last one would be.
+    std::vector<int64_t> widths = column_widths(table);
+    widths[0] = columns_of(cat(rows_.size() - 1));
+    const std::string rule(static_cast<size_t>(std::accumulate(widths.begin(), widths.end(), int64_t{4 * 3})), '-');
+    lines.push_back(aligned(table.front(), widths, " | "));
     lines.push_back(rule);
-    for (size_t i = 0; i < rows_.size(); ++i) add(rows_[i].type == "n/a" ? "" : cat(i), rows_[i]);
+    for (size_t i = 1; i < table.size(); ++i) lines.push_back(aligned(table[i], widths, " | "));
     lines.push_back(rule);
   }
 

@@ -7,10 +7,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <string_view>
 
 #include "fulgur/core/text.h"
+#include "fulgur/core/text_table.h"
 
 namespace fulgur {
 namespace {
@@ -32,32 +32,6 @@ bool wants_colour() {
 }
 
 constexpr std::string_view kFull = "█", kEmpty = "·";
-
-struct Extent {
-  size_t bytes = 0;
-  int64_t columns = 0;
-};
-
-// How much of `text` fits into `columns`. Wide characters take two columns; ambiguous ones count as wide.
-Extent fitting(std::string_view text, int64_t columns) {
-  Extent extent;
-  while (extent.bytes < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[extent.bytes]);
-    const size_t bytes = std::min<size_t>(lead < 0x80   ? 1
-                                          : lead < 0xE0 ? 2
-                                          : lead < 0xF0 ? 3
-                                                        : 4,
-                                          text.size() - extent.bytes);
-    const bool narrow = lead < 0xE1 || text.substr(extent.bytes, bytes) == kFull;  // 0xE1: from U+1000 on
-    const int64_t width = narrow ? 1 : 2;
-    if (extent.columns + width > columns) break;
-    extent.columns += width;
-    extent.bytes += bytes;
-  }
-  return extent;
-}
-
-int64_t columns_of(std::string_view text) { return fitting(text, std::numeric_limits<int64_t>::max()).columns; }
 
 std::string coloured(std::string text) {
   const size_t first = text.find(kFull);
@@ -207,7 +181,7 @@ std::string ProgressBar::line(RunContext& run, int64_t columns) const {
   }
   std::string text = cat(bar_.title, ":", bar, tail, metrics);
   // A line that wraps cannot be cleared, and a full one wraps on some terminals: metrics are truncated first.
-  text.resize(fitting(text, columns - 1).bytes);
+  text.resize(fit_columns(text, columns - 1).bytes);
   return text;
 }
 

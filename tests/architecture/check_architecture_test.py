@@ -10,8 +10,8 @@ import check_architecture  # noqa: E402
 
 HEADER = "#pragma once\n"
 
-# (file, text, words that the report must have; None: no report)
 INTERNAL = "core/internal/fulgur/core/hidden.h"
+# (file, text, words that the report must have; None: no report)
 CASES = [
     ("core/src/a.cpp", 'void f() { log::warn(\n    "core.unknown", "x"); }\n', "docs/errors.md has the warning core.unknown"),
     ("callbacks/src/a.cpp", '#include "fulgur/core/module.h"\n', None),

@@ -5,21 +5,10 @@
 #include <span>
 
 #include "fulgur/core/text.h"
+#include "fulgur/core/text_table.h"
 
 namespace fulgur {
 namespace {
-
-// Display width: UTF-8 continuation bytes take no column.
-size_t width(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-std::string padded(std::string_view text, size_t columns) {
-  std::string out(text);
-  out.append(columns - std::min(columns, width(text)), ' ');
-  return out;
-}
 
 double value_of(std::string_view name, std::span<const Metrics> columns) {
   std::vector<std::string> names;
@@ -41,7 +30,7 @@ double FitReport::metric(std::string_view name) const { return value_of(name, {&
 double EvalReport::metric(std::string_view name) const { return value_of(name, loaders); }
 
 std::string metrics_table(const std::string& title, const std::vector<Metrics>& columns) {
-  std::vector<std::vector<std::string>> rows;
+  std::vector<TextRow> rows;
   std::vector<std::string> header{title};
   if (columns.size() == 1) {
     header.emplace_back("Value");
@@ -60,16 +49,13 @@ std::string metrics_table(const std::string& title, const std::vector<Metrics>& 
       (*row)[c + 1] = format_double(value);
     }
   }
-  std::vector<size_t> widths;
-  for (size_t c = 0; c < header.size(); ++c) {
-    size_t most = width(header[c]);
-    for (const auto& row : rows) most = std::max(most, width(row[c]));
-    widths.push_back(most);
-  }
+  std::vector<TextRow> all = rows;
+  all.push_back(header);
+  const std::vector<int64_t> widths = column_widths(all);
   const auto rule = [&](const char* left, const char* middle, const char* right) {
     std::string line = left;
     for (size_t c = 0; c < widths.size(); ++c) {
-      for (size_t i = 0; i < widths[c] + 2; ++i) line += "─";
+      for (int64_t i = 0; i < widths[c] + 2; ++i) line += "─";
       line += c + 1 < widths.size() ? middle : right;
     }
     return cat(line, "\n");

@@ -4,21 +4,12 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/text_table.h"
 #include "fulgur/trainer/yaml.h"
 
 namespace fulgur::config {
 
 namespace {
-
-/// Terminal columns of a UTF-8 text without wide characters.
-size_t width_of(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-std::string padded(std::string_view text, size_t width) {
-  return std::string(text) + std::string(width - std::min(width, width_of(text)), ' ');
-}
 
 std::string default_text(const Field& field) {
   if (field.required) return "required";
@@ -40,24 +31,14 @@ std::string first_line(const std::string& doc) { return doc.substr(0, doc.find('
 }  // namespace
 
 std::string table_of(const Fields& fields) {
-  struct Row {
-    std::string name, type, value, doc;
-  };
-  std::vector<Row> rows{{"option", "type", "default", "meaning"}};
+  std::vector<TextRow> rows{{"option", "type", "default", "meaning"}};
   for (const Field& field : fields.all())
     rows.push_back({field.name, type_text(field.type), default_text(field), field.doc});
-  size_t name = 0, type = 0, value = 0;
-  constexpr size_t kWidest = 44;
-  for (const Row& row : rows) {
-    name = std::max(name, width_of(row.name));
-    type = std::max(type, std::min(width_of(row.type), kWidest));
-    value = std::max(value, std::min(width_of(row.value), kWidest));
-  }
+  std::vector<int64_t> widths = column_widths(rows);
+  constexpr int64_t kWidest = 44;
+  for (size_t i = 1; i < widths.size(); ++i) widths[i] = std::min(widths[i], kWidest);
   std::string out;
-  for (const Row& row : rows) {
-    out += cat("  ", padded(row.name, name), "  ", padded(row.type, type), "  ", padded(row.value, value), "  ",
-               row.doc, "\n");
-  }
+  for (const TextRow& row : rows) out += cat("  ", aligned(row, widths), "\n");
   return out;
 }
 
@@ -91,13 +72,12 @@ std::string list(const std::optional<std::string>& wanted) {
   for (const std::string& kind : kinds) {
     if (wanted && kind != *wanted) continue;
     const ComponentRegistry& registry = component_registry(kind);
-    const std::vector<std::string> names = registry.names();
-    size_t width = 0;
-    for (const std::string& name : names) width = std::max(width, width_of(name));
+    std::vector<TextRow> rows;
+    for (const std::string& name : registry.names()) rows.push_back({name, first_line(registry.get(name).doc)});
+    const std::vector<int64_t> widths = column_widths(rows);
     if (!out.empty()) out += "\n";
-    out += kind + (names.empty() ? ": none\n" : ":\n");
-    for (const std::string& name : names)
-      out += cat("  ", padded(name, width), "  ", first_line(registry.get(name).doc), "\n");
+    out += kind + (rows.empty() ? ": none\n" : ":\n");
+    for (const TextRow& row : rows) out += cat("  ", aligned(row, widths), "\n");
   }
   return out;
 }

@@ -54,8 +54,8 @@ void append(std::string& out, I part) {
 }  // namespace detail
 
 /// Concatenates texts and numbers to a string, for messages (g++ 12 has no `std::format`).
-template <class... TrainerComponents>
-std::string cat(const TrainerComponents&... parts) {
+template <class... Parts>
+std::string cat(const Parts&... parts) {
   std::string out;
   (detail::append(out, parts), ...);
   return out;
