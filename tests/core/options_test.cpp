@@ -265,6 +265,51 @@ TEST_CASE("intervals") {
   CHECK(says(read("every", "10"), "write the unit too: 10ep"));
 }
 
+namespace {
+
+enum class Shape { line, cosine };
+constexpr auto enum_names(Shape) {
+  return std::to_array<EnumName<Shape>>({{Shape::line, "line"}, {Shape::cosine, "cos"}});
+}
+
+struct Curve {
+  Shape shape = Shape::line;
+  std::optional<Shape> end;
+  std::vector<Shape> all;
+  double rate = 0.1;
+  void fields(Fields& f) {
+    f(shape, "shape", "A shape.");
+    f(end, "end", "Another.");
+    f(all, "all", "Some.");
+    f(rate, "rate", "A rate.").learning_rate();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an enum is an option by the names of its values") {
+  Curve curve;
+  Fields fields;
+  curve.fields(fields);
+  CHECK(type_text(fields.all()[0].type) == "one of line, cos");
+  Problems problems;
+  fields.read(ConfigNode::map({{"shape", ConfigNode::scalar("cos")},
+                               {"end", ConfigNode::scalar("line")},
+                               {"all", ConfigNode::list({ConfigNode::scalar("cos"), ConfigNode::scalar("line")})}}),
+              problems, "");
+  CHECK(problems.empty());
+  CHECK((curve.shape == Shape::cosine));
+  CHECK((curve.end == Shape::line));
+  CHECK((curve.all == std::vector{Shape::cosine, Shape::line}));
+  CHECK(fields.write().find("shape")->text() == "cos");
+  fields.read(ConfigNode::map({{"shape", ConfigNode::scalar("cosine")}, {"end", ConfigNode::null()}}), problems, "");
+  CHECK(problems.report().find("shape: must be one of line, cos; got ") != std::string::npos);
+  CHECK((curve.shape == Shape::cosine));
+  CHECK_FALSE(curve.end.has_value());
+  CHECK(fields.all()[3].is_learning_rate);
+  CHECK_FALSE(fields.all()[0].is_learning_rate);
+}
+
 TEST_CASE("reading is linear in the number of keys") {
   ConfigNode map = ConfigNode::map();
   for (int i = 0; i < 100'000; ++i) map.entries().emplace_back("unknown_key_" + std::to_string(i), ConfigNode::null());
