@@ -55,9 +55,6 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-/// A hint that is a question already ends its sentence.
-std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
-
 [[noreturn]] void unknown_option(const std::string& name, const Fields& schema, const Fields& trainer) {
   for (const Field& field : trainer.all()) {
     if (field.name == name)
@@ -72,7 +69,7 @@ std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hin
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
   throw ConfigError(
-      cat("[cli] unknown option '--", escape_controls(name), "'", sentence(hint), "`trainer --help` lists all."));
+      cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`trainer --help` lists all."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -153,7 +150,7 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
   return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
-             sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
+             as_sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
 }
 
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.

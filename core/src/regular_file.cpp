@@ -9,6 +9,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/unique_fd.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
@@ -23,34 +24,20 @@ Error not_readable(const fs::path& path, int code) {
   return Error(cat("[file] ", escape_controls(path.string()), " cannot be read: ", std::strerror(code), "."));
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
 }  // namespace
 
 std::optional<std::string> read_regular_file(const fs::path& path) {
   // Without blocking until someone writes into a fifo.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (file.number() < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
-  if (file.number() < 0 && errno != ENXIO) throw not_readable(path, errno);
+  const detail::UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (file.get() < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
+  if (file.get() < 0 && errno != ENXIO) throw not_readable(path, errno);
   struct stat status {};
-  if (file.number() < 0 || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode))
+  if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
     throw not_regular(path, S_ISDIR(status.st_mode));
   std::string text(static_cast<size_t>(status.st_size), '\0');
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t got = ::read(file.number(), text.data() + done, text.size() - done);
+    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw not_readable(path, errno);
     if (got == 0) break;  // it became shorter

@@ -11,6 +11,7 @@
 
 #include "formats/shown_name.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/unique_fd.h"
 #include "io/durable_file.h"
 
 namespace fulgur::detail {
@@ -40,18 +41,13 @@ bool is_plain_name(std::string_view name) {
 void ZipReader::Closer::operator()(zip* archive) const { zip_discard(archive); }
 
 ZipReader::ZipReader(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) throw_errno("opening", path, errno);
+  detail::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) throw_errno("opening", path, errno);
   struct stat info {};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    bad_zip("it is not a regular file.");
-  }
-  std::FILE* file = fdopen(fd, "rb");
-  if (file == nullptr) {
-    ::close(fd);
-    throw_errno("opening", path, errno);
-  }
+  if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) bad_zip("it is not a regular file.");
+  std::FILE* file = fdopen(fd.get(), "rb");
+  if (file == nullptr) throw_errno("opening", path, errno);
+  (void)fd.release();
   zip_source_t* source = zip_source_filep_create(file, 0, -1, nullptr);
   if (source == nullptr) {
     std::fclose(file);

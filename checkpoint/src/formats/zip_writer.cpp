@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "fulgur/core/text.h"
+#include "fulgur/core/unique_fd.h"
 #include "io/durable_file.h"
 
 namespace fulgur::detail {
@@ -65,14 +66,13 @@ void ZipWriter::commit() {
   // libzip writes into a temporary file and renames it.
   if (zip_close(archive_.get()) != 0) fail("writing");
   (void)archive_.release();
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  int error = fd < 0 ? errno : 0;
-  while (fd >= 0 && ::fsync(fd) != 0) {
+  const detail::UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  int error = fd ? 0 : errno;
+  while (fd && ::fsync(fd.get()) != 0) {
     error = errno;
     if (error != EINTR) break;
     error = 0;
   }
-  if (fd >= 0) ::close(fd);
   if (error == 0) return;
   ::unlink(path_.c_str());
   throw_errno("syncing", path_, error);

@@ -37,6 +37,14 @@ void make_folders(const fs::path& folder) {
 
 }  // namespace detail
 
+std::optional<fs::path> link_target(const fs::path& link) {
+  std::error_code error;
+  if (!fs::is_symlink(link, error)) return std::nullopt;
+  const fs::path target = fs::read_symlink(link, error);
+  if (error) return std::nullopt;
+  return target.is_absolute() ? target : link.parent_path() / target;
+}
+
 void link_checkpoint(const fs::path& link, const fs::path& target) {
   const fs::path folder = detail::folder_of(link);
   detail::make_folders(folder);

@@ -13,27 +13,13 @@
 
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/unique_fd.h"
 #include "io/durable_file.h"
 #include "io/system_calls.h"
 
 namespace fulgur {
 namespace fs = std::filesystem;
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 struct Holder {
   pid_t pid = 0;
@@ -99,12 +85,12 @@ int open_lock_file(const fs::path& path) {
 RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
   detail::SystemCalls& calls = detail::system_calls();
   // Locking the folder itself serialises processes that start together, for the duration of this function.
-  const Descriptor turn(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const detail::UniqueFd turn(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (turn.get() < 0) detail::throw_errno("opening the run folder", folder, errno);
   const bool has_flock = calls.flock(turn.get(), LOCK_EX) == 0;
   Holder stale;
   while (fd_ < 0) {
-    Descriptor file(open_lock_file(path_));
+    detail::UniqueFd file(open_lock_file(path_));
     const Holder holder = read_holder(file.get());
     const bool locked = has_flock && calls.flock(file.get(), LOCK_EX | LOCK_NB) == 0;
     if (has_flock && !locked && errno != EWOULDBLOCK) detail::throw_errno("locking", path_, errno);

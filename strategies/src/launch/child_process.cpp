@@ -14,19 +14,10 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
+#include "fulgur/core/unique_fd.h"
 
 namespace fulgur::detail {
 namespace {
-
-/// RAII file descriptor.
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() { close(); }
-  void close() {
-    if (fd >= 0) ::close(fd);
-    fd = -1;
-  }
-};
 
 [[noreturn]] void fail(const std::filesystem::path& program, int error) {
   throw DistributedError(cat("[strategies.launcher] the processes of a run are '", program,
@@ -34,11 +25,11 @@ struct Descriptor {
                              ". Check its permissions and the limits of processes and open files (ulimit -a)."));
 }
 
-void make_pipe(Descriptor& read, Descriptor& write, const std::filesystem::path& program) {
+void make_pipe(UniqueFd& read, UniqueFd& write, const std::filesystem::path& program) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail(program, errno);
-  read.fd = ends[0];
-  write.fd = ends[1];
+  read.reset(ends[0]);
+  write.reset(ends[1]);
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -52,13 +43,13 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments,
                            Environment environment, const SignalPipe& signals) {
-  Descriptor words_read, words_write, error_read, error_write;
+  UniqueFd words_read, words_write, error_read, error_write;
   make_pipe(words_read, words_write, program);
   make_pipe(error_read, error_write, program);
-  ::fcntl(words_read.fd, F_SETFL, O_NONBLOCK);
+  ::fcntl(words_read.get(), F_SETFL, O_NONBLOCK);
   struct stat status {};
-  ::fstat(words_write.fd, &status);
-  environment["FULGUR_FAILURE_PIPE"] = cat(words_write.fd, ":", static_cast<uint64_t>(status.st_ino));
+  ::fstat(words_write.get(), &status);
+  environment["FULGUR_FAILURE_PIPE"] = cat(words_write.get(), ":", static_cast<uint64_t>(status.st_ino));
 
   // Allocate everything before fork: other threads may hold the allocator's lock.
   std::vector<std::string> argument_texts = arguments, variable_texts;
@@ -75,28 +66,28 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);  // the parent died before the previous line
     if (const int empty = ::open("/dev/null", O_RDONLY); empty > 0) ::dup2(empty, 0), ::close(empty);
-    ::fcntl(words_write.fd, F_SETFD, 0);
+    ::fcntl(words_write.get(), F_SETFD, 0);
     signals.restore();
     ::execve(program.c_str(), argv.data(), envp.data());
     const int error = errno;
-    [[maybe_unused]] const ssize_t written = ::write(error_write.fd, &error, sizeof error);
+    [[maybe_unused]] const ssize_t written = ::write(error_write.get(), &error, sizeof error);
     ::_exit(127);
   }
   const int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0) fail(program, fork_error);
   ::setpgid(pid_, pid_);  // whoever comes first
-  error_write.close();
+  error_write.reset();
   int error = 0;
   ssize_t count = 0;
-  while ((count = ::read(error_read.fd, &error, sizeof error)) < 0 && errno == EINTR) {
+  while ((count = ::read(error_read.get(), &error, sizeof error)) < 0 && errno == EINTR) {
   }
   if (count == sizeof error) {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
     fail(program, error);
   }
-  words_ = std::exchange(words_read.fd, -1);
+  words_ = words_read.release();
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept

@@ -228,12 +228,7 @@ void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointC
   }
   take_over(path, content);
   last_ = path;
-  const fs::path best = folder / "best.ckpt";
-  std::error_code error;
-  if (fs::is_symlink(best, error)) {
-    const fs::path target = fs::read_symlink(best, error);
-    if (!error) best_ = plain(folder / target);
-  }
+  if (const auto best = link_target(folder / "best.ckpt")) best_ = plain(*best);
   for (const StateTree& request : pending) requests_.push_back(to_request(request));
   if (requests_.empty()) return;
   const auto [ticket, request] = requests_.front();

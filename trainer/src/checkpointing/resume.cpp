@@ -12,14 +12,6 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 namespace {
 
-std::optional<fs::path> link_target(const fs::path& link) {
-  std::error_code error;
-  if (!fs::is_symlink(link, error)) return std::nullopt;
-  const fs::path target = fs::read_symlink(link, error);
-  if (error) return std::nullopt;
-  return target.is_absolute() ? target : link.parent_path() / target;
-}
-
 constexpr std::string_view kTimer = "Timer", kMaxTime = "max_time";
 
 // Whether the config's Timer would again end a run with `fit_time_s`. A Timer that is not in the config decides by

@@ -23,9 +23,6 @@ std::string default_text(const Field& field) {
   return escape_controls(text);
 }
 
-/// A hint that is a question already ends its sentence.
-std::string sentence(const std::string& hint) { return hint.ends_with('?') ? hint + " " : hint + ". "; }
-
 std::string first_line(const std::string& doc) { return doc.substr(0, doc.find('\n')); }
 
 }  // namespace
@@ -58,14 +55,14 @@ std::string describe(const std::string& name) {
     out += fields.all().empty() ? "  It has no options.\n" : table_of(fields);
   }
   if (!out.empty()) return out;
-  throw ConfigError(cat("[describe] unknown component '", name, "'", sentence(did_you_mean(name, all_names)),
+  throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)),
                         "`trainer list` shows all."));
 }
 
 std::string list(const std::optional<std::string>& wanted) {
   const std::vector<std::string> kinds = registry_kinds();
   if (wanted && std::find(kinds.begin(), kinds.end(), *wanted) == kinds.end()) {
-    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", sentence(did_you_mean(*wanted, kinds)), "There is ",
+    throw ConfigError(cat("[list] unknown kind '", *wanted, "'", as_sentence(did_you_mean(*wanted, kinds)), "There is ",
                           join(kinds), "."));
   }
   std::string out;

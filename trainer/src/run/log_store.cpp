@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "fulgur/core/cpu_scalar.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
@@ -27,14 +28,7 @@ void check_scalar(std::string_view name, const Tensor& value) {
     throw Error(cat("[module.log] '", name, "' must be a scalar; got a tensor of ", static_cast<int64_t>(value.numel()),
                     " elements. Reduce it first, for example with .mean()."));
 }
-
-// The value of a CPU scalar. item() goes through the dispatcher, which costs more than the rest of log().
-double read_cpu(const Tensor& value) {
-  if (value.layout() == at::kStrided && !value.is_neg()) {
-    if (value.scalar_type() == at::kFloat) return static_cast<double>(*value.const_data_ptr<float>());
-    if (value.scalar_type() == at::kDouble) return *value.const_data_ptr<double>();
-  }
-  return value.item<double>();
+return value.item<double>();
 }
 
 }  // namespace
@@ -308,10 +302,10 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
                    const LogOptions& options) {
   check_scalar(name, value);
   const bool device_is_cpu = noting_on_ && noting_on_->is_cpu();
-  if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, read_cpu(value), weight, options);
+  if (value.is_cpu() && !device_is_cpu) return log(name, scope, stage, cpu_scalar(value), weight, options);
   Slot& s = slot(name, scope, stage, options);
   s.has_steps |= s.on_step;
-  if (value.is_cpu() && !recording_on_) return add_number(s, read_cpu(value), weight);
+  if (value.is_cpu() && !recording_on_) return add_number(s, cpu_scalar(value), weight);
   if (s.on_step) {
     add_device(s.step, scalars(stage, /*epoch=*/false), value, weight, options.reduce_fx);
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;

@@ -11,6 +11,7 @@
 
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/clip.h"
+#include "fulgur/core/cpu_scalar.h"
 #include "fulgur/core/late_number.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/regular_file.h"
@@ -24,15 +25,6 @@ constexpr int64_t kMostRollbacks = 3;
 
 bool is_finite(const Tensor& value) {
   return !value.defined() || !value.is_floating_point() || at::isfinite(value).all().item<bool>();
-}
-
-// A CPU scalar, read directly: item() would cost more than the rest of the check.
-bool is_finite_on_cpu(const Tensor& scalar) {
-  if (scalar.layout() == at::kStrided && !scalar.is_neg()) {
-    if (scalar.scalar_type() == at::kFloat) return std::isfinite(*scalar.const_data_ptr<float>());
-    if (scalar.scalar_type() == at::kDouble) return std::isfinite(*scalar.const_data_ptr<double>());
-  }
-  return std::isfinite(scalar.item<double>());
 }
 
 }  // namespace
@@ -66,7 +58,7 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
   if (rolls_back_for_) return NonFiniteDecision::skip;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx();
   if (loss.is_cpu()) {
-    if (is_finite_on_cpu(loss)) return NonFiniteDecision::proceed;
+    if (std::isfinite(cpu_scalar(loss))) return NonFiniteDecision::proceed;
     own_loss_is_bad_ = true;
     // What to skip is decided by the gradients: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
@@ -102,7 +94,7 @@ NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const T
   Tensor norm = known_norm;
   if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
   if (norm.defined() && norm.is_cpu()) {
-    if (!is_finite_on_cpu(norm)) {
+    if (!std::isfinite(cpu_scalar(norm))) {
       if (!reported_) {
         const std::string bad = find();
         const auto decision = act(bad.empty() ? "the norm of the gradients" : bad);

@@ -401,11 +401,8 @@ void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestC
                                   run.components.config_folder);
   }
   // A link is followed once, so that the report names the checkpoint itself.
-  std::error_code error;
-  if (checkpoint_ && fs::is_symlink(*checkpoint_, error)) {
-    const fs::path target = fs::read_symlink(*checkpoint_, error);
-    if (!error) checkpoint_ = target.is_absolute() ? target : checkpoint_->parent_path() / target;
-  }
+  if (checkpoint_)
+    if (auto target = link_target(*checkpoint_)) checkpoint_ = std::move(target);
 }
 
 void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,

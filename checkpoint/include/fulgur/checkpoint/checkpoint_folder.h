@@ -78,6 +78,8 @@ FULGUR_API VerifyReport verify_checkpoint(const std::filesystem::path& folder, V
 
 /// Points the link `link` (`…/last.ckpt`) to `target`, atomically; relative if both are in the same folder.
 FULGUR_API void link_checkpoint(const std::filesystem::path& link, const std::filesystem::path& target);
+/// Where the symbolic link `link` points to, followed once, relative to its folder; nullopt if it is none.
+FULGUR_API std::optional<std::filesystem::path> link_target(const std::filesystem::path& link);
 
 /// Removes a checkpoint folder such that an interrupted removal never leaves what looks like a checkpoint.
 FULGUR_API void remove_checkpoint(const std::filesystem::path& folder);

@@ -34,6 +34,9 @@ FULGUR_API std::vector<std::string> nearest_names(std::string_view name, const s
 /// `; did you mean 'a' or 'b'?`, or empty if no candidate is near.
 FULGUR_API std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
+/// The hint as the end of a sentence: a question already ends it.
+inline std::string as_sentence(const std::string& hint) { return hint + (hint.ends_with('?') ? " " : ". "); }
+
 /// `a, b, c`.
 FULGUR_API std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
