@@ -130,7 +130,7 @@ TEST_CASE("sizes that no machine has are refused with the option's name") {
   refuse({"--data.shape", "[" + huge + "]"}, 2, "shape");
   refuse({"--model.hidden", "[" + huge + "]"}, 2, "hidden");
   // Within the bounds, and still more than there is.
-  refuse({"--model.hidden", "[1000000000, 1000000000]"}, 1, "hidden: [1000000000, 1000000000]");
+  refuse({"--model.hidden", "[100000000000, 8]"}, 1, "hidden: [100000000000, 8]");
   refuse({"--data.shape", "[1000000000, 1000000000]"}, 2, "shape");
   refuse({"--data.shape", "[100000000, 100000000]"}, 3, "shape");
 }

@@ -7,9 +7,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "fulgur/simulated_cuda/simulated_cuda.h"
 
@@ -70,12 +73,40 @@ extern "C" __attribute__((visibility("default"), noinline)) int settings_probe_f
   return error == cudaErrorInvalidValue ? 0 : 1;
 }
 
+namespace {
+
+std::atomic<int> ran = 0;
+
+// As the destructor of a static object of LibTorch, which is registered before any stream has a thread.
+void count_while_exiting() {
+  const int before = ran;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::printf("%d host functions ran while the process exited, %s before\n", ran - before,
+              before > 0 ? "some" : "none");
+}
+
+int exit_in_the_middle() {
+  std::atexit(count_while_exiting);
+  cudaStream_t stream = nullptr;
+  cudaStreamCreate(&stream);
+  const auto function = [](void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++ran;
+  };
+  for (int i = 0; i < 1000; ++i) cudaLaunchHostFunc(stream, function, nullptr);
+  while (ran == 0) std::this_thread::yield();
+  return 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   const char* const what = argc > 1 ? argv[1] : "";
   if (std::strcmp(what, "devices") == 0) return print_devices();
   if (std::strcmp(what, "memory") == 0 && argc > 2) return print_memory(std::strtoull(argv[2], nullptr, 10));
   if (std::strcmp(what, "error") == 0) return settings_probe_frees_what_is_not_there();
   if (std::strcmp(what, "graph") == 0) return print_graph();
-  std::fprintf(stderr, "usage: settings_probe devices | memory BYTES | error | graph\n");
+  if (std::strcmp(what, "exit") == 0) return exit_in_the_middle();
+  std::fprintf(stderr, "usage: settings_probe devices | memory BYTES | error | graph | exit\n");
   return 2;
 }

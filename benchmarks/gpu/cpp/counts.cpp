@@ -163,7 +163,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   options.enable_progress_bar = false;
   options.log_every_n_steps = work.number_or("log_every", 50);
   options.cuda_graph = work.is("cuda_graph");
-  options.memory_format = work.text("memory_format", "contiguous");
+  options.memory_format = *fulgur::enum_from<fulgur::MemoryFormat>(work.text("memory_format", "contiguous"));
   options.float32_matmul_precision = work.text("matmul", "highest");
   at::globalContext().setAllowTF32CuDNN(work.text("matmul", "highest") != "highest");
   options.precision = fulgur::Spec<fulgur::Precision>(work.text("precision", "32-true"));

@@ -147,7 +147,7 @@ json fit(const Case& work, const std::shared_ptr<M>& module, double gain) {
   options.logger.enabled = work.is("log");
   if (work.is("log")) options.logger.loggers = {fulgur::Spec<fulgur::Logger>("CsvLogger")};
   options.cuda_graph = work.is("cuda_graph");
-  options.memory_format = work.text("memory_format", "contiguous");
+  options.memory_format = *fulgur::enum_from<fulgur::MemoryFormat>(work.text("memory_format", "contiguous"));
   options.benchmark = work.is("benchmark");
   options.float32_matmul_precision = work.text("matmul", "highest");
   // What the precision of products does not reach: cuDNN's own switch, equal in the peers.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -49,7 +50,9 @@ void stream_thread(Stream* stream) {
   Lock lock(state().mutex);
   const auto has_more = [&] { return !stream->queue.empty() && !stream->running; };
   for (;;) {
-    if (has_more() && stream->completed < stream->wanted) {
+    if (state().exiting) {
+      stream->wake.wait(lock);
+    } else if (has_more() && stream->completed < stream->wanted) {
       stream->running = true;
       run_front(lock, *stream);
       stream->running = false;
@@ -65,7 +68,20 @@ void stream_thread(Stream* stream) {
   }
 }
 
+// While the process exits, LibTorch's static objects are destroyed: no thread may run an operation then. A device, too,
+// drops what is left.
+void stop_threads() {
+  Lock lock(state().mutex);
+  state().exiting = true;
+  constexpr std::chrono::seconds kMost{5};  // an operation may wait for another process
+  state().changed.wait_for(lock, kMost, [] {
+    return std::none_of(state().streams.begin(), state().streams.end(),
+                        [](const auto& stream) { return stream->running; });
+  });
+}
+
 void give_thread(Stream& stream) {
+  [[maybe_unused]] static const int registered = std::atexit(stop_threads);
   if (!std::exchange(stream.has_thread, true)) std::thread(stream_thread, &stream).detach();
   stream.wake.notify_one();
 }

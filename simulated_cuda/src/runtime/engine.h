@@ -105,6 +105,7 @@ struct State {
   uint64_t schedule = 0, random = 0;
   SimulatedCudaCounts counts{};
   cudaError_t failed = cudaSuccess;  ///< the devices' sticky error
+  bool exiting = false;              ///< the process exits: threads of streams run nothing
   bool ending = false;               ///< the process is ending: calls fail, as CUDA's do
 };
 State& state();

@@ -41,7 +41,8 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
     return "ddp's gradient_as_bucket_view is true, so that gradients are in memory unknown to the recorder; set it to "
            "false";
   if (o.compression != DDPStrategy::Compression::none)
-    return cat("ddp's compression is ", o.compression, ", which the host sets up in each exchange; set it to none");
+    return cat("ddp's compression is ", enum_text(o.compression),
+               ", which the host sets up in each exchange; set it to none");
   if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
   if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
     return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";

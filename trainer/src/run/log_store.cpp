@@ -28,8 +28,6 @@ void check_scalar(std::string_view name, const Tensor& value) {
     throw Error(cat("[module.log] '", name, "' must be a scalar; got a tensor of ", static_cast<int64_t>(value.numel()),
                     " elements. Reduce it first, for example with .mean()."));
 }
-return value.item<double>();
-}
 
 }  // namespace
 

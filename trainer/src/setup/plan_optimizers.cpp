@@ -22,7 +22,7 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
     refuse(cat("precision ", run.strategy->precision().name(), "; use 32-true or bf16-mixed, without master weights"));
   // Both would change weights and state inside the optimizer's step.
   if (run.options.on_nonfinite == OnNonFinite::skip || run.options.on_nonfinite == OnNonFinite::rollback)
-    refuse(cat("on_nonfinite: ", run.options.on_nonfinite, "; use raise, stop or off"));
+    refuse(cat("on_nonfinite: ", enum_text(run.options.on_nonfinite), "; use raise, stop or off"));
   if (run.strategy->splits_batches())
     refuse(cat("strategy ", run.strategy->name(), ", which splits batches into parts"));
 }
@@ -84,7 +84,7 @@ double plan_optimizers(Run& run) {
   const RunLength length = run_length(run);
   const double factor = lr_factor(run, length);
   if (factor != 1)
-    run.print(cat("learning rates: × ", factor, " (scale_lr: ", run.options.scale_lr, ", global batch ",
+    run.print(cat("learning rates: × ", factor, " (scale_lr: ", enum_text(run.options.scale_lr), ", global batch ",
                   *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
   for (auto& planned : run.plan.optimizers) {
     if (!planned.optimizer) throw ConfigError("[trainer.fit] configure_optimizers() returned an empty optimizer.");

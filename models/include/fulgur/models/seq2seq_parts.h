@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
 #include "fulgur/core/tensor.h"
 #include "fulgur/nn/linear.h"

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/options.h"
 
 namespace fulgur {
