@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "early_stopping_rule.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
@@ -24,27 +25,31 @@ void EarlyStopping::Options::fields(Fields& f) {
   f(log_rank_zero_only, "log_rank_zero_only", "Print verbose lines on rank 0 only.");
 }
 
-EarlyStopping::EarlyStopping(Options options) : options_(std::move(options)), best_score_(worst_score()) {
+EarlyStopping::EarlyStopping(Options options)
+    : options_(std::move(options)), rule_(std::make_unique<detail::EarlyStoppingRule>(options_)) {
   if (options_.monitor.empty())
     throw ConfigError(
         "[callbacks.EarlyStopping] monitor must name a metric; got an empty name. Set monitor, such as val_loss.");
 }
 
-double EarlyStopping::worst_score() const { return worst_value(options_.mode); }
+EarlyStopping::~EarlyStopping() = default;
+
+double EarlyStopping::best_score() const { return rule_->standing().best_score; }
+int64_t EarlyStopping::wait_count() const { return rule_->standing().wait_count; }
 
 std::string EarlyStopping::state_key() const {
   return cat("EarlyStopping{monitor=", options_.monitor, ", mode=", enum_text(options_.mode), "}");
 }
 
 StateTree EarlyStopping::state() const {
-  return StateTree::map({{"wait_count", wait_count_}, {"stopped_epoch", stopped_epoch_}, {"best_score", best_score_}});
+  return StateTree::map(
+      {{"wait_count", wait_count()}, {"stopped_epoch", stopped_epoch_}, {"best_score", best_score()}});
 }
 
 void EarlyStopping::load_state(const StateTree& state) {
   const int64_t wait_count = state.at("wait_count").as_int();
   const int64_t stopped_epoch = state.at("stopped_epoch").as_int();
-  best_score_ = state.at("best_score").as_double();
-  wait_count_ = wait_count;
+  rule_->restore({.best_score = state.at("best_score").as_double(), .wait_count = wait_count});
   stopped_epoch_ = stopped_epoch;
 }
 
@@ -59,8 +64,8 @@ bool EarlyStopping::enabled(RunContext& run) const {
 
 void EarlyStopping::setup(RunContext&, TrainerFn fn) {
   if (fn != TrainerFn::fit) return;
-  best_score_ = worst_score();
-  wait_count_ = stopped_epoch_ = 0;
+  *rule_ = detail::EarlyStoppingRule(options_);
+  stopped_epoch_ = 0;
   reason_ = EarlyStoppingReason::not_stopped;
   message_.clear();
 }
@@ -96,42 +101,42 @@ void EarlyStopping::check(RunContext& run) {
               cat("EarlyStopping: ", monitor_not_logged(options_.monitor, run), " Its checks are skipped until it is"));
     return;
   }
-  const Verdict verdict = judge(*current);
+  const double best_before = best_score();
+  const detail::EarlyStoppingRule::Verdict verdict = rule_->judge(*current);
   const bool stops = verdict.stop != EarlyStoppingReason::not_stopped;
+  std::string message;
   if (stops) {
+    message = why_it_stops(verdict.stop, *current);
     reason_ = verdict.stop;
-    message_ = verdict.message;
+    message_ = message;
+  } else if (verdict.improved) {
+    message = std::isinf(best_before) ? cat(options_.monitor, " is ", *current, ", the first value")
+                                      : cat(options_.monitor, " improved from ", best_before, " to ", *current);
   }
   if (run.collectives().any(stops)) {
     stopped_epoch_ = run.progress().epoch;
     run.request_stop(
         cat("EarlyStopping: ", stops ? message_ : cat(options_.monitor, ", by the decision of another rank")));
   }
-  if (options_.verbose && !verdict.message.empty()) tell(run, verdict.message);
+  if (options_.verbose && !message.empty()) tell(run, message);
 }
 
-EarlyStopping::Verdict EarlyStopping::judge(double current) {
+std::string EarlyStopping::why_it_stops(EarlyStoppingReason reason, double current) const {
   const std::string& name = options_.monitor;
-  if (options_.check_finite && !std::isfinite(current))
-    return {EarlyStoppingReason::non_finite_metric, cat(name, " is not finite: ", current, "; best is ", best_score_)};
-  if (options_.stopping_threshold && better(current, *options_.stopping_threshold))
-    return {EarlyStoppingReason::stopping_threshold,
-            cat(name, " is ", current, ", better than the threshold ", *options_.stopping_threshold)};
-  if (options_.divergence_threshold && better(*options_.divergence_threshold, current))
-    return {EarlyStoppingReason::divergence_threshold,
-            cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold)};
-  const double needed = options_.mode == MonitorMode::max ? current - options_.min_delta : current + options_.min_delta;
-  if (better(needed, best_score_)) {
-    const double before = best_score_;
-    best_score_ = current;
-    wait_count_ = 0;
-    return {.message = std::isinf(before) ? cat(name, " is ", current, ", the first value")
-                                          : cat(name, " improved from ", before, " to ", current)};
+  switch (reason) {
+    case EarlyStoppingReason::non_finite_metric:
+      return cat(name, " is not finite: ", current, "; best is ", best_score());
+    case EarlyStoppingReason::stopping_threshold:
+      return cat(name, " is ", current, ", better than the threshold ", *options_.stopping_threshold);
+    case EarlyStoppingReason::divergence_threshold:
+      return cat(name, " diverged: ", current, ", worse than ", *options_.divergence_threshold);
+    case EarlyStoppingReason::patience_exhausted:
+      return cat(name, " did not improve in the last ", wait_count(), wait_count() == 1 ? " check" : " checks",
+                 "; best is ", best_score());
+    case EarlyStoppingReason::not_stopped:
+      break;
   }
-  if (++wait_count_ < options_.patience) return {};
-  return {EarlyStoppingReason::patience_exhausted,
-          cat(name, " did not improve in the last ", wait_count_, wait_count_ == 1 ? " check" : " checks", "; best is ",
-              best_score_)};
+  return {};
 }
 
 void EarlyStopping::tell(RunContext& run, const std::string& message) const {

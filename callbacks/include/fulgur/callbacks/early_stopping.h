@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -7,6 +8,10 @@
 #include "fulgur/core/monitor_mode.h"
 
 namespace fulgur {
+
+namespace detail {
+class EarlyStoppingRule;
+}
 
 /// Why an `EarlyStopping` stopped the fit.
 enum class EarlyStoppingReason {
@@ -39,6 +44,7 @@ class FULGUR_API EarlyStopping final : public Callback {
 
   /// Throws a ConfigError if `monitor` is empty.
   explicit EarlyStopping(Options options);
+  ~EarlyStopping() override;
 
   std::string state_key() const override;
   Phase phase() const override { return Phase::decide; }
@@ -57,30 +63,24 @@ class FULGUR_API EarlyStopping final : public Callback {
   /// Epoch in which the fit was stopped, from 0; also 0 if it was not.
   int64_t stopped_epoch() const { return stopped_epoch_; }
   /// Best value of the metric so far; infinite before the first check.
-  double best_score() const { return best_score_; }
+  double best_score() const;
   /// Checks without an improvement since the last one.
-  int64_t wait_count() const { return wait_count_; }
+  int64_t wait_count() const;
   EarlyStoppingReason stopping_reason() const { return reason_; }
   /// The reason in words; empty if it has not stopped.
   const std::string& stopping_reason_message() const { return message_; }
 
  private:
-  bool better(double a, double b) const { return is_better(options_.mode, a, b); }
-  double worst_score() const;
   bool checks_at_train_epoch_end(RunContext& run) const;
   bool enabled(RunContext& run) const;
   void check(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
-  struct Verdict {
-    EarlyStoppingReason stop = EarlyStoppingReason::not_stopped;
-    std::string message = {};  // for a stop or an improvement
-  };
-  Verdict judge(double current);
+  std::string why_it_stops(EarlyStoppingReason reason, double current) const;
   void tell(RunContext& run, const std::string& message) const;
 
   Options options_;
-  double best_score_;
-  int64_t wait_count_ = 0, stopped_epoch_ = 0;
+  std::unique_ptr<detail::EarlyStoppingRule> rule_;
+  int64_t stopped_epoch_ = 0;
   EarlyStoppingReason reason_ = EarlyStoppingReason::not_stopped;
   std::string message_;
 };
