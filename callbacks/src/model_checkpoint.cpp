@@ -1,10 +1,9 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "checkpoint_name.h"
+#include "checkpoint_ranking.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
@@ -32,7 +31,10 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(save_on_exception, "save_on_exception", "Also save when the fit fails; at a signal the Trainer saves anyway.");
 }
 
-ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options)) {
+ModelCheckpoint::ModelCheckpoint(Options options)
+    : options_(std::move(options)),
+      ranking_(std::make_unique<detail::CheckpointRanking>(options_.monitor.has_value(), options_.mode,
+                                                           options_.save_top_k)) {
   std::vector<std::string> triggers;
   if (options_.every_n_train_steps) triggers.emplace_back("every_n_train_steps");
   if (options_.train_time_interval) triggers.emplace_back("train_time_interval");
@@ -56,6 +58,10 @@ ModelCheckpoint::ModelCheckpoint(Options options) : options_(std::move(options))
     detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
 }
 
+ModelCheckpoint::~ModelCheckpoint() = default;
+
+std::optional<double> ModelCheckpoint::best_score() const { return ranking_->standing().best_score; }
+
 std::string ModelCheckpoint::state_key() const {
   return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", enum_text(options_.mode),
              ", every_n_train_steps=", options_.every_n_train_steps.value_or(0),
@@ -66,12 +72,13 @@ std::string ModelCheckpoint::state_key() const {
 }
 
 StateTree ModelCheckpoint::state() const {
+  const detail::CheckpointRanking::Standing& ranked = ranking_->standing();
   StateTree::List kept;
   // By name: a run folder may be moved.
-  for (const Kept& item : kept_)
+  for (const auto& item : ranked.kept)
     kept.push_back(StateTree::map({{"name", item.path.filename().string()}, {"score", item.score}}));
   StateTree::List pending;
-  for (const auto& [ticket, score] : pending_)
+  for (const auto& [ticket, score] : ranked.pending)
     pending.push_back(StateTree::map(
         {{"ticket", static_cast<int64_t>(ticket)}, {"score", score ? StateTree(*score) : StateTree(nullptr)}}));
   StateTree tree = StateTree::map({{"kept", std::move(kept)},
@@ -79,27 +86,23 @@ StateTree ModelCheckpoint::state() const {
                                    {"folder", folder_.string()},
                                    {"saved_step", saved_step_},
                                    {"waits_for_validation", waits_for_validation_}});
-  tree["best_score"] = best_score_ ? StateTree(*best_score_) : StateTree(nullptr);
+  tree["best_score"] = ranked.best_score ? StateTree(*ranked.best_score) : StateTree(nullptr);
   return tree;
 }
 
 void ModelCheckpoint::load_state(const StateTree& state) {
-  std::vector<Kept> kept;
+  detail::CheckpointRanking::Standing ranked;
   const std::filesystem::path folder = state.at("folder").as_string();
   for (const StateTree& item : state.at("kept").as_list())
-    kept.push_back({folder / item.at("name").as_string(), item.at("score").as_double()});
-  std::map<uint64_t, std::optional<double>> pending;
+    ranked.kept.push_back({folder / item.at("name").as_string(), item.at("score").as_double()});
   for (const StateTree& item : state.at("pending").as_list())
-    pending[static_cast<uint64_t>(item.at("ticket").as_int())] =
+    ranked.pending[static_cast<uint64_t>(item.at("ticket").as_int())] =
         item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
-  std::optional<double> best;
-  if (!state.at("best_score").is_null()) best = state.at("best_score").as_double();
+  if (!state.at("best_score").is_null()) ranked.best_score = state.at("best_score").as_double();
   const int64_t step = state.at("saved_step").as_int();
   waits_for_validation_ = state.contains("waits_for_validation") && state.at("waits_for_validation").as_bool();
   folder_ = folder;
-  kept_ = std::move(kept);
-  pending_ = std::move(pending);
-  best_score_ = best;
+  ranking_->restore(std::move(ranked));
   saved_step_ = step;
 }
 
@@ -119,7 +122,7 @@ bool ModelCheckpoint::epoch_due(RunContext& run) const {
 }
 
 void ModelCheckpoint::setup(RunContext&, TrainerFn) {
-  pending_.clear();
+  ranking_->forget_pending();
   batches_at_start_ = -1;
   waits_for_validation_ = false;
 }
@@ -140,15 +143,9 @@ void ModelCheckpoint::on_sanity_check_end(RunContext& run) {
 void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
-  if (folder != folder_) {
-    // The run folder may have been moved; ranks of another folder are meaningless here.
-    for (Kept& item : kept_) item.path = folder / item.path.filename();
-    std::erase_if(kept_, [](const Kept& item) { return !std::filesystem::exists(item.path); });
-    if (kept_.empty() && pending_.empty()) {
-      best_score_.reset();
-      saved_step_ = -1;
-    }
-  }
+  // The run folder may have been moved; ranks of another folder are meaningless here.
+  const auto exists = [](const std::filesystem::path& path) { return std::filesystem::exists(path); };
+  if (folder != folder_ && !ranking_->move_to(folder, exists)) saved_step_ = -1;
   folder_ = folder;
 }
 
@@ -229,42 +226,33 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
   return folder_ / name;
 }
 
+std::optional<double> ModelCheckpoint::current_score(RunContext& run) {
+  if (!options_.monitor) return std::nullopt;
+  const std::optional<double> logged = run.metric(*options_.monitor);
+  if (logged) return logged;
+  // As in Lightning: a metric that neither a validation nor a training epoch has logged is missing.
+  if (options_.save_top_k != 0 && run.progress().validations > 0 && run.progress().epochs.processed > 0)
+    refuse_monitor(run);
+  if (!std::exchange(warned_, true))
+    log::warn("model_checkpoint.monitor_missing", cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run),
+                                                      " Checkpoints are not ranked until it is"));
+  return std::nullopt;
+}
+
 void ModelCheckpoint::save(RunContext& run) {
-  std::optional<double> score;
-  bool ranked = options_.save_top_k != 0;
-  bool best = ranked;
-  if (options_.monitor) {
-    score = run.metric(*options_.monitor);
-    if (!score) {
-      // As in Lightning: a metric that neither a validation nor a training epoch has logged is missing.
-      if (options_.save_top_k != 0 && run.progress().validations > 0 && run.progress().epochs.processed > 0)
-        refuse_monitor(run);
-      if (!warned_)
-        log::warn("model_checkpoint.monitor_missing",
-                  cat("ModelCheckpoint: ", monitor_not_logged(*options_.monitor, run),
-                      " Checkpoints are not ranked until it is"));
-      warned_ = true;
-      ranked = best = false;
-    } else {
-      if (std::isnan(*score)) score = worst_value(options_.mode);
-      best = best && (!best_score_ || better(*score, *best_score_));
-      if (options_.save_top_k > 0 && kept_.size() >= static_cast<size_t>(options_.save_top_k))
-        ranked = better(*score, kept_.back().score);
-    }
-  }
-  if (!ranked && !options_.save_last) return;
-  saved_step_ = run.progress().global_step;
-  CheckpointRequest request{.name = name_for(run),
-                            .reason = options_.monitor ? cat("monitor ", *options_.monitor) : "trigger",
-                            .best = best,
-                            .keep = ranked,
-                            .weights_only = options_.save_weights_only,
-                            .owner = state_key(),
-                            .score = score};
+  const detail::CheckpointRanking::Place place = ranking_->place_of(current_score(run));
+  if (!place.keep && !options_.save_last) return;
   // The state in the checkpoint already counts it as saved: a checkpoint that fails to save has no state.
-  if (best && score) best_score_ = score;
-  const uint64_t ticket = run.request_checkpoint(std::move(request));
-  if (ranked) pending_[ticket] = score;
+  saved_step_ = run.progress().global_step;
+  const uint64_t ticket =
+      run.request_checkpoint({.name = name_for(run),
+                              .reason = options_.monitor ? cat("monitor ", *options_.monitor) : "trigger",
+                              .best = place.best,
+                              .keep = place.keep,
+                              .weights_only = options_.save_weights_only,
+                              .owner = state_key(),
+                              .score = place.score});
+  ranking_->requested(ticket, place);
 }
 
 void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {
@@ -272,25 +260,14 @@ void ModelCheckpoint::on_checkpoint_published(RunContext& run, const CheckpointI
   if (options_.verbose)
     run.print(cat("checkpoint ", info.path,
                   info.request.score ? cat(" (", *options_.monitor, " ", *info.request.score, ")") : ""));
-  const auto found = pending_.find(info.ticket);
-  if (found == pending_.end()) return;
-  const double score = found->second.value_or(0);
-  pending_.erase(found);
-  // Without a monitor, a newer one ranks before those of equal score.
-  const auto place = std::find_if(kept_.begin(), kept_.end(),
-                                  [&](const Kept& k) { return options_.monitor ? better(score, k.score) : true; });
-  kept_.insert(place, {info.path, score});
-  while (options_.save_top_k >= 0 && kept_.size() > static_cast<size_t>(options_.save_top_k)) {
-    run.release_checkpoint(kept_.back().path, state_key());
-    kept_.pop_back();
-  }
+  for (const std::filesystem::path& path : ranking_->published(info.ticket, info.path))
+    run.release_checkpoint(path, state_key());
 }
 
 void ModelCheckpoint::on_checkpoint_failed(RunContext&, const CheckpointInfo& info, const std::exception&) {
   if (info.request.owner != state_key()) return;
-  pending_.erase(info.ticket);
+  ranking_->failed(info.ticket);
   saved_step_ = -1;
-  best_score_ = kept_.empty() ? std::nullopt : std::optional(kept_.front().score);
 }
 
 [[maybe_unused]] static const bool registered_model_checkpoint = Registry<Callback>::add<ModelCheckpoint>(

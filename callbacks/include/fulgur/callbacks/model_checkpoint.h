@@ -1,16 +1,19 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "fulgur/core/callback.h"
 #include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/monitor_mode.h"
 
 namespace fulgur {
+
+namespace detail {
+class CheckpointRanking;
+}
 
 /// Decides when checkpoints are written, what they are called and which are kept. The Trainer owns the files.
 class FULGUR_API ModelCheckpoint final : public Callback {
@@ -36,6 +39,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
 
   /// Throws a ConfigError for options that exclude each other, naming both.
   explicit ModelCheckpoint(Options options);
+  ~ModelCheckpoint() override;
 
   std::string state_key() const override;
   Phase phase() const override { return Phase::checkpoint; }
@@ -58,27 +62,21 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   void on_checkpoint_failed(RunContext& run, const CheckpointInfo& info, const std::exception& error) override;
 
   /// Score of the best checkpoint so far; nullopt before the first, or without a monitor.
-  std::optional<double> best_score() const { return best_score_; }
+  std::optional<double> best_score() const;
 
  private:
-  struct Kept {
-    std::filesystem::path path;
-    double score = 0;
-  };
   bool enabled(RunContext& run) const;
   bool epoch_due(RunContext& run) const;
   bool saves_at_train_epoch_end(RunContext& run) const;
   bool counts_epochs() const { return trigger_ && trigger_->every().unit == Interval::Unit::epochs; }
   void interval_passed(RunContext& run);
+  std::optional<double> current_score(RunContext& run);
   void save(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
-  bool better(double a, double b) const { return is_better(options_.mode, a, b); }
   std::filesystem::path name_for(RunContext& run);
 
   Options options_;
-  std::vector<Kept> kept_;                             // best first
-  std::map<uint64_t, std::optional<double>> pending_;  // ticket → score
-  std::optional<double> best_score_;
+  std::unique_ptr<detail::CheckpointRanking> ranking_;
   std::filesystem::path folder_;
   int64_t saved_step_ = -1;
   int64_t seen_step_ = 0;

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/metric_comparison.h"
+
+namespace fulgur::detail {
+
+/// Which checkpoints a ModelCheckpoint keeps: the best by score, or the newest where there are no scores. It decides;
+/// who asks it writes and removes.
+class CheckpointRanking {
+ public:
+  struct Kept {
+    std::filesystem::path path;
+    double score = 0;
+    bool operator==(const Kept&) const = default;
+  };
+  /// What it remembers.
+  struct Standing {
+    std::vector<Kept> kept;                             ///< best first
+    std::map<uint64_t, std::optional<double>> pending;  ///< requested, not yet written: ticket → score
+    std::optional<double> best_score;                   ///< so far; after a failure that of `kept`
+    bool operator==(const Standing&) const = default;
+  };
+  /// What becomes of a checkpoint if it is saved now.
+  struct Place {
+    bool keep = false;            ///< it is ranked
+    bool best = false;            ///< it ranks first
+    std::optional<double> score;  ///< a NaN counts as the worst score
+  };
+
+  /// `top_k`: how many to keep; -1: all, 0: none.
+  CheckpointRanking(bool by_score, std::string_view mode, int64_t top_k)
+      : by_score_(by_score), comparison_(mode), top_k_(top_k) {}
+
+  /// Where scores rank, one without a score is not kept.
+  Place place_of(std::optional<double> score) const;
+  void requested(uint64_t ticket, const Place& place);
+  /// The request has been written as `path`. Returns what is to be released, worst first; `path` may be among it.
+  std::vector<std::filesystem::path> published(uint64_t ticket, const std::filesystem::path& path);
+  void failed(uint64_t ticket);
+  /// Requests of a run that has ended are not answered any more.
+  void forget_pending() { standing_.pending.clear(); }
+  /// From now on the checkpoints lie in `folder`; those that do not exist there are forgotten. False if no checkpoint
+  /// is left, nor a request: then it begins again.
+  bool move_to(const std::filesystem::path& folder, const std::function<bool(const std::filesystem::path&)>& exists);
+
+  const Standing& standing() const { return standing_; }
+  void restore(Standing standing) { standing_ = std::move(standing); }
+
+ private:
+  bool by_score_;
+  MetricComparison comparison_;
+  int64_t top_k_;
+  Standing standing_;
+};
+
+}  // namespace fulgur::detail
