@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "support/expect_error.h"
+#include "support/fake_run_context.h"
 #include "support/texts_of_one.h"
 
 namespace early_stopping_test {
@@ -301,6 +302,87 @@ TEST_CASE("EarlyStopping: its state survives a checkpoint before the first check
   EarlyStopping loaded(watch_score());
   loaded.load_state(fresh.state());
   CHECK(std::isinf(loaded.best_score()));
+}
+
+TEST_CASE("EarlyStopping: which hook checks follows from when the run validates") {
+  struct Case {
+    bool validates, at_epoch_ends;
+    std::optional<bool> on_train_epoch_end;
+    std::string checks;  // E: at the end of the training epoch, V: of validation
+  };
+  const std::vector<Case> cases{
+      {true, true, {}, "E"},    {true, false, {}, "V"},   {false, false, {}, "E"},
+      {true, true, false, "V"}, {true, false, true, "E"}, {false, false, false, "V"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.validates, c.at_epoch_ends, c.checks);
+    FakeRunContext run;
+    run.validates = c.validates;
+    run.validates_at_epoch_ends = c.at_epoch_ends;
+    run.metrics["score"] = 1;
+    EarlyStopping::Options options = watch_score();
+    options.check_on_train_epoch_end = c.on_train_epoch_end;
+    EarlyStopping at_epoch_end(options), at_validation_end(options);
+    at_epoch_end.on_train_epoch_end(run);
+    at_validation_end.on_validation_end(run);
+    CHECK(at_epoch_end.best_score() == (c.checks == "E" ? 1 : INFINITY));
+    CHECK(at_validation_end.best_score() == (c.checks == "V" ? 1 : INFINITY));
+  }
+}
+
+TEST_CASE("EarlyStopping: runs in which it does not check") {
+  FakeRunContext run;
+  run.metrics["score"] = 1;
+  EarlyStopping callback(watch_score());
+  const auto checks = [&] {
+    callback.setup(run, TrainerFn::fit);
+    callback.on_train_epoch_end(run);
+    return callback.best_score() == 1;
+  };
+  CHECK(checks());
+  run.is_sanity_check = true;
+  CHECK_FALSE(checks());
+  run.is_sanity_check = false;
+  run.is_fast_dev_run = true;
+  CHECK_FALSE(checks());
+  run.is_fast_dev_run = false;
+  run.function = TrainerFn::validate;
+  CHECK_FALSE(checks());
+}
+
+TEST_CASE("EarlyStopping: what it says and keeps, epoch by epoch") {
+  FakeRunContext run;
+  EarlyStopping::Options options = watch_score();
+  options.patience = 2;
+  auto callback = std::make_unique<EarlyStopping>(options);
+  const auto epoch = [&](double score) {
+    // Each epoch is that of a run resumed from the one before.
+    const StateTree state = callback->state();
+    callback = std::make_unique<EarlyStopping>(options);
+    callback->setup(run, TrainerFn::fit);
+    callback->load_state(state);
+    run.metrics["score"] = score;
+    callback->on_train_epoch_end(run);
+    ++run.now.epoch;
+  };
+  for (const double score : {3.0, 2.0, 2.5}) epoch(score);
+  CHECK_FALSE(run.stop_reason);
+  CHECK(callback->state().at("best_score").as_double() == 2);
+  CHECK(callback->state().at("wait_count").as_int() == 1);
+  CHECK(callback->state().at("stopped_epoch").as_int() == 0);
+  epoch(2);
+  CHECK(run.stop_reason == "EarlyStopping: score did not improve in the last 2 checks; best is 2.0");
+  CHECK(callback->state().at("wait_count").as_int() == 2);
+  CHECK(callback->state().at("stopped_epoch").as_int() == 3);
+  CHECK(callback->state().as_map().size() == 3);
+}
+
+TEST_CASE("EarlyStopping: a state without one of its numbers changes nothing") {
+  EarlyStopping callback(watch_score());
+  StateTree state = StateTree::map({{"wait_count", 2}, {"stopped_epoch", 4}});
+  CHECK_THAT(message_of<CheckpointError>([&] { callback.load_state(state); }), ContainsSubstring("best_score"));
+  CHECK(callback.wait_count() == 0);
+  CHECK(callback.stopped_epoch() == 0);
 }
 
 }  // namespace early_stopping_test

@@ -1,5 +1,7 @@
 #include "fulgur/callbacks/learning_rate_monitor.h"
 
+#include <ATen/ops/zeros.h>
+
 #include "fulgur/core/text.h"
 #include "trainer/boring.h"
 
@@ -8,6 +10,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include "support/expect_error.h"
+#include "support/fake_run_context.h"
 
 namespace learning_rate_monitor_test {
 
@@ -186,6 +189,34 @@ TEST_CASE("LearningRateMonitor: log_momentum logs the current momentum, for opti
   const Logged none = train({.log_momentum = true}, [](Planned&) { return OptimizerPlan(std::make_shared<Plain>()); });
   CHECK(none.logger->values("lr-Plain").size() == 4);
   CHECK(none.logger->values("lr-Plain-momentum").empty());
+}
+
+TEST_CASE("LearningRateMonitor: which hook logs which rate") {
+  FakeRunContext run;
+  const auto optimizer = [](std::string group) {
+    auto made = sgd();
+    made->attach({{.name = std::move(group), .params = {at::zeros({2})}, .names = {"w"}}});
+    return made;
+  };
+  const auto first = optimizer(""), second = optimizer("head"), third = optimizer("");
+  run.plan = OptimizerPlan::several(
+      {{first, tenth(ScheduleInterval::epoch)}, {second, tenth(ScheduleInterval::step)}, {third, std::nullopt}});
+  LearningRateMonitor monitor({});
+  monitor.on_train_start(run);
+  CHECK(monitor.keys() == Keys{"lr-SGD", "lr-SGD-1/head", "lr-SGD-2"});
+  CHECK(run.logged.empty());
+  second->groups()[0].lr = 0.25;
+  monitor.on_train_epoch_start(run);
+  REQUIRE(run.logged.size() == 1);
+  CHECK(run.logged[0].name == "lr-SGD");
+  CHECK(run.logged[0].value == 0.05);
+  run.logged.clear();
+  monitor.on_train_batch_start(run, {}, 0);
+  REQUIRE(run.logged.size() == 2);
+  CHECK(run.logged[0].name == "lr-SGD-1/head");
+  CHECK(run.logged[0].value == 0.25);
+  CHECK(run.logged[1].name == "lr-SGD-2");
+  CHECK(run.logged[1].value == 0.05);
 }
 
 }  // namespace learning_rate_monitor_test

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "support/expect_error.h"
+#include "support/fake_run_context.h"
 
 namespace model_checkpoint_test {
 
@@ -74,6 +75,52 @@ struct Failing : SelfPlanned {
 
 struct Counting : SelfPlanned {
   std::optional<int64_t> num_tokens(const Batch& batch) const override { return batch.size() * 10; }
+};
+
+ModelCheckpoint::Options best_of_score() {
+  ModelCheckpoint::Options options;
+  options.monitor = "score";
+  options.filename = "{step}";
+  options.save_last = false;
+  return options;
+}
+
+/// A fit of five steps an epoch that writes no files: what is requested counts as written once `publish` is called.
+struct FakeFit {
+  FakeRunContext run;
+  ModelCheckpoint callback;
+  explicit FakeFit(const ModelCheckpoint::Options& options, const std::optional<StateTree>& from = {})
+      : callback(options) {
+    run.folder = "/nowhere";
+    callback.setup(run, TrainerFn::fit);
+    if (from) callback.load_state(*from);
+    callback.on_fit_start(run);
+    callback.on_train_start(run);
+  }
+  void epoch(double score) {
+    run.metrics["score"] = score;
+    run.now.global_step += 5;
+    callback.on_train_epoch_end(run);
+    ++run.now.epoch;
+  }
+  const CheckpointRequest& newest() const { return run.requests.back().second; }
+  static CheckpointInfo written(const std::pair<uint64_t, CheckpointRequest>& request) {
+    return {.ticket = request.first,
+            .path = request.second.name.string() + ".ckpt",
+            .epoch = 0,
+            .global_step = 0,
+            .request = request.second};
+  }
+  void publish() { callback.on_checkpoint_published(run, written(run.requests.back())); }
+  void fail() { callback.on_checkpoint_failed(run, written(run.requests.back()), Error("the disk is full")); }
+  Names released() const {
+    Names names;
+    for (const auto& [path, owner] : run.released) {
+      CHECK(owner == callback.state_key());
+      names.insert(path.string());
+    }
+    return names;
+  }
 };
 
 }  // namespace
@@ -156,6 +203,114 @@ TEST_CASE("ModelCheckpoint save_on_exception keeps what a failed fit had, once, 
   options.monitor.reset();
   options.every_n_train_steps = 7;
   CHECK(train(options, std::make_shared<Failing>()).names == Names{"epoch=1-step=7.ckpt"});
+}
+
+TEST_CASE("ModelCheckpoint: what it requests, and what it releases once a better one is written") {
+  FakeFit fit(best_of_score());
+  fit.epoch(3);
+  REQUIRE(fit.run.requests.size() == 1);
+  CHECK(fit.newest().name == "/nowhere/checkpoints/step=5");
+  CHECK(fit.newest().reason == "monitor score");
+  CHECK(fit.newest().owner == fit.callback.state_key());
+  CHECK(fit.newest().score == 3);
+  CHECK(fit.newest().best);
+  CHECK(fit.newest().keep);
+  CHECK_FALSE(fit.newest().weights_only);
+  fit.publish();
+  fit.epoch(4);
+  CHECK(fit.run.requests.size() == 1);
+  fit.epoch(2);
+  CHECK(fit.run.requests.size() == 2);
+  CHECK(fit.released().empty());  // not before the better one is written
+  fit.publish();
+  CHECK(fit.released() == Names{"/nowhere/checkpoints/step=5.ckpt"});
+  CHECK(fit.callback.best_score() == 2);
+}
+
+TEST_CASE("ModelCheckpoint save_last requests each, and keeps only what ranks") {
+  ModelCheckpoint::Options options = best_of_score();
+  options.save_last = true;
+  FakeFit fit(options);
+  fit.epoch(3);
+  fit.publish();
+  fit.epoch(NAN);
+  CHECK(fit.newest().name.filename() == "step=10");
+  CHECK(fit.newest().score == INFINITY);
+  CHECK_FALSE(fit.newest().best);
+  CHECK_FALSE(fit.newest().keep);
+  fit.publish();
+  CHECK(fit.released().empty());  // the Trainer keeps it as the last
+  options.save_top_k = 0;
+  FakeFit none(options);
+  none.epoch(3);
+  CHECK_FALSE(none.newest().best);
+  CHECK_FALSE(none.newest().keep);
+  CHECK_FALSE(none.callback.best_score());
+}
+
+TEST_CASE("ModelCheckpoint requests one checkpoint a step, and another if that one fails") {
+  FakeFit fit(best_of_score());
+  fit.epoch(3);
+  fit.callback.on_train_epoch_end(fit.run);
+  CHECK(fit.run.requests.size() == 1);
+  fit.fail();
+  CHECK_FALSE(fit.callback.best_score());
+  fit.callback.on_train_epoch_end(fit.run);
+  REQUIRE(fit.run.requests.size() == 2);
+  CHECK(fit.newest().best);
+}
+
+TEST_CASE("ModelCheckpoint: a resumed fit ranks on, also what was not yet written") {
+  FakeFit first(best_of_score());
+  first.epoch(3);
+  first.publish();
+  first.epoch(2);
+  FakeFit second(best_of_score(), first.callback.state());
+  CHECK(second.callback.best_score() == 2);
+  second.run.now = first.run.now;
+  second.run.requests = first.run.requests;
+  second.publish();
+  CHECK(second.released() == Names{"/nowhere/checkpoints/step=5.ckpt"});
+  second.epoch(2.5);
+  CHECK(second.run.requests.size() == 2);
+  second.epoch(1);
+  second.publish();
+  CHECK(second.released() == Names{"/nowhere/checkpoints/step=5.ckpt", "/nowhere/checkpoints/step=10.ckpt"});
+}
+
+TEST_CASE("ModelCheckpoint: which hook saves, and runs in which none does") {
+  struct Case {
+    std::string run;
+    std::function<void(FakeRunContext&)> change;
+    std::optional<bool> on_train_epoch_end;
+    std::string saves;  // E: at the end of the training epoch, V: of validation
+  };
+  const std::vector<Case> cases{
+      {"validates at epochs' ends", [](FakeRunContext&) {}, {}, "E"},
+      {"validates inside epochs", [](FakeRunContext& run) { run.validates_at_epoch_ends = false; }, {}, "V"},
+      {"does not validate", [](FakeRunContext& run) { run.validates = run.validates_at_epoch_ends = false; }, {}, "E"},
+      {"validation is asked for", [](FakeRunContext&) {}, false, "V"},
+      {"training is asked for", [](FakeRunContext& run) { run.validates_at_epoch_ends = false; }, true, "E"},
+      {"the sanity check", [](FakeRunContext& run) { run.is_sanity_check = true; }, {}, ""},
+      {"a trial run", [](FakeRunContext& run) { run.is_fast_dev_run = true; }, {}, ""},
+      {"an evaluation", [](FakeRunContext& run) { run.function = TrainerFn::validate; }, {}, ""},
+  };
+  for (const Case& c : cases) {
+    INFO(c.run);
+    ModelCheckpoint::Options options = best_of_score();
+    options.save_on_train_epoch_end = c.on_train_epoch_end;
+    std::string saves;
+    for (const char hook : {'E', 'V'}) {
+      FakeFit fit(options);
+      c.change(fit.run);
+      fit.run.metrics["score"] = 1;
+      fit.run.now.global_step = 5;
+      if (hook == 'E') fit.callback.on_train_epoch_end(fit.run);
+      if (hook == 'V') fit.callback.on_validation_end(fit.run);
+      if (!fit.run.requests.empty()) saves += hook;
+    }
+    CHECK(saves == c.saves);
+  }
 }
 
 }  // namespace model_checkpoint_test

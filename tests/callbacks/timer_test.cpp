@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "support/expect_error.h"
+#include "support/fake_run_context.h"
 
 namespace timer_test {
 
@@ -116,6 +117,54 @@ TEST_CASE("Timer: a run that fails leaves no stage open, and duration is a time"
   CHECK(timer->time_elapsed_s() == elapsed);
   CHECK_THAT(message_of<ConfigError>([] { Timer({.duration = Interval{.value = 3, .unit = Interval::Unit::epochs}}); }),
              ContainsSubstring("duration must be a time such as 90min; got '3ep'"));
+}
+
+TEST_CASE("Timer ends a fit at the step after which the clock of the run says so") {
+  FakeRunContext run;
+  Timer timer({.duration = seconds(50)});
+  timer.setup(run, TrainerFn::fit);
+  run.seconds = 10;
+  timer.on_fit_start(run);
+  timer.on_train_start(run);
+  run.seconds = 30;
+  timer.on_validation_start(run);
+  run.seconds = 45;
+  timer.on_validation_end(run);
+  CHECK(timer.time_elapsed_s(RunningStage::validate) == 15);
+  CHECK(timer.time_elapsed_s() == 35);  // validation included
+  run.seconds = 59;
+  timer.on_train_batch_end(run, {}, {}, 0);
+  CHECK(timer.time_remaining_s() == 1);
+  CHECK_FALSE(run.stop_reason);
+  run.seconds = 60;
+  timer.on_train_batch_end(run, {}, {}, 1);
+  CHECK(run.stop_reason == "Timer: the training time of 50s is over");
+  run.seconds = 61;
+  timer.on_train_batch_end(run, {}, {}, 2);  // min_steps are not reached
+  CHECK(run.printed == std::vector<std::string>{"Timer: the training time of 50s is over after 50.0 s"});
+  timer.on_train_end(run);
+  run.seconds = 70;
+  CHECK(timer.start_time_s() == 10);
+  CHECK(timer.end_time_s() == 61);
+  CHECK(timer.time_elapsed_s() == 51);
+}
+
+TEST_CASE("Timer: a resumed fit has what is left of the time") {
+  FakeRunContext run;
+  Timer first({.duration = seconds(50)}), second({.duration = seconds(50), .interval = "epoch"});
+  first.setup(run, TrainerFn::fit);
+  first.on_train_start(run);
+  run.seconds = 40;
+  second.setup(run, TrainerFn::fit);
+  second.load_state(first.state());
+  run.seconds = 100;  // between the two
+  second.on_train_start(run);
+  CHECK(second.time_remaining_s() == 10);
+  run.seconds = 120;
+  second.on_train_batch_end(run, {}, {}, 0);
+  CHECK_FALSE(run.stop_reason);
+  second.on_train_epoch_end(run);
+  CHECK(run.stop_reason);
 }
 
 }  // namespace timer_test
