@@ -14,29 +14,14 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// One letter a score: + an improvement, . none; a stop by P patience, T stopping_threshold, D divergence_threshold, N a
+// One letter a score: + an improvement, . none; a stop by T stopping_threshold, D divergence_threshold, P patience, N a
 // value that is not finite.
 std::string judged(EarlyStoppingRule& rule, std::span<const double> scores) {
+  constexpr std::string_view kOfReasons = ".TDPN";  // in the order of EarlyStoppingReason
   std::string letters;
   for (const double score : scores) {
     const auto verdict = rule.judge(score);
-    switch (verdict.stop) {
-      case EarlyStoppingReason::not_stopped:
-        letters += verdict.improved ? '+' : '.';
-        break;
-      case EarlyStoppingReason::patience_exhausted:
-        letters += 'P';
-        break;
-      case EarlyStoppingReason::stopping_threshold:
-        letters += 'T';
-        break;
-      case EarlyStoppingReason::divergence_threshold:
-        letters += 'D';
-        break;
-      case EarlyStoppingReason::non_finite_metric:
-        letters += 'N';
-        break;
-    }
+    letters += verdict.improved ? '+' : kOfReasons.at(static_cast<size_t>(verdict.stop));
   }
   return letters;
 }
