@@ -9,10 +9,10 @@ CheckpointRanking::Place CheckpointRanking::place_of(std::optional<double> score
   const bool ranks = top_k_ != 0;
   if (!by_score_) return {.keep = ranks, .best = ranks, .score = {}};
   if (!score) return {};
-  const double value = std::isnan(*score) ? comparison_.worst() : *score;
+  const double value = std::isnan(*score) ? worst_value(mode_) : *score;
   const bool full = top_k_ > 0 && standing_.kept.size() >= static_cast<size_t>(top_k_);
-  return {.keep = ranks && (!full || comparison_.better(value, standing_.kept.back().score)),
-          .best = ranks && (!standing_.best_score || comparison_.better(value, *standing_.best_score)),
+  return {.keep = ranks && (!full || is_better(mode_, value, standing_.kept.back().score)),
+          .best = ranks && (!standing_.best_score || is_better(mode_, value, *standing_.best_score)),
           .score = value};
 }
 
@@ -28,9 +28,8 @@ std::vector<std::filesystem::path> CheckpointRanking::published(uint64_t ticket,
   standing_.pending.erase(request);
   std::vector<Kept>& kept = standing_.kept;
   // Without scores, a newer one ranks before the others.
-  const auto place = std::find_if(kept.begin(), kept.end(), [&](const Kept& other) {
-    return !by_score_ || comparison_.better(score, other.score);
-  });
+  const auto place = std::find_if(
+      kept.begin(), kept.end(), [&](const Kept& other) { return !by_score_ || is_better(mode_, score, other.score); });
   kept.insert(place, {path, score});
   std::vector<std::filesystem::path> released;
   while (top_k_ >= 0 && kept.size() > static_cast<size_t>(top_k_)) {

@@ -5,16 +5,15 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "fulgur/core/metric_comparison.h"
+#include "fulgur/core/monitor_mode.h"
 
 namespace fulgur::detail {
 
-/// Which checkpoints a ModelCheckpoint keeps: the best by score, or the newest where there are no scores. It decides;
-/// who asks it writes and removes.
+/// Which checkpoints a ModelCheckpoint keeps: the best by score, or the newest if there are no scores. It decides;
+/// the callback requests and releases.
 class CheckpointRanking {
  public:
   struct Kept {
@@ -37,10 +36,9 @@ class CheckpointRanking {
   };
 
   /// `top_k`: how many to keep; -1: all, 0: none.
-  CheckpointRanking(bool by_score, std::string_view mode, int64_t top_k)
-      : by_score_(by_score), comparison_(mode), top_k_(top_k) {}
+  CheckpointRanking(bool by_score, MonitorMode mode, int64_t top_k) : by_score_(by_score), mode_(mode), top_k_(top_k) {}
 
-  /// Where scores rank, one without a score is not kept.
+  /// If scores rank, a checkpoint without one is not kept.
   Place place_of(std::optional<double> score) const;
   void requested(uint64_t ticket, const Place& place);
   /// The request has been written as `path`. Returns what is to be released, worst first; `path` may be among it.
@@ -57,7 +55,7 @@ class CheckpointRanking {
 
  private:
   bool by_score_;
-  MetricComparison comparison_;
+  MonitorMode mode_;
   int64_t top_k_;
   Standing standing_;
 };

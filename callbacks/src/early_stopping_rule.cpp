@@ -5,20 +5,21 @@
 namespace fulgur::detail {
 
 EarlyStoppingRule::EarlyStoppingRule(const EarlyStopping::Options& options)
-    : options_(options), comparison_(options.mode), standing_{.best_score = comparison_.worst()} {}
+    : options_(options), standing_{.best_score = worst_value(options.mode)} {}
 
 std::optional<EarlyStoppingReason> EarlyStoppingRule::stops_at_once(double score) const {
   if (options_.check_finite && !std::isfinite(score)) return EarlyStoppingReason::non_finite_metric;
-  if (options_.stopping_threshold && comparison_.better(score, *options_.stopping_threshold))
+  if (options_.stopping_threshold && is_better(options_.mode, score, *options_.stopping_threshold))
     return EarlyStoppingReason::stopping_threshold;
-  if (options_.divergence_threshold && comparison_.better(*options_.divergence_threshold, score))
+  if (options_.divergence_threshold && is_better(options_.mode, *options_.divergence_threshold, score))
     return EarlyStoppingReason::divergence_threshold;
   return std::nullopt;
 }
 
 EarlyStoppingRule::Verdict EarlyStoppingRule::judge(double score) {
   if (const auto reason = stops_at_once(score)) return {.stop = *reason};
-  if (comparison_.better(comparison_.improved(score, -options_.min_delta), standing_.best_score)) {
+  const double needed = options_.mode == MonitorMode::max ? score - options_.min_delta : score + options_.min_delta;
+  if (is_better(options_.mode, needed, standing_.best_score)) {
     standing_ = {.best_score = score};
     return {.improved = true};
   }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "fulgur/callbacks/early_stopping.h"
-#include "fulgur/core/metric_comparison.h"
+#include "fulgur/core/monitor_mode.h"
 
 namespace fulgur::detail {
 
@@ -21,7 +21,7 @@ class EarlyStoppingRule {
 
   explicit EarlyStoppingRule(const EarlyStopping::Options& options);
 
-  /// The next score. After a verdict that stops it goes on as before, since a run may have to continue.
+  /// The next score. After a verdict that stops it continues as before, since a run may have to continue.
   Verdict judge(double score);
   const Standing& standing() const { return standing_; }
   void restore(const Standing& standing) { standing_ = standing; }
@@ -30,7 +30,6 @@ class EarlyStoppingRule {
   std::optional<EarlyStoppingReason> stops_at_once(double score) const;
 
   EarlyStopping::Options options_;
-  MetricComparison comparison_;
   Standing standing_;
 };
 

@@ -43,20 +43,24 @@ std::vector<Case> cases() {
       {"a run that may not stop yet goes on", {.patience = 1}, {3, 3, 4, 2, 2}, "+PP+P", {2, 1}},
       {"an equal score is no improvement", {}, {2, 2, 2}, "+..", {2, 2}},
 
-      {"max: larger is better", {.mode = "max"}, {1, 2, 1.5}, "++.", {2, 1}},
-      {"max: nor is an equal score", {.mode = "max"}, {2, 2}, "+.", {2, 1}},
+      {"max: larger is better", {.mode = MonitorMode::max}, {1, 2, 1.5}, "++.", {2, 1}},
+      {"max: nor is an equal score", {.mode = MonitorMode::max}, {2, 2}, "+.", {2, 1}},
 
       {"a change of exactly min_delta is none", {.min_delta = 1}, {3, 2, 1.5}, "+.+", {1.5, 0}},
       {"small changes add up", {.min_delta = 0.5}, {3, 2.75, 2.5, 2.25}, "+..+", {2.25, 0}},
-      {"max: min_delta", {.min_delta = 1, .mode = "max"}, {1, 2, 3}, "+.+", {3, 0}},
+      {"max: min_delta", {.min_delta = 1, .mode = MonitorMode::max}, {1, 2, 3}, "+.+", {3, 0}},
 
       {"better than stopping_threshold", {.stopping_threshold = 0.5}, {3, 0.5, 0.4}, "++T", {0.5, 0}},
       {"by the first score", {.stopping_threshold = 5}, {3}, "T", {kInf, 0}},
       {"whatever min_delta is", {.min_delta = 10, .stopping_threshold = 1}, {3, 0.5}, "+T", {3, 0}},
-      {"max: stopping_threshold", {.mode = "max", .stopping_threshold = 0.9}, {0.5, 0.9, 1}, "++T", {0.9, 0}},
+      {"max: stopping_threshold",
+       {.mode = MonitorMode::max, .stopping_threshold = 0.9},
+       {0.5, 0.9, 1},
+       "++T",
+       {0.9, 0}},
       {"worse than divergence_threshold", {.divergence_threshold = 10}, {3, 10, 11}, "+.D", {3, 1}},
       {"which comes before patience", {.patience = 1, .divergence_threshold = 10}, {3, 11}, "+D", {3, 0}},
-      {"max: divergence_threshold", {.mode = "max", .divergence_threshold = -1}, {3, -1, -2}, "+.D", {3, 1}},
+      {"max: divergence_threshold", {.mode = MonitorMode::max, .divergence_threshold = -1}, {3, -1, -2}, "+.D", {3, 1}},
 
       {"a NaN stops", {}, {3, kNan, 2}, "+N+", {2, 0}},
       {"an infinity does, also the better one", {}, {3, kInf, -kInf}, "+NN", {3, 0}},
@@ -71,7 +75,7 @@ std::vector<Case> cases() {
       {"unchecked: the worst infinity", {.check_finite = false}, {kInf, 3}, ".+", {3, 0}},
       {"unchecked: it diverges", {.check_finite = false, .divergence_threshold = 9}, {3, kInf}, "+D", {3, 0}},
       {"unchecked: the best infinity", {.check_finite = false}, {3, -kInf, 2}, "++.", {-kInf, 1}},
-      {"unchecked: max", {.mode = "max", .check_finite = false}, {-kInf, kInf, 5}, ".+.", {kInf, 1}},
+      {"unchecked: max", {.mode = MonitorMode::max, .check_finite = false}, {-kInf, kInf, 5}, ".+.", {kInf, 1}},
   };
 }
 

@@ -151,7 +151,7 @@ TEST_CASE("Timer ends a fit at the step after which the clock of the run says so
 
 TEST_CASE("Timer: a resumed fit has what is left of the time") {
   FakeRunContext run;
-  Timer first({.duration = seconds(50)}), second({.duration = seconds(50), .interval = "epoch"});
+  Timer first({.duration = seconds(50)}), second({.duration = seconds(50), .interval = ScheduleInterval::epoch});
   first.setup(run, TrainerFn::fit);
   first.on_train_start(run);
   run.seconds = 40;
