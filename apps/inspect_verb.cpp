@@ -93,7 +93,7 @@ std::string text_of(const CheckpointInspection& found) {
     text += "weights\n" + columns(tensors);
   }
   return text + (found.report.ok() ? "verified      every byte is as it was written\n"
-                                   : cat("damaged\n", found.report.text(), "\n"));
+                                   : cat("damaged\n", found.report.describe(), "\n"));
 }
 
 Json json_of(const CheckpointInspection& found) {

@@ -75,7 +75,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
-  for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.text()));
+  for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.describe()));
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit);
   const auto watched = failure.watch(run.trainer);
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);

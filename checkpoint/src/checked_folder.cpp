@@ -212,7 +212,7 @@ SafetensorsFile CheckedFolder::read_tensors(const std::string& file) {
 std::string text_of(const std::vector<CheckpointProblem>& problems) {
   constexpr size_t kShown = 20;
   std::vector<std::string> lines;
-  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) lines.push_back("  " + problems[i].text());
+  for (size_t i = 0; i < std::min(problems.size(), kShown); ++i) lines.push_back("  " + problems[i].describe());
   if (problems.size() > kShown) lines.push_back(cat("  … and ", problems.size() - kShown, " more"));
   return join(lines, "\n");
 }

@@ -67,14 +67,14 @@ StateTree read_checkpoint_state(const fs::path& path) {
   return detail::decode_state(text, CheckpointParts::weights_and_state, {}, tensors).state;
 }
 
-std::string CheckpointProblem::text() const {
+std::string CheckpointProblem::describe() const {
   std::string text = file;
   if (!part.empty()) text += cat(": '", part, "'");
   if (!text.empty()) text += " ";
   return escape_controls(text + message);
 }
 
-std::string VerifyReport::text() const { return detail::text_of(problems); }
+std::string VerifyReport::describe() const { return detail::text_of(problems); }
 
 VerifyReport verify_checkpoint(const fs::path& path, Verify verify) {
   VerifyReport report;

@@ -202,7 +202,7 @@ fs::path write_verified_checkpoint(const fs::path& folder, const CheckpointConte
   remove_checkpoint(path);
   throw CheckpointError(cat(
       "[checkpoint.write] ", path,
-      " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n", report.text()));
+      " does not read back as it was written, and was removed. Is the disk or the memory faulty?\n", report.describe()));
 }
 
 }  // namespace fulgur

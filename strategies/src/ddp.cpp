@@ -107,8 +107,8 @@ Collectives& DDPStrategy::collectives() {
   return alone_;
 }
 
-std::string DDPStrategy::text() const {
-  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->text())
+std::string DDPStrategy::describe() const {
+  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->describe())
                 : std::string();
 }
 

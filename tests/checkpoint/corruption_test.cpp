@@ -118,7 +118,7 @@ TEST_CASE(
         const VerifyReport report = verify_checkpoint(path);
         ++changed;
         if (report.problems.size() == 1 &&
-            report.text().find(part_of[i].empty() ? "manifest" : part_of[i]) != std::string::npos)
+            report.describe().find(part_of[i].empty() ? "manifest" : part_of[i]) != std::string::npos)
           ++detected;
         REQUIRE(pwrite(fd, &whole[i], 1, static_cast<off_t>(i)) == 1);
       }
@@ -210,7 +210,7 @@ TEST_CASE("F10 tensors of the state of an earlier step are refused, unless they 
   CHECK(verify_checkpoint(path).ok());
   swap_in(other);
   CHECK(fs::file_size(path / "state.safetensors") == fs::file_size(same / "state.safetensors"));
-  CHECK_THAT(verify_checkpoint(path).text(), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
+  CHECK_THAT(verify_checkpoint(path).describe(), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
   CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("F11 what is not a checkpoint folder is refused with what it is") {
   TemporaryFolder folder;
   const auto refuse = [&](const char* name, const char* expected) {
     CHECK_THAT(read_error(folder / name), ContainsSubstring(expected));
-    CHECK_THAT(verify_checkpoint(folder / name).text(), ContainsSubstring(expected));
+    CHECK_THAT(verify_checkpoint(folder / name).describe(), ContainsSubstring(expected));
   };
   refuse("absent", "does not exist");
   write_text(folder / "file.ckpt", "PK\x03\x04zip");

@@ -39,7 +39,7 @@ class LocalSgd final : public Strategy {
     const at::NoGradGuard no_grad;
     for (Tensor& weight : module.parameters()) weight.copy_(collectives().all_reduce(weight, ReduceOp::mean));
   }
-  std::string text() const override { return ranks_.text(); }
+  std::string describe() const override { return ranks_.describe(); }
   void abandon() noexcept override { ranks_.abandon(); }
   void teardown() noexcept override { ranks_.teardown(); }
 

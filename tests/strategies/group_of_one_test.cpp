@@ -20,8 +20,8 @@ void check_exchanges(const std::string& backend, at::Device device) {
   const auto group =
       ProcessGroup::connect({}, {.backend = backend, .device = device, .start_timeout_s = 60, .timeout_s = 30});
   const std::string gloo = "gloo over 127.0.0.1";
-  CHECK(group->text().starts_with(backend == "nccl" ? "gradients: nccl, " : gloo));
-  CHECK(group->text().find(gloo) != std::string::npos);
+  CHECK(group->describe().starts_with(backend == "nccl" ? "gradients: nccl, " : gloo));
+  CHECK(group->describe().find(gloo) != std::string::npos);
   Collectives& all = group->collectives();
   CHECK(all.rank() == 0);
   CHECK(all.world_size() == 1);

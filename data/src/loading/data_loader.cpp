@@ -346,7 +346,7 @@ void DataLoader::Impl::advise(double waited) {
 
 void DataLoader::Impl::tell_workers() const {
   log::info(cat("num_workers: ", tuner->workers(), " for the ", options.name,
-                " set (time of a batch by number of workers: ", tuner->text(), ")"));
+                " set (time of a batch by number of workers: ", tuner->describe(), ")"));
 }
 
 void DataLoader::Impl::measured() {

@@ -48,7 +48,7 @@ bool WorkerTuner::conclude() {
   return workers() != before;
 }
 
-std::string WorkerTuner::text() const {
+std::string WorkerTuner::describe() const {
   std::vector<std::string> parts;
   for (size_t n = 0; n < measured_.size(); ++n)
     parts.push_back(cat(static_cast<int64_t>(n), ": ", format_fixed(measured_[n] * 1e6, 0), " µs"));

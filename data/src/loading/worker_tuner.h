@@ -25,7 +25,7 @@ class WorkerTuner {
   /// Discards the time of the last batch (another epoch starts, a validation came in between).
   void pause() { last_.reset(); }
   /// `0: 512 µs, 1: 301 µs`: the median time of a batch by number of workers.
-  std::string text() const;
+  std::string describe() const;
 
  private:
   bool conclude();

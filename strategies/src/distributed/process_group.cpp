@@ -210,7 +210,7 @@ void ProcessGroup::use_short_timeout() {
     if (backend) backend->setTimeout(milliseconds(impl_->options.timeout_s));
 }
 
-std::string ProcessGroup::text() const {
+std::string ProcessGroup::describe() const {
   const std::string gloo = cat("gloo over ", impl_->address.text);
   if (impl_->options.backend != "nccl") return gloo;
   const char* interface = std::getenv("NCCL_SOCKET_IFNAME");

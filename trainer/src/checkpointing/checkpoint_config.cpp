@@ -101,7 +101,7 @@ std::optional<std::filesystem::path> choose(Config& config,
 
 }  // namespace
 
-std::string ConfigDifference::text() const {
+std::string ConfigDifference::describe() const {
   const std::string there = checkpoint.empty() ? "not set" : checkpoint, here = config.empty() ? "not set" : config;
   return cat(key, ": ", there, " in the checkpoint, ", here, " in the config; the run continues with ",
              config_won ? here : there);

@@ -541,7 +541,7 @@ void RunSetup::save_config() {
   run.description.config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
   if (fn_ == TrainerFn::fit) resolve_rates(run.description.config, run.plan, lr_factor_);
   run.description.config_hash = content_hash(to_yaml(run.description.config));
-  run.description.devices = devices_.text();
+  run.description.devices = devices_.describe();
   run.description.threads = threads_;
   if (run.run_dir.empty() || !run.is_global_zero()) return;
   const fs::path path = run.run_dir / "config.yaml", temporary = run.run_dir / ".config.yaml.tmp";
@@ -556,10 +556,10 @@ void RunSetup::save_config() {
 
 void RunSetup::print_start() {
   Run& run = *run_;
-  run.print(cat("devices: ", devices_.text(), " · strategy: ", run.strategy->name(),
+  run.print(cat("devices: ", devices_.describe(), " · strategy: ", run.strategy->name(),
                 " · precision: ", run.strategy->precision().name(), " · threads: ", threads_,
                 " · seed: ", run.components.seed ? std::to_string(*run.components.seed) : "none"));
-  if (const std::string text = run.strategy->text(); !text.empty()) log::info(cat("processes: ", text));
+  if (const std::string text = run.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
   for (const auto& [stage, loaders] : run.stages) {
     int64_t samples = 0;

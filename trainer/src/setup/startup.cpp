@@ -39,7 +39,7 @@ ConfigNode resolve_config(ConfigNode config, const ChosenDevices& devices, int64
   return config;
 }
 
-std::string ChosenDevices::text() const {
+std::string ChosenDevices::describe() const {
   return cat(static_cast<int64_t>(devices.size()), " × ", accelerator->name(),
              accelerator->name() == "cpu" ? "" : cat(" (", accelerator->device_name(devices.front().index()), ")"),
              note);

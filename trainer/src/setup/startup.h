@@ -24,7 +24,7 @@ struct ChosenDevices {
   bool is_auto = false;   ///< the number was not given
   std::string note = {};  ///< printed next to the devices
   /// `1 × cuda (NVIDIA H200)`.
-  std::string text() const;
+  std::string describe() const;
 };
 
 /// Decides accelerator and devices of this node. If each device has its own process, the CPU counts as often as

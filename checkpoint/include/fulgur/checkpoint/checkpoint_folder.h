@@ -61,7 +61,7 @@ struct FULGUR_API CheckpointProblem {
   std::string part;     ///< tensor or field, if known
   std::string message;  ///< what is wrong
   /// `file: 'part' message`, for display.
-  std::string text() const;
+  std::string describe() const;
 };
 
 /// Result of verify_checkpoint.
@@ -69,7 +69,7 @@ struct FULGUR_API VerifyReport {
   std::vector<CheckpointProblem> problems;
   bool ok() const { return problems.empty(); }
   /// All problems, one per line.
-  std::string text() const;
+  std::string describe() const;
 };
 
 /// Compares a checkpoint folder with its manifest, without keeping its tensors in memory. Damage is listed in the

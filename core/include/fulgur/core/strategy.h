@@ -120,7 +120,7 @@ class FULGUR_API Strategy {
   /// What the devices did in a fit, for its end; empty if there is nothing to report.
   virtual std::string device_report() const { return ""; }
   /// How the processes are connected, for the console; empty for one process.
-  virtual std::string text() const { return ""; }
+  virtual std::string describe() const { return ""; }
   /// The run has failed on this rank only: do not wait for the others any more.
   virtual void abandon() noexcept {}
   virtual void teardown() noexcept {}

@@ -81,7 +81,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   /// The buckets of the reducers: with three or more ranks the last bits of a sum depend on them.
   StateTree state() const override;
   void load_state(const StateTree& state) override;
-  std::string text() const override;
+  std::string describe() const override;
   void abandon() noexcept override;
   void teardown() noexcept override;
 

@@ -49,7 +49,7 @@ class FULGUR_API ProcessGroup {
   /// synchronized with it.
   void check() const;
   /// `gloo over 10.0.0.7 (the route to node0)`, for the console.
-  std::string text() const;
+  std::string describe() const;
   /// Turns an error of an exchange into a DistributedError that says what each rank was last doing; other errors are
   /// rethrown unchanged. Call inside a catch block.
   [[noreturn]] void rethrow(const char* operation) const;

@@ -14,7 +14,7 @@ struct FULGUR_API ConfigDifference {
   std::string config;      ///< and here
   bool config_won = true;
   /// `optimizer.init_args.lr: 0.1 in the checkpoint, 0.2 in the config; continues with 0.1`, for display.
-  std::string text() const;
+  std::string describe() const;
 };
 
 /// Reconciles the config of a fit with its checkpoint (`ckpt_path`) before anything is created from it: optimizer,
