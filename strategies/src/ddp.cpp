@@ -108,7 +108,8 @@ Collectives& DDPStrategy::collectives() {
 }
 
 std::string DDPStrategy::describe() const {
-  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ", group_->describe())
+  return group_ ? cat("rank ", place_.rank, " of ", place_.world_size, " (", place_.environment, ") · ",
+                      group_->describe())
                 : std::string();
 }
 

@@ -17,9 +17,9 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::nullopt_t kNone = std::nullopt;
 
-CheckpointRanking smallest(int64_t top_k) { return {true, MonitorMode::min, top_k}; }
-CheckpointRanking largest(int64_t top_k) { return {true, MonitorMode::max, top_k}; }
-CheckpointRanking newest(int64_t top_k) { return {false, MonitorMode::min, top_k}; }
+CheckpointRanking smallest(int64_t top_k) { return {true, fulgur::MonitorMode::min, top_k}; }
+CheckpointRanking largest(int64_t top_k) { return {true, fulgur::MonitorMode::max, top_k}; }
+CheckpointRanking newest(int64_t top_k) { return {false, fulgur::MonitorMode::min, top_k}; }
 
 /// What became of checkpoints that were written one after the other, named 0, 1, …
 struct Course {

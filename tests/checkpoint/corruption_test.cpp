@@ -210,7 +210,8 @@ TEST_CASE("F10 tensors of the state of an earlier step are refused, unless they 
   CHECK(verify_checkpoint(path).ok());
   swap_in(other);
   CHECK(fs::file_size(path / "state.safetensors") == fs::file_size(same / "state.safetensors"));
-  CHECK_THAT(verify_checkpoint(path).describe(), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
+  CHECK_THAT(verify_checkpoint(path).describe(),
+             ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
   CHECK_THAT(read_error(path), ContainsSubstring("state.safetensors: 'rng' is not as it was written"));
 }
 
