@@ -129,8 +129,8 @@ TEST_CASE("sizes that no machine has are refused with the option's name") {
   refuse({"--data.num_workers", huge}, 2, "num_workers");
   refuse({"--data.shape", "[" + huge + "]"}, 2, "shape");
   refuse({"--model.hidden", "[" + huge + "]"}, 2, "hidden");
-  // Within the bounds, and still more than there is.
-  refuse({"--model.hidden", "[100000000000, 8]"}, 1, "hidden: [100000000000, 8]");
+  // Within the bounds, and still more than there is: the first layer has 4 EB.
+  refuse({"--model.in_features", "1000000000", "--model.hidden", "[1000000000, 8]"}, 1, "hidden: [1000000000, 8]");
   refuse({"--data.shape", "[1000000000, 1000000000]"}, 2, "shape");
   refuse({"--data.shape", "[100000000, 100000000]"}, 3, "shape");
 }
