@@ -74,7 +74,11 @@ void RunSetup::make_callbacks() {
   for (const auto& callback : run.components.callbacks) list.push_back(callback);
   for (auto& own : run.model->configure_callbacks()) {
     // A callback of the module replaces a configured one of the same class.
-    std::erase_if(list, [&](const auto& other) { return typeid(*other) == typeid(*own); });
+    const Callback& replacing = *own;
+    std::erase_if(list, [&](const auto& item) {
+      const Callback& other = *item;
+      return typeid(other) == typeid(replacing);
+    });
     list.push_back(std::move(own));
   }
   const auto has_phase = [&](Phase phase) {
