@@ -55,6 +55,9 @@ if(NOT TARGET fulgur::torch)
   # After all other folders: the wheel ships an include/fmt newer than the one that spdlog was built with.
   target_compile_options(fulgur::torch INTERFACE
     "SHELL:-idirafter ${_torch_root}/include" "SHELL:-idirafter ${_torch_root}/include/torch/csrc/api/include")
+  # LibTorch's wheel is built with g++, whose names of constrained templates clang writes otherwise from version 18 on.
+  target_compile_options(fulgur::torch INTERFACE
+    $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>)
   target_link_libraries(fulgur::torch INTERFACE "${_torch_root}/lib/libtorch_cpu.so" "${_torch_root}/lib/libc10.so")
   target_link_options(fulgur::torch INTERFACE "-Wl,-rpath,${_torch_root}/lib")
   foreach(_dir "${_site}/nvidia/cu13/lib" "${_site}/nvidia/cuda_runtime/lib" "${_site}/nvidia/cuda_cupti/lib")
