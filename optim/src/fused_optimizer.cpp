@@ -157,6 +157,8 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     rebuild();
     collect_gradients();
   }
+  // A recorded step is preceded by this at each launch.
+  if (!recording_) upload_rates();
   for (Bucket& bucket : buckets_) {
     count(bucket.steps);
     // Parameters may be on several devices; each needs the result locally.
@@ -176,23 +178,21 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
   }
 }
 
-bool FusedOptimizer::keep_rates_on_device() {
-  if (!takes_device_rates()) return false;
+void FusedOptimizer::keep_rates_on_device() {
+  if (!can_keep_rates_on_device()) return;
   rates_on_device_ = true;
   // The next step rebuilds the lists, with their rates.
   ++layout_;
   places_.clear();
   buckets_.clear();
-  return true;
 }
 
-bool FusedOptimizer::keep_momentum_on_device() {
-  if (!rates_on_device_ || !takes_device_momentum() || !momentum()) return false;
+void FusedOptimizer::keep_momentum_on_device() {
+  if (!rates_on_device_ || !can_keep_momentum_on_device()) return;
   momentum_on_device_ = true;
   ++layout_;
   places_.clear();
   buckets_.clear();
-  return true;
 }
 
 void FusedOptimizer::upload_rates() {

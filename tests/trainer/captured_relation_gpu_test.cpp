@@ -7,6 +7,7 @@
 #include "captured_fit.h"
 #include "fulgur/core/text.h"
 #include "fulgur/optim/adagrad.h"
+#include "fulgur/optim/cyclic_schedules.h"
 #include "fulgur/optim/lion.h"
 #include "fulgur/optim/muon.h"
 #include "fulgur/optim/rmsprop.h"
@@ -55,6 +56,7 @@ struct Choices {
                keeps_batches ? ", batches are kept" : "", ", dropout ", dropout);
   }
   std::string precision, clip, optimizer;
+  std::string cycles;  // a schedule that changes the momentum too
   int64_t schedule = 0, every = 1, samples = 40, validate_each = 0, log_each = 1;
   bool widens = false, reloads = false, grad_norm = false, number = false, keeps_batches = false;
   double dropout = 0;
@@ -83,9 +85,24 @@ struct Chosen : BoringModule {
     if (now->optimizer == "SGD") optimizer = std::make_shared<SGD>(SGD::Options{.lr = kRate, .momentum = 0.5});
     if (now->optimizer == "SGD with dampening")
       optimizer = std::make_shared<SGD>(SGD::Options{.lr = kRate, .momentum = 0.5, .dampening = 0.25});
-    if (now->optimizer == "RMSprop") optimizer = make_optimizer<RMSprop>();
+    if (now->optimizer == "RMSprop")
+      optimizer = std::make_shared<RMSprop>(RMSprop::Options{.lr = kRate, .momentum = now->cycles.empty() ? 0 : 0.5});
     if (now->optimizer == "Lion") optimizer = make_optimizer<Lion>();
     if (now->optimizer == "Muon") optimizer = make_optimizer<Muon>();
+    if (now->cycles == "OneCycleLR") {
+      OneCycleLR::Options cycle;
+      cycle.max_lr = kRate;
+      return {optimizer,
+              SchedulerConfig{.scheduler = std::make_shared<OneCycleLR>(cycle), .interval = ScheduleInterval::step}};
+    }
+    if (now->cycles == "CyclicLR") {
+      CyclicLR::Options cycle;
+      cycle.base_lr = kRate / 8;
+      cycle.max_lr = kRate;
+      cycle.step_size_up = 7;
+      return {optimizer,
+              SchedulerConfig{.scheduler = std::make_shared<CyclicLR>(cycle), .interval = ScheduleInterval::step}};
+    }
     if (now->schedule == 0) return optimizer;
     StepLR::Options steps;
     steps.step_size = now->schedule;
@@ -176,6 +193,27 @@ TEST_CASE("on a GPU, captured steps of Muon equal eager ones except for rounding
   for (const auto& [name, value] : plain.weights) {
     CAPTURE(name);
     CHECK(at::allclose(value, captured.weights.at(name), 1e-3, 5e-3));
+  }
+}
+
+// Whether or not an optimizer can be captured with such a schedule: a refusal leaves no trace in its rates.
+TEST_CASE("on a GPU, cuda_graph follows schedules that cycle the momentum like eager steps", "[gpu]") {
+  require_gpus(1);
+  Choices choices(1);
+  choices.precision = "32-true";
+  choices.clip = "none";
+  choices.every = 1;
+  choices.widens = false;
+  choices.dropout = 0;
+  choices.cycles = GENERATE("OneCycleLR", "CyclicLR");
+  choices.optimizer = GENERATE("Adam", "AdamW", "SGD", "RMSprop", "Lion", "Muon");
+  const auto plain = run(choices, false), captured = run(choices, true);
+  CAPTURE(choices.cycles, choices.optimizer, captured.told);
+  CHECK((captured.report.captured_batches > 0) != captured.report.not_captured.has_value());
+  // The device has rates in float32.
+  for (const auto& [name, value] : plain.weights) {
+    CAPTURE(name);
+    CHECK(at::allclose(value, captured.weights.at(name), 1e-3, choices.optimizer == "Muon" ? 5e-3 : 1e-4));
   }
 }
 

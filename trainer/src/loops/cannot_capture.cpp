@@ -53,6 +53,10 @@ std::optional<std::string> cannot_capture_exchanges(const Run& run) {
 
 }  // namespace
 
+bool schedules_momentum(const PlannedOptimizer& planned) {
+  return planned.scheduler && planned.scheduler->scheduler->momentum_at(0);
+}
+
 std::optional<std::string> cannot_capture(const Run& run) {
   const TrainerOptions& o = run.options;
   if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";
@@ -74,13 +78,13 @@ std::optional<std::string> cannot_capture(const Run& run) {
       if (of_callbacks && ComponentAccess::overridden(*callback).has(hook))
         return cat(callback->state_key(), " overrides ", name, ", which runs inside the captured step");
   }
-  auto* const recordable = dynamic_cast<RecordableStep*>(planned.optimizer.get());
+  const auto* const recordable = dynamic_cast<const RecordableStep*>(planned.optimizer.get());
   if (!recordable) return cat(planned.optimizer->name(), " is not a fulgur::RecordableStep");
-  if (!planned.optimizer->keep_rates_on_device())
-    return cat(
-        planned.optimizer->name(),
-        " reads its learning rate from the host; use an optimizer of Fulgur, or override keep_rates_on_device()");
-  if (planned.scheduler && planned.scheduler->scheduler->momentum_at(0) && !recordable->keep_momentum_on_device())
+  if (!planned.optimizer->can_keep_rates_on_device())
+    return cat(planned.optimizer->name(),
+               " reads its learning rate from the host; use an optimizer of Fulgur, or override "
+               "can_keep_rates_on_device() and keep_rates_on_device()");
+  if (schedules_momentum(planned) && !recordable->can_keep_momentum_on_device())
     return cat("the schedule changes the momentum, which ", planned.optimizer->name(), " reads from the host");
   return std::nullopt;
 }

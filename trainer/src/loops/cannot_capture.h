@@ -3,12 +3,15 @@
 #include <optional>
 #include <string>
 
+#include "fulgur/core/optimizer.h"
+
 namespace fulgur::detail {
 
 class Run;
 
-/// Why the steps of this run cannot be captured, for display; nullopt if they can, and then the optimizer keeps its
-/// rates on the device. Call after `start_training`.
+/// Why the steps of this run cannot be captured, for display; nullopt if they can. Call after `start_training`.
 std::optional<std::string> cannot_capture(const Run& run);
+/// Whether the optimizer's schedule changes its momentum.
+bool schedules_momentum(const PlannedOptimizer& planned);
 
 }  // namespace fulgur::detail

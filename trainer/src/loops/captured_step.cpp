@@ -9,6 +9,7 @@
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
+#include "loops/cannot_capture.h"
 #include "loops/failed_operation.h"
 
 namespace fulgur::detail {
@@ -32,7 +33,11 @@ CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body b
     : run_(run),
       optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
       graph_(std::move(graph)),
-      body_(std::move(body)) {}
+      body_(std::move(body)) {
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  planned.optimizer->keep_rates_on_device();
+  if (schedules_momentum(planned)) optimizer_->keep_momentum_on_device();
+}
 
 CapturedStep::~CapturedStep() {
   const int64_t launched = run_.captured.batches;

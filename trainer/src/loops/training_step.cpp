@@ -381,7 +381,6 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
   run.checkpoints.before_writes();
-  if (captured_) optimizer.upload_rates();
   if (makes_step_) {
     run.step.in_training_step = true;
     module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);

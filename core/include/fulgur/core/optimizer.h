@@ -61,10 +61,12 @@ class FULGUR_API Optimizer : public Stateful {
   /// One step on the gradients; parameters without a gradient are unchanged. With `found_inf` (a float32 scalar on any
   /// device), a value other than 0 skips the step, decided on the device.
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
-  /// From now on each step reads the learning rates from the parameters' device, where `upload_rates` puts them, so
-  /// that a recorded step can be launched again with other rates. False if the optimizer does not support it.
-  virtual bool keep_rates_on_device() { return false; }
-  /// Before a recorded step is launched; does not wait for the device.
+  /// Whether `keep_rates_on_device` has an effect.
+  virtual bool can_keep_rates_on_device() const { return false; }
+  /// From now on each step reads the learning rates from the parameters' device, so that a recorded step can be launched
+  /// again with other rates. A step that is not being recorded first calls `upload_rates` itself.
+  virtual void keep_rates_on_device() {}
+  /// Puts the current rates on the device, before a recorded step is launched. Does not wait for the device.
   virtual void upload_rates() {}
   /// Multiplies the learning rates of all groups, current and initial.
   void scale_lr(double factor);

@@ -16,10 +16,12 @@ class FULGUR_API RecordableStep {
   virtual int64_t layout() const = 0;
   /// While true, a step throws an Error instead of creating state: a recording would create it again at each launch.
   virtual void set_recording(bool recording) = 0;
+  /// Whether `keep_momentum_on_device` has an effect.
+  virtual bool can_keep_momentum_on_device() const { return false; }
   /// From now on each step reads the momentum (the first beta) from the parameters' device, where
   /// `Optimizer::upload_rates` puts it, so that a schedule can change it between launches. Called after
-  /// `Optimizer::keep_rates_on_device`. False if the optimizer does not support it.
-  virtual bool keep_momentum_on_device() { return false; }
+  /// `Optimizer::keep_rates_on_device`.
+  virtual void keep_momentum_on_device() {}
 };
 
 }  // namespace fulgur

@@ -15,8 +15,10 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
  public:
   void step(const std::optional<Tensor>& found_inf = std::nullopt) override;
   std::optional<int64_t> full_state_bytes() const override;
-  bool keep_rates_on_device() override;
-  bool keep_momentum_on_device() override;
+  bool can_keep_rates_on_device() const override { return takes_device_rates(); }
+  void keep_rates_on_device() override;
+  bool can_keep_momentum_on_device() const override { return takes_device_momentum() && momentum().has_value(); }
+  void keep_momentum_on_device() override;
   void upload_rates() override;
   int64_t layout() const override { return layout_; }
   void set_recording(bool recording) override { recording_ = recording; }
