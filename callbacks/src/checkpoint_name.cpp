@@ -70,4 +70,10 @@ std::string fill_checkpoint_name(std::string_view pattern, bool insert_names,
   return name;
 }
 
+void refuse_link_name(std::string_view callback, std::string_view filename) {
+  if (filename != "last" && filename != "best") return;
+  throw ConfigError(cat("[callbacks.", callback, "] filename: ", filename, " is the name of the link ", filename,
+                        ".ckpt, which points to a checkpoint. Choose another, such as {epoch}-{step}."));
+}
+
 }  // namespace fulgur::detail

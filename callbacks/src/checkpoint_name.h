@@ -13,4 +13,7 @@ namespace fulgur::detail {
 std::string fill_checkpoint_name(std::string_view pattern, bool insert_names,
                                  const std::function<std::optional<double>(std::string_view)>& value_of);
 
+/// Throws a ConfigError if a checkpoint in the run folder would have the name of a link there, `last` or `best`.
+void refuse_link_name(std::string_view callback, std::string_view filename);
+
 }  // namespace fulgur::detail

@@ -94,7 +94,7 @@ void EarlyStopping::on_validation_end(RunContext& run) {
 }
 
 void EarlyStopping::check(RunContext& run) {
-  const std::optional<double> current = run.metric(options_.monitor);
+  const std::optional<double> current = run.monitored_metric(options_.monitor);
   if (!current) {
     if (options_.strict) refuse_monitor(run);
     log::warn("early_stopping.monitor_missing",

@@ -54,13 +54,25 @@ ModelCheckpoint::ModelCheckpoint(Options options)
   if (options_.every) trigger_.emplace(*options_.every);
   if (options_.train_time_interval) trigger_.emplace(*options_.train_time_interval);
   // Report an invalid template now, not after an epoch.
-  if (options_.filename)
-    detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
+  if (!options_.filename) return;
+  detail::fill_checkpoint_name(*options_.filename, true, [](std::string_view) { return std::nullopt; });
+  if (!options_.dirpath) detail::refuse_link_name("ModelCheckpoint", *options_.filename);
 }
 
 ModelCheckpoint::~ModelCheckpoint() = default;
 
 std::optional<double> ModelCheckpoint::best_score() const { return ranking_->standing().best_score; }
+
+std::vector<std::string> ModelCheckpoint::monitored_metrics() const {
+  std::vector<std::string> names;
+  if (options_.monitor) names.push_back(*options_.monitor);
+  const auto note = [&](std::string_view field) -> std::optional<double> {
+    if (field != "epoch" && field != "step") names.emplace_back(field);
+    return std::nullopt;
+  };
+  if (options_.filename) detail::fill_checkpoint_name(*options_.filename, true, note);
+  return names;
+}
 
 std::string ModelCheckpoint::state_key() const {
   return cat("ModelCheckpoint{monitor=", options_.monitor.value_or("none"), ", mode=", enum_text(options_.mode),
@@ -218,7 +230,7 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
   const auto value_of = [&](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return static_cast<double>(epoch);
     if (field == "step") return static_cast<double>(run.progress().global_step);
-    return run.metric(field);
+    return run.monitored_metric(field);
   };
   std::string name =
       detail::fill_checkpoint_name(options_.filename.value_or("{epoch}-{step}"),
@@ -228,7 +240,7 @@ std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
 
 std::optional<double> ModelCheckpoint::current_score(RunContext& run) {
   if (!options_.monitor) return std::nullopt;
-  const std::optional<double> logged = run.metric(*options_.monitor);
+  const std::optional<double> logged = run.monitored_metric(*options_.monitor);
   if (logged) return logged;
   // As in Lightning: a metric that neither a validation nor a training epoch has logged is missing.
   if (options_.save_top_k != 0 && run.progress().validations > 0 && run.progress().epochs.processed > 0)

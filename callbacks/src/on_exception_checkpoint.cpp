@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint_name.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
@@ -20,6 +21,7 @@ OnExceptionCheckpoint::OnExceptionCheckpoint(Options options) : options_(std::mo
   if (name.empty() || name.front() == '.' || name.find('/') != std::string::npos)
     throw ConfigError(cat("[callbacks.OnExceptionCheckpoint] filename must be a name without folders; got '",
                           escape_controls(name), "'. Folders belong in dirpath."));
+  if (!options_.dirpath) detail::refuse_link_name("OnExceptionCheckpoint", name);
   if (options_.dirpath) options_.dirpath = fs::absolute(*options_.dirpath).lexically_normal();
 }
 

@@ -11,6 +11,7 @@ namespace fulgur {
 Dataset::~Dataset() = default;
 Sampler::~Sampler() = default;
 BatchSampler::~BatchSampler() = default;
+std::shared_ptr<const BatchSampler> BatchSampler::shared_evenly(UnevenShares) const { return nullptr; }
 
 SplitMix64 SampleContext::random(int64_t index) const {
   // Mixed one after the other: plain sums would collide for different (seed, epoch, index).

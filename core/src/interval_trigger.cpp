@@ -34,7 +34,7 @@ double IntervalTrigger::position(RunContext& run) const {
                               " counts tokens, but the module does not count them. Override num_tokens(batch)."));
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
-      return run.elapsed_s();
+      return run.fit_time_s();
     case Interval::Unit::run: {
       const auto part = run.progress_fraction();
       if (!part)
@@ -54,11 +54,6 @@ void IntervalTrigger::start(RunContext& run) {
 
 bool IntervalTrigger::due(RunContext& run) {
   const double now = position(run);
-  if (every_.unit == Interval::Unit::seconds) {
-    if (now - last_ < every_.value) return false;
-    last_ = now;
-    return true;
-  }
   // Rounding must not skip or repeat a multiple.
   const auto multiples = [&](double at) { return std::floor(at / every_.value * (1 + 1e-12) + 1e-12); };
   const bool passed = multiples(now) > multiples(last_);

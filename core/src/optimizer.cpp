@@ -171,12 +171,45 @@ Optimizer& LrScheduler::optimizer() const {
 }
 
 void LrScheduler::apply() {
-  for (ParamGroup& group : optimizer().groups()) group.lr = lr_at(steps_, group.initial_lr);
-  if (const auto momentum = momentum_at(steps_)) optimizer().set_momentum(*momentum);
+  const int64_t steps = position();
+  for (ParamGroup& group : optimizer().groups()) group.lr = lr_at(steps, group.initial_lr);
+  if (const auto momentum = momentum_at(steps)) optimizer().set_momentum(*momentum);
+}
+
+double LrScheduler::exact_position() const {
+  return resumed_position_ + static_cast<double>(steps_ - resumed_steps_) * pace_;
+}
+
+// Rounding errors of the pace must not hold a whole step back.
+int64_t LrScheduler::position() const { return static_cast<int64_t>(std::floor(exact_position() + 1e-6)); }
+
+bool LrScheduler::depends_on_run() const {
+  const auto all = parts();
+  return depends_on_run_ || std::any_of(all.begin(), all.end(), [](const auto& part) { return part->depends_on_run(); });
+}
+
+void LrScheduler::keep_plan(double samples_per_step, std::optional<double> steps_per_epoch) {
+  const double change = *run_length_.samples_per_step / samples_per_step;
+  run_length_.samples_per_step = samples_per_step;
+  run_length_.steps_per_epoch = steps_per_epoch;
+  if (interval_ == ScheduleInterval::step) {
+    pace_ = change;
+    std::optional<double> steps;
+    if (run_length_.epochs && steps_per_epoch) steps = static_cast<double>(*run_length_.epochs) * *steps_per_epoch;
+    if (run_length_.max_steps) {
+      const auto own = static_cast<double>(frequency_);
+      const double left = static_cast<double>(*run_length_.max_steps) - static_cast<double>(steps_) * own;
+      const double limit = resumed_position_ * own + left * pace_;
+      steps = steps ? std::min(*steps, limit) : limit;
+    }
+    run_length_.steps = steps ? std::optional<int64_t>(std::llround(*steps)) : std::nullopt;
+  }
+  decided_.clear();
+  on_attach(optimizer());
 }
 
 void LrScheduler::step(std::optional<double> metric) {
-  observe(steps_, metric);
+  observe(position(), metric);
   ++steps_;
   apply();
 }
@@ -205,6 +238,7 @@ std::optional<int64_t> LrScheduler::known_steps() const {
 }
 
 int64_t LrScheduler::total_steps(std::string_view option) const {
+  depends_on_run_ = true;
   const auto steps = known_steps();
   if (!steps) unknown_length(option, "auto");
   const int64_t total = std::max<int64_t>(*steps, 1);
@@ -224,6 +258,7 @@ void LrScheduler::adopt(LrScheduler& part, const Optimizer& optimizer, std::opti
 
 int64_t LrScheduler::steps_of(const Length& length, std::string_view option) const {
   if (!length.interval) return length.count;
+  depends_on_run_ = true;
   const Interval& interval = *length.interval;
   const std::string text = interval.text();
   const bool by_step = interval_ == ScheduleInterval::step;
@@ -278,11 +313,25 @@ void LrScheduler::observe(int64_t, std::optional<double>) {}
 void LrScheduler::on_attach(const Optimizer&) {}
 std::optional<double> LrScheduler::momentum_at(int64_t) const { return std::nullopt; }
 
-StateTree LrScheduler::state() const { return StateTree::map({{"steps", steps_}}); }
+StateTree LrScheduler::state() const {
+  const auto number = [](std::optional<double> value) { return value ? StateTree(*value) : StateTree(nullptr); };
+  return StateTree::map({{"steps", steps_},
+                         {"position", exact_position()},
+                         {"samples_per_step", number(run_length_.samples_per_step)},
+                         {"steps_per_epoch", number(run_length_.steps_per_epoch)}});
+}
 
 void LrScheduler::load_state(const StateTree& state) {
-  steps_ = state.at("steps").as_int();
-  if (optimizer_) apply();
+  steps_ = resumed_steps_ = state.at("steps").as_int();
+  resumed_position_ = state.at("position").as_double();
+  if (!optimizer_) return;
+  const auto number = [&](const char* key) {
+    return state.at(key).is_null() ? std::nullopt : std::optional(state.at(key).as_double());
+  };
+  const auto samples = number("samples_per_step");
+  if (samples && run_length_.samples_per_step && *samples != *run_length_.samples_per_step && depends_on_run())
+    keep_plan(*samples, number("steps_per_epoch"));
+  apply();
 }
 
 }  // namespace fulgur

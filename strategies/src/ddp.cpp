@@ -143,6 +143,7 @@ void DDPStrategy::take_from_rank_0(const std::vector<Tensor>& tensors) {
 
 void DDPStrategy::start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) {
   if (!group_) return;
+  graph_is_recorded_ = false;
   optimizers_ = optimizers;
   std::vector<std::vector<NamedParameter>> shares;
   const auto all = unique_parameters(module);
@@ -224,7 +225,10 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
 void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   if (!group_) return module.backward(loss, options);
   if (unsynced_) unsynced_->before_backward();
-  if (sync == GradSync::deferred) {
+  // A static graph is recorded in the first backward, with its exchange; what later batches of the window add to the
+  // averaged gradients is averaged at its end.
+  const bool records_graph = options_.static_graph && !std::exchange(graph_is_recorded_, true);
+  if (sync == GradSync::deferred && !records_graph) {
     module.backward(loss, options);
     if (unsynced_) unsynced_->after_backward(/*exchanged=*/false);
     return;

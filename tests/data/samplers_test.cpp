@@ -4,6 +4,7 @@
 
 #include "data_support.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/log.h"
 #include "fulgur/data/data_loader.h"
 #include "fulgur/data/samplers.h"
 #include "sampling/permutation.h"
@@ -206,6 +207,64 @@ TEST_CASE("a loader takes whole batches from a batch sampler, and resumes in the
   CHECK(test::epoch_of(fixed, 2) == test::epoch_of(same, 2));
   CHECK_THROWS_AS(DataLoader(test::numbers(4), {.batch_size = 2, .batch_sampler = std::make_shared<Uneven>()}),
                   ConfigError);
+}
+
+TEST_CASE("batches of a batch sampler are shared among ranks as uneven_shares says") {
+  const auto of_rank = [](int64_t rank, UnevenShares rest) {
+    DataLoader loader(test::numbers(33), {.batch_sampler = std::make_shared<FixedBatchSampler>(
+                                              std::make_shared<SequentialSampler>(33), 4)});
+    loader.share_evenly(rest);
+    loader.configure(1, rank, 2);
+    return test::epoch_of(loader, 0);
+  };
+  CHECK(of_rank(0, UnevenShares::pad).size() == 17);
+  CHECK(of_rank(1, UnevenShares::pad).size() == 17);
+  CHECK(of_rank(0, UnevenShares::drop).size() == 16);
+  CHECK(of_rank(1, UnevenShares::drop).size() == 16);
+  std::set<int64_t> seen;
+  for (const int64_t rank : {0, 1})
+    for (const int64_t sample : of_rank(rank, UnevenShares::pad)) seen.insert(sample);
+  CHECK(seen.size() == 33);
+  CHECK_THROWS_AS(of_rank(0, UnevenShares::error), DataError);
+  DataLoader even(test::numbers(32), {.batch_sampler = std::make_shared<FixedBatchSampler>(
+                                          std::make_shared<SequentialSampler>(32), 4)});
+  even.share_evenly(UnevenShares::error);
+  CHECK_NOTHROW(even.configure(1, 1, 2));
+}
+
+TEST_CASE("a batch sampler that leaves the ranks out of account, or shares unevenly, is found") {
+  struct Selfish : BatchSampler {
+    int64_t size(int64_t, int64_t) const override { return 3; }
+    int64_t batch_size() const override { return 4; }
+    int64_t samples(int64_t, int64_t) const override { return 12; }
+    std::vector<std::vector<int64_t>> batches(const SamplerContext&) const override {
+      return {{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}};
+    }
+  };
+  // Three batches for two ranks.
+  struct Dealt : Selfish {
+    int64_t size(int64_t rank, int64_t world) const override { return (3 - rank + world - 1) / world; }
+    int64_t samples(int64_t rank, int64_t world) const override { return 4 * size(rank, world); }
+    std::vector<std::vector<int64_t>> batches(const SamplerContext& c) const override {
+      std::vector<std::vector<int64_t>> own;
+      for (int64_t i = c.rank; i < 3; i += c.world_size) own.push_back({4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3});
+      return own;
+    }
+  };
+  DataLoader selfish(test::numbers(12), {.batch_sampler = std::make_shared<Selfish>()});
+  CHECK_THROWS_AS(selfish.configure(1, 0, 3), DataError);
+  DataLoader dealt(test::numbers(12), {.batch_sampler = std::make_shared<Dealt>()});
+  CHECK_NOTHROW(dealt.configure(1, 0, 2));  // an evaluation
+  dealt.share_evenly(UnevenShares::error);
+  CHECK_THROWS_AS(dealt.configure(1, 0, 2), DataError);
+  std::string told;
+  log::reset_warnings();
+  log::set_sink(
+      [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; }, &told);
+  dealt.share_evenly(UnevenShares::pad);
+  dealt.configure(1, 0, 2);
+  log::set_sink({}, nullptr);
+  CHECK(told.find("gives a rank 1 to 2 batches") != std::string::npos);
 }
 
 }  // namespace samplers_test

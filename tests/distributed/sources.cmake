@@ -9,6 +9,7 @@ set(TEST_SOURCES
   ddp_gpu_test.cpp
   ddp_group_of_one_test.cpp
   ddp_kill_test.cpp
+  ddp_monitors_test.cpp
   ddp_nccl_test.cpp
   ddp_options_test.cpp
   ddp_resume_test.cpp

@@ -184,7 +184,7 @@ TEST_CASE("CheckpointStore: a resumed run knows what its checkpoint's run kept")
   Stored after(folder.path());
   after.run.now = before.run.now;
   const fs::path resumed = before.run.checkpoint_dir() / "b.ckpt";
-  after.store.resumed_from(resumed, read_checkpoint(resumed));
+  after.store.resumed_from({.path = resumed, .same_run = true}, read_checkpoint(resumed));
   after.store.publish_resumed();
   CHECK(after.paths == Names{"b.ckpt"});
   CHECK((after.store.last() == resumed));

@@ -115,7 +115,7 @@ TEST_CASE("NonFinitePolicy: a fourth rollback in a row to the same checkpoint is
   judged.loss(kNan);
   for (int i = 0; i < 3; ++i) judged.policy.count_rollback(7, "step=7.ckpt");
   CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.policy.count_rollback(7, "step=7.ckpt"); }),
-             ContainsSubstring("after 3 rollbacks to the same checkpoint, step=7.ckpt"));
+             ContainsSubstring("after 3 rollbacks to the same weights, of step=7.ckpt"));
   SECTION("one to another checkpoint begins the count again") {
     judged.policy.count_rollback(8, "step=8.ckpt");
     judged.policy.count_rollback(8, "step=8.ckpt");

@@ -23,7 +23,7 @@ TEST_CASE("20 concurrent runs get 20 folders") {
   std::vector<std::thread> threads;
   for (int i = 0; i < 20; ++i)
     threads.emplace_back([&] {
-      const fs::path mine = take_run_folder(folder.path(), "fulgur_logs", std::nullopt);
+      const fs::path mine = take_run_folder(folder.path(), {});
       std::lock_guard lock(mutex);
       taken.insert(mine);
     });
@@ -33,11 +33,11 @@ TEST_CASE("20 concurrent runs get 20 folders") {
 
 TEST_CASE("a version that is requested is taken once") {
   test::TemporaryFolder folder;
-  CHECK(take_run_folder(folder.path(), "x", 7).filename() == "version_7");
-  CHECK_THROWS_WITH(take_run_folder(folder.path(), "x", 7), ContainsSubstring("already exists"));
-  CHECK(take_run_folder(folder.path(), "x", std::nullopt).filename() == "version_8");
+  CHECK(take_run_folder(folder.path(), {.name = "x", .version = 7}).filename() == "version_7");
+  CHECK_THROWS_WITH(take_run_folder(folder.path(), {.name = "x", .version = 7}), ContainsSubstring("already exists"));
+  CHECK(take_run_folder(folder.path(), {.name = "x"}).filename() == "version_8");
   test::write_text(folder / "file", "");
-  CHECK_THROWS_AS(take_run_folder(folder / "file", "x", std::nullopt), ConfigError);
+  CHECK_THROWS_AS(take_run_folder(folder / "file", {.name = "x"}), ConfigError);
 }
 
 TEST_CASE("last and best: the config's own run folder first, then the newest run that has checkpoints") {
@@ -51,12 +51,16 @@ TEST_CASE("last and best: the config's own run folder first, then the newest run
   const fs::path v0 = make(0, {"last.ckpt", "best.ckpt"});
   const fs::path v2 = make(2, {"last.ckpt", "best.ckpt"});
   make(10, {});  // an evaluation's own folder shadows nothing
-  CHECK(find_checkpoint("best", folder.path(), "logs", {}) == v2 / "checkpoints/best.ckpt");
-  CHECK(find_checkpoint("last", folder.path(), "logs", v0) == v0 / "checkpoints/last.ckpt");
-  CHECK(find_checkpoint("some/path.ckpt", folder.path(), "logs", v0) == "some/path.ckpt");
+  CHECK(find_checkpoint("best", folder.path(), {.name = "logs"}, {}) == v2 / "checkpoints/best.ckpt");
+  CHECK(find_checkpoint("last", folder.path(), {.name = "logs"}, v0) == v0 / "checkpoints/last.ckpt");
+  CHECK(find_checkpoint("some/path.ckpt", folder.path(), {.name = "logs"}, v0) == "some/path.ckpt");
   make(11, {"last.ckpt"});
-  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "logs", {}), ContainsSubstring("never logged the metric"));
-  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), "other", {}), ContainsSubstring("no run under"));
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "logs"}, {}), ContainsSubstring("never logged the metric"));
+  CHECK_THROWS_WITH(find_checkpoint("best", folder.path(), {.name = "other"}, {}), ContainsSubstring("no run under"));
+  // A version that the logger names is the only one.
+  CHECK(find_checkpoint("last", folder.path(), {.name = "logs", .version = 0}, {}) == v0 / "checkpoints/last.ckpt");
+  CHECK_THROWS_WITH(find_checkpoint("last", folder.path(), {.name = "logs", .version = 10}, {}),
+                    ContainsSubstring("version_10 has no checkpoint 'last'"));
 }
 
 }  // namespace run_folder_test

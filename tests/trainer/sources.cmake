@@ -17,6 +17,9 @@ set(TEST_SOURCES
   gpu_equals_cpu_test.cpp
   hooks_declared_test.cpp
   host_waits_test.cpp
+  interrupted_combinations_test.cpp
+  monitored_values_test.cpp
+  schedules_over_changes_test.cpp
   step_rows_gpu_test.cpp
   hooks_test.cpp
   late_devices_test.cpp

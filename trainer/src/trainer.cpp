@@ -177,6 +177,15 @@ void write_final_checkpoint(Run& run) {
   run.act_on_checkpoint_requests();
 }
 
+// A run whose final save failed is not finished: a resume repeats what came after the last good checkpoint.
+bool last_state_is_saved(const Run& run) {
+  if (!run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved()) return true;
+  log::warn("trainer.not_finished",
+            "the final checkpoint was not written, so the run does not count as finished: --resume trains again from "
+            "the last one");
+  return false;
+}
+
 // The result of a fit that had already finished: the weights, and the metrics.
 void take_result(LightningModule& module, const fs::path& checkpoint, FitReport& report) {
   try {
@@ -273,8 +282,9 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
           detail::fit_loop(run, goes_on);
         } catch (const Interrupted& interrupted) {
           run.position.sanity_checking = false;
-          run.stop_reason = cat("signal ", interrupted.signal());
           settle_checkpoints(run);
+          // After the checkpoint, which holds a requested stop: a signal ends this process, not the run.
+          run.stop_reason = cat("signal ", interrupted.signal());
           fill(run);
           throw;
         }
@@ -287,7 +297,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         run.model->on_fit_end();
         run.act_on_checkpoint_requests();
         run.checkpoints.wait_for_save();
-        if (!run.finite.stopped() && run.is_global_zero())
+        if (!run.finite.stopped() && last_state_is_saved(run) && run.is_global_zero())
           detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, run.fit_time_s());
         fill(run);
       },

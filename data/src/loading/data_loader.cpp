@@ -73,6 +73,7 @@ struct DataLoader::Impl {
 
   void check_options();
   void check_shares() const;
+  void check_shares_of_batches() const;
   void check_not_empty() const;
   int64_t usable_samples() const;
   EpochPlan make_plan(const EpochPosition& start) const;
@@ -140,7 +141,8 @@ void DataLoader::Impl::check_options() {
 
 // A sampler that ignores the rank would give every sample to all ranks.
 void DataLoader::Impl::check_shares() const {
-  if (context.world_size == 1 || options.batch_sampler) return;
+  if (context.world_size == 1) return;
+  if (options.batch_sampler) return check_shares_of_batches();
   const int64_t all = sampler->size(0, 1);
   if (evenly == UnevenShares::error && all % context.world_size != 0)
     throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
@@ -153,6 +155,37 @@ void DataLoader::Impl::check_shares() const {
                         " samples among ", context.world_size, " processes; all shares together have ", sum,
                         ". Let size() and order() depend on rank and world size, or set "
                         "trainer.use_distributed_sampler: false if each process has its own data."));
+}
+
+void DataLoader::Impl::check_shares_of_batches() const {
+  const BatchSampler& batches = *options.batch_sampler;
+  const int64_t ranks = context.world_size, all = batches.samples(0, 1);
+  int64_t sum = 0, fewest = batches.size(0, ranks), most = fewest;
+  bool same = true;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const int64_t samples = batches.samples(rank, ranks), size = batches.size(rank, ranks);
+    same &= samples == batches.samples(0, ranks);
+    sum += samples;
+    fewest = std::min(fewest, size);
+    most = std::max(most, size);
+  }
+  // Each rank may repeat or drop up to a batch.
+  if (std::abs(sum - all) > ranks * batches.batch_size())
+    throw DataError(cat("[data.DataLoader] the batch sampler of the ", options.name, " set must divide its ", all,
+                        " samples among ", ranks, " processes; all shares together have ", sum,
+                        ". Let size(), samples() and batches() depend on rank and world size, or set "
+                        "trainer.use_distributed_sampler: false if each process has its own data."));
+  if (!evenly) return;
+  if (evenly == UnevenShares::error && (!same || sum != all || fewest != most))
+    throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
+                        " set are not divided evenly among ", ranks, " processes by the batch sampler: all shares have ",
+                        sum, " samples, a rank has ", fewest == most ? "" : cat(fewest, " to "), most,
+                        " batches. Leave some samples out, or set trainer.uneven_shares to pad or drop."));
+  if (fewest != most)
+    log::warn("data.uneven_batches",
+              cat("the batch sampler of the ", options.name, " set gives a rank ", fewest, " to ", most,
+                  " batches: ranks train in lockstep, so each epoch has ", fewest,
+                  ". Override BatchSampler::shared_evenly() to share the samples evenly"));
 }
 
 void DataLoader::Impl::check_not_empty() const {
@@ -403,9 +436,12 @@ void DataLoader::configure(uint64_t seed, int64_t rank, int64_t world_size) {
 void DataLoader::share_evenly(UnevenShares rest) {
   Impl& m = *impl_;
   m.evenly = rest;
-  if (m.options.batch_sampler || dynamic_cast<const DistributedSampler*>(m.sampler.get())) return;
-  m.sampler = std::make_shared<DistributedSampler>(m.sampler,
-                                                   rest == UnevenShares::drop ? UnevenShares::drop : UnevenShares::pad);
+  const UnevenShares way = rest == UnevenShares::drop ? UnevenShares::drop : UnevenShares::pad;
+  if (m.options.batch_sampler) {
+    if (auto shared = m.options.batch_sampler->shared_evenly(way)) m.options.batch_sampler = std::move(shared);
+  } else if (!dynamic_cast<const DistributedSampler*>(m.sampler.get())) {
+    m.sampler = std::make_shared<DistributedSampler>(m.sampler, way);
+  }
 }
 
 void DataLoader::start_epoch(int64_t epoch) {

@@ -169,6 +169,12 @@ int64_t FixedBatchSampler::samples(int64_t rank, int64_t world_size) const {
   return drop_last_ ? all - all % batch_size_ : all;
 }
 
+std::shared_ptr<const BatchSampler> FixedBatchSampler::shared_evenly(UnevenShares rest) const {
+  if (dynamic_cast<const DistributedSampler*>(source_.get())) return nullptr;
+  return std::make_shared<FixedBatchSampler>(std::make_shared<DistributedSampler>(source_, rest), batch_size_,
+                                             drop_last_);
+}
+
 int64_t FixedBatchSampler::size(int64_t rank, int64_t world_size) const {
   return (samples(rank, world_size) + batch_size_ - 1) / batch_size_;
 }

@@ -1,6 +1,7 @@
 #include "fulgur/strategies/process_group.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/Flags.h>
 #include <c10/util/Logging.h>
 #include <unistd.h>
@@ -225,6 +226,8 @@ void ProcessGroup::rethrow(const char* operation) const {
     throw;
   } catch (const Error&) {
     throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;  // of the exchange's buffers: this rank's own failure
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     if (!comes_from_an_exchange(text)) throw;

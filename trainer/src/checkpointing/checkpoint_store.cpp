@@ -55,16 +55,32 @@ CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason) {
   return {.name = cat("epoch=", epoch, "-step=", p.global_step),
           .reason = std::move(reason),
           .best = false,
-          .keep = true,
+          .keep = false,
           .weights_only = false,
           .owner = "trainer",
           .score = std::nullopt};
 }
 
 uint64_t CheckpointStore::request(CheckpointRequest request) {
+  const fs::path folder = plain(run_.checkpoint_dir());
+  const fs::path name = plain(folder / request.name);
+  if (name == folder / "last" || name == folder / "best")
+    throw ConfigError(cat("[trainer.checkpoint] ", name.filename(),
+                          ".ckpt is a link to a checkpoint, and no checkpoint can have its name. Request another name."));
   const uint64_t ticket = next_ticket_++;
   requests_.emplace_back(ticket, std::move(request));
   return ticket;
+}
+
+void CheckpointStore::discard_requests() {
+  const CheckpointError error("[trainer.checkpoint] the state to be saved was discarded by a rollback.");
+  for (const auto& [ticket, request] : std::exchange(requests_, {}))
+    host_.failed({.ticket = ticket,
+                  .path = request.name,
+                  .epoch = run_.progress().epoch,
+                  .global_step = run_.progress().global_step,
+                  .request = request},
+                 error);
 }
 
 void CheckpointStore::release(const fs::path& path, std::string_view owner) {
@@ -188,7 +204,7 @@ StateTree CheckpointStore::keepers_state() const {
 
 // Checkpoints of the process that died: remove those it had released but not removed yet.
 void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointContent& content) {
-  const fs::path folder = checkpoint.parent_path();
+  const fs::path folder = plain(run_.checkpoint_dir());
   if (content.state.contains("checkpoints"))
     for (const StateTree& item : content.state.at("checkpoints").as_list()) {
       auto& owners = keepers_[plain(folder / item.at("path").as_string())];
@@ -204,7 +220,8 @@ void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointCont
     weights_made_later.push_back(other.path);
   }
   // Saves made after this one are given up now, but must stay older than those to come.
-  for (const CheckpointSummary& other : list_checkpoints(folder)) saves_ = std::max(saves_, other.origin.save_counter);
+  for (const fs::path& place : {folder, checkpoint.parent_path()})
+    for (const CheckpointSummary& other : list_checkpoints(place)) saves_ = std::max(saves_, other.origin.save_counter);
   if (!is_newest) return;
   // The run cannot continue from weights alone, and will create these again.
   for (const fs::path& path : weights_made_later) keepers_[path];
@@ -214,14 +231,14 @@ bool CheckpointStore::is_saved() const {
   return saved_step_ == run_.progress().global_step && saved_batches_ == run_.progress().batches_total.completed;
 }
 
-void CheckpointStore::resumed_from(const fs::path& checkpoint, const CheckpointContent& content) {
-  const fs::path path = plain(checkpoint), folder = plain(run_.checkpoint_dir());
+void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content) {
+  const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
   saved_step_ = run_.progress().global_step;
   saved_batches_ = run_.progress().batches_total.completed;
   saves_ = content.origin.save_counter;
   const auto& pending = content.state.at("checkpoint_requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
-  if (path.parent_path() != folder) return;
+  if (!checkpoint.same_run) return;
   if (content.state.contains("best_owner")) {
     const StateTree& owner = content.state.at("best_owner");
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};

@@ -47,6 +47,12 @@ class CheckpointHost {
   virtual void failed(const CheckpointInfo& info, const CheckpointError& error) = 0;
 };
 
+/// The checkpoint that a run resumes from.
+struct ResumedCheckpoint {
+  std::filesystem::path path;
+  bool same_run = false;  ///< the run continues in the run folder that the checkpoint belongs to
+};
+
 /// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),
 /// links `last` and `best`, notifies callbacks and loggers, and removes those that no longer have an owner. On the
 /// run's thread.
@@ -78,7 +84,9 @@ class CheckpointStore {
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
   /// The run resumes from this checkpoint.
-  void resumed_from(const std::filesystem::path& checkpoint, const CheckpointContent& content);
+  void resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content);
+  /// What was requested is about a state that a rollback has discarded.
+  void discard_requests();
   /// Reports it to callbacks as if it had been written now: they counted on that when it was written, and the process
   /// may have died in between. After on_train_start.
   void publish_resumed();
@@ -136,7 +144,8 @@ class CheckpointStore {
   std::optional<c10::Event> begun_;  // the device's work before the save in flight; with several ranks
 };
 
-/// A request for a checkpoint of the current state, named `epoch=E-step=S`, E the last epoch that was trained in.
+/// A request for a checkpoint of the current state, named `epoch=E-step=S`, E the last epoch that was trained in. It is
+/// there to resume from: nothing keeps it once a newer one is `last`.
 CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason);
 
 }  // namespace fulgur::detail

@@ -60,13 +60,14 @@ std::optional<FinishedRun> finished_run_in(const fs::path& folder, const Trainer
 
 }  // namespace
 
-std::string run_name(const TrainerOptions& options, const TrainerComponents& components) {
-  std::optional<std::string> name;
-  if (!components.loggers.empty())
-    name = components.loggers.front()->run_name();
-  else if (!options.logger.loggers.empty())
-    name = options.logger.loggers.front().create()->run_name();
-  return name.value_or(kDefaultRunName);
+RunName run_name(const TrainerOptions& options, const TrainerComponents& components) {
+  std::shared_ptr<Logger> first;
+  if (options.logger.enabled && !options.logger.loggers.empty())
+    first = options.logger.loggers.front().create();
+  else if (!components.loggers.empty())
+    first = components.loggers.front();
+  if (!first) return {};
+  return {.name = first->run_name().value_or(kDefaultRunName), .version = first->run_version()};
 }
 
 std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components) {
@@ -77,7 +78,22 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 }
 
 std::optional<ResumePoint> find_resume_point(const fs::path& run_dir) {
-  auto summaries = list_checkpoints(checkpoint_folder_of(run_dir));
+  const fs::path checkpoints = checkpoint_folder_of(run_dir);
+  auto summaries = list_checkpoints(checkpoints);
+  // Of those elsewhere (ModelCheckpoint.dirpath) the run's folder has the links.
+  for (const char* name : {"last.ckpt", "best.ckpt"}) {
+    const auto target = link_target(checkpoints / name);
+    std::error_code error;
+    if (!target || fs::equivalent(target->parent_path(), checkpoints, error)) continue;
+    CheckpointSummary summary;
+    try {
+      summary = summarize_checkpoint(*target);
+    } catch (const CheckpointError& damage) {
+      summary.problem = damage.what();
+    }
+    summary.path = checkpoints / name;
+    summaries.push_back(std::move(summary));
+  }
   // The last saved is the newest, even if the run had gone back to an earlier step. Those without that information come
   // first, so that each is reported.
   std::stable_sort(summaries.begin(), summaries.end(), [](const CheckpointSummary& a, const CheckpointSummary& b) {

@@ -13,12 +13,12 @@ namespace fulgur::detail {
 
 /// A checkpoint that a run resumes from.
 struct ResumePoint {
-  std::filesystem::path path;
+  std::filesystem::path path;  ///< in the run's folder, or a link there to a checkpoint elsewhere
   CheckpointContent content;
 };
 
-/// Name of the folder that contains the run folders: as the first logger names it.
-std::string run_name(const TrainerOptions& options, const TrainerComponents& components);
+/// Name of the run folders, as the first logger has it.
+RunName run_name(const TrainerOptions& options, const TrainerComponents& components);
 
 /// `ckpt_path: auto`: the config's own run folder, else the newest run that can be resumed; nullopt if there is none.
 std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, const TrainerComponents& components);
@@ -28,7 +28,7 @@ std::optional<RunToResume> find_run_to_resume(const TrainerOptions& options, con
 /// else an active run may remove what is found.
 std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_dir);
 
-/// The run folder of a checkpoint (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
+/// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
 /// Whether a stop was requested by a time limit. Such a limit triggers again after a resume, unless it was raised.

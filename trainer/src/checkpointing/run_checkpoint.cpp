@@ -77,6 +77,7 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
     for (const auto& handle : run.handles) optimizer_steps.emplace_back(handle->steps());
     state["optimizer_steps"] = std::move(optimizer_steps);
     state["lr_schedulers"] = std::move(schedulers);
+    state["lr_factor"] = run.lr_factor;
     state["precision"] = run.strategy->precision().state();
     StateTree callback_states;
     run.each_callback(LogScope::forbidden, [&](Callback& callback) {
@@ -86,7 +87,10 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
     state["callbacks"] = std::move(callback_states);
     state["rng"] = rng_state(run.strategy->devices());
     StateTree::List loaders;
-    for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
+    if (run.rewound)
+      loaders = run.window_start.loaders();
+    else
+      for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["loggers"] = logger_states(run);
     state["logs"] = run.logs.state(/*late=*/run.context.world_size() == 1);
@@ -101,6 +105,7 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
          {"validated_at", run.validation.ended_at},
          {"stop_held_up", run.stop_reason && !run.may_stop() && !is_of_time(*run.stop_reason) ? *run.stop_reason : ""},
          {"logged_step", run.logged_step},
+         {"loaders_created_at", run.loaders_created_at},
          {"evaluation_batches", run.validation.start ? run.validation.start->batches : run.validation.batches}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
@@ -189,7 +194,7 @@ void restore_positions(RunState& run, int64_t saved_world_size, const StateTree:
 }
 
 void restore_loops(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
-                   const StateTree& state, const fs::path& checkpoint) {
+                   const StateTree& state, const ResumedCheckpoint& checkpoint) {
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
     run.handles[i]->set_steps(optimizer_steps[i].as_int());
@@ -260,7 +265,7 @@ void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const State
 }  // namespace
 
 void restore_run(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
-                 const fs::path& checkpoint) {
+                 const ResumedCheckpoint& checkpoint) {
   const CheckpointLoading& load = run.components.load;
   const bool of_a_run = content.state.contains("rng");
   const StateTree state =

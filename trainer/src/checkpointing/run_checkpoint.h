@@ -7,6 +7,7 @@
 namespace fulgur::detail {
 
 class CheckpointStore;
+struct ResumedCheckpoint;
 struct RunState;
 
 /// The whole state of a run as a checkpoint has it. `state.json` is this tree; what rank 0 does not have alone is under
@@ -20,6 +21,7 @@ struct RunState;
 ///     weights_only       true: nothing below is there but `data`
 ///     optimizer_steps    of each optimizer
 ///     lr_schedulers      state of each, or null
+///     lr_factor          of scale_lr, that the learning rates have in them
 ///     precision          the loss scale, float32 master weights
 ///     callbacks          state by state_key()
 ///     rng                generators of the CPU and of the run's devices
@@ -46,7 +48,7 @@ void load_callbacks(RunState& run, const CheckpointContent& content, const std::
 /// All else that a fit resumes with, as far as `load` wants it: optimizers, loops, generators, the strategy. Reports
 /// what differs from when the checkpoint was made. Throws a CheckpointError if the checkpoint has weights only.
 void restore_run(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
-                 const std::filesystem::path& checkpoint);
+                 const ResumedCheckpoint& checkpoint);
 
 /// The origin recorded in a checkpoint of this run, but for the number of its saves.
 CheckpointOrigin origin_of(const RunState& run);

@@ -181,6 +181,21 @@ class Rounds {
   std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
+// Whether the module evaluates something of all batches together, for which its steps may have gathered values in
+// members. Copies of the module on other devices would have theirs.
+bool keeps_members(const Run& run, RunningStage stage) {
+  if (run.replicas.empty()) return false;
+  const HookMask& overridden = ComponentAccess::overridden(*run.model);
+  switch (stage) {
+    case RunningStage::test:
+      return overridden.has(Hook::on_test_epoch_end) || overridden.has(Hook::on_test_end);
+    case RunningStage::predict:
+      return overridden.has(Hook::on_predict_epoch_end) || overridden.has(Hook::on_predict_end);
+    default:
+      return overridden.has(Hook::on_validation_epoch_end) || overridden.has(Hook::on_validation_end);
+  }
+}
+
 // Runs the loop; `on_outputs` receives what each step returned.
 template <class OnOutputs>
 int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
@@ -208,6 +223,7 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
   callback_hook(epoch_scope, hooks.epoch_start);
   module_hook(epoch_scope, hooks.module_epoch_start);
 
+  const bool splits = !keeps_members(run, stage);
   int64_t samples = 0;
   run.position.loader_count = static_cast<int64_t>(loaders.loaders.size());
   for (size_t l = 0; l < loaders.loaders.size(); ++l) {
@@ -241,7 +257,9 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
       (module.*hooks.module_batch_start)(batch, i, run.position.loader_idx);
       Outputs outputs;
       run.position.doing = step_of(stage);
-      if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, stage); !parts.empty()) {
+      const std::vector<MicroBatch> parts =
+          splits ? run.strategy->split(module, batch, stage) : std::vector<MicroBatch>();
+      if (!parts.empty()) {
         std::vector<Outputs> of_parts(parts.size());
         run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
           of_parts[index] = (part.module->*hooks.module_step)(part.batch, i, run.position.loader_idx);

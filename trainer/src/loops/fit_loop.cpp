@@ -182,6 +182,17 @@ class FitLoop {
     return count % *interval_ == 0;
   }
 
+  // The data, whose length was not known, ended before the first validation of the epoch.
+  bool is_left_out(int64_t batches) const {
+    const Run& run = run_;
+    if (!may_validate() || validation_trigger_ || !run.options.check_val_every_n_epoch || batches >= *interval_)
+      return false;
+    log::warn("trainer.short_epoch",
+              cat("an epoch ended after ", batches, " batches, before val_check_interval (", *interval_,
+                  " batches): its validation runs at its end"));
+    return true;
+  }
+
   void validate() {
     run_.rows.settle();
     run_.validation.pending = true;
@@ -218,6 +229,7 @@ class FitLoop {
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
+      if (run.remembers_windows && (run.window.done == 0 || run.step.manual)) run.window_start.take(run);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -253,7 +265,7 @@ class FitLoop {
     if (at_end || skipped) {
       step_.close_window();
       progress.epochs.processed = progress.epoch + 1;
-      if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
+      if (at_end && (!interval_ ? validation_due(batch_idx, true) : is_left_out(batch_idx))) validate();
     }
     if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
     end_epoch();

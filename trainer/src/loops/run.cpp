@@ -121,6 +121,9 @@ void Run::rewind_to_batch_start() {
     // The batch has changed the weights: it counts.
     counters.batches.processed = counters.batches.completed = counters.batches.started;
     counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
+  } else if (window_start.there()) {
+    window_start.restore(*this);
+    rewound = true;
   } else {
     counters.batches.fall_back();
     counters.batches_total.fall_back();
@@ -128,7 +131,7 @@ void Run::rewind_to_batch_start() {
     stages[RunningStage::train].loaders.front()->unread();
   }
   // Gradients of the window's earlier batches still count.
-  if (!step.adds_gradients) return;
+  if (!step.adds_gradients || rewound) return;
   // Gradients of an unfinished backward are useless.
   for (auto& [name, value] : unique_parameters(*model)) value.mutable_grad().reset();
   window.done = window.losses = 0;
@@ -265,6 +268,12 @@ std::optional<double> Run::metric(std::string_view name) {
   if (world_size() > 1) return logs.written(name);
   rows.settle(/*and_act=*/false);
   return logs.newest(name);
+}
+
+std::optional<double> Run::monitored_metric(std::string_view name) {
+  if (failed_alone) return logs.newest(name);
+  rows.settle(/*and_act=*/false);
+  return logs.monitored(name, collectives());
 }
 
 void Run::flush_step_metrics(RunningStage stage, bool force) {

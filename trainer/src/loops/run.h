@@ -63,6 +63,7 @@ class Run final : public RunContext, public RunState, private CheckpointHost {
   void set_manual_sync(bool on) override { step.manual_sync = on; }
   /// With several ranks only what was written, which is the same on all of them.
   std::optional<double> metric(std::string_view name) override;
+  std::optional<double> monitored_metric(std::string_view name) override;
   std::optional<RunningStage> metric_stage(std::string_view name) const override { return logs.stage_of(name); }
   std::vector<std::string> metric_names() const override { return logs.names(); }
   Metrics progress_metrics() override { return logs.progress_values(); }

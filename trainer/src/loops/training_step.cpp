@@ -50,7 +50,7 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
       run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
       continue;
     }
-    const auto value = run.metric(config.monitor.value_or(""));
+    const auto value = run.monitored_metric(config.monitor.value_or(""));
     if (value) {
       run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {

@@ -26,6 +26,18 @@ Tensor DeviceScalars::add(at::Device device, Place& place) {
   return blocks_[block].values.select(0, place.index);
 }
 
+DeviceScalars::Values DeviceScalars::values() const {
+  at::NoGradGuard no_grad;
+  Values copies;
+  for (const Block& block : blocks_) copies.push_back(block.values.clone());
+  return copies;
+}
+
+void DeviceScalars::restore(const Values& values) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < values.size(); ++i) blocks_[i].values.copy_(values[i], /*non_blocking=*/true);
+}
+
 DeviceScalars::Reading DeviceScalars::read() const {
   at::NoGradGuard no_grad;
   const c10::InferenceMode normal(false);

@@ -38,6 +38,11 @@ class DeviceScalars {
     std::vector<Tensor> on_host_;  // of each block
     std::vector<std::shared_ptr<c10::Event>> copied_;
   };
+  /// Copies of all values, on their devices.
+  using Values = std::vector<Tensor>;
+  Values values() const;
+  void restore(const Values& values);
+
   /// Starts copying all values to the host. From a GPU it does not wait for the copy, which goes through pinned memory
   /// on the current stream.
   Reading read() const;

@@ -166,6 +166,51 @@ void LogStore::learn(const std::string& plan, RunningStage stage, Collectives& c
                  log_options_from(item.at("options")));
 }
 
+std::optional<double> LogStore::monitored(std::string_view final_name, Collectives& collectives) {
+  std::optional<double> own;
+  const Slot* latest = latest_of(final_name, RunningStage::validate);
+  if (const auto found = validated_.find(final_name); !latest && found != validated_.end())
+    own = found->second;
+  else if (!latest)
+    latest = latest_of(final_name, RunningStage::train);
+  if (latest)
+    own = latest_value(*latest);
+  else if (!own)
+    own = written(final_name);
+  if (collectives.world_size() == 1) return own;
+  // Ranks may have logged different things: all exchange the same numbers.
+  std::optional<double> sum, weight, least, most;
+  if (latest && latest->options.sync_dist) {
+    const double samples = latest->latest.weight + latest->latest.device_weight;
+    switch (latest->options.reduce_fx) {
+      case Reduce::mean:
+        sum = *own * samples, weight = samples;
+        break;
+      case Reduce::sum:
+        sum = *own, weight = 0;
+        break;
+      case Reduce::min:
+        least = own;
+        break;
+      case Reduce::max:
+        most = own;
+        break;
+      case Reduce::last:
+        break;
+    }
+  }
+  using Merge = RankNumber::Merge;
+  const auto merged = merge_numbers(
+      collectives, hash_number(final_name),
+      {{Merge::first, own}, {Merge::sum, sum}, {Merge::sum, weight}, {Merge::min, least}, {Merge::max, most}});
+  if (!merged)
+    throw DistributedError(cat("[trainer.monitored_metric] ranks ask for different metrics; this one for '",
+                               escape_controls(std::string(final_name)), "'. All ranks must ask for the same."));
+  const auto& all = *merged;
+  if (all[1]) return all[2].value() == 0 ? all[1] : std::optional(*all[1] / *all[2]);
+  return all[3] ? all[3] : all[4] ? all[4] : all[0];
+}
+
 void LogStore::merge(Window& window, Collectives& collectives) {
   const std::vector<Running> own = std::exchange(window.values_, {});
   Plan plan = plan_of(own, window.stage_, window.epoch_);

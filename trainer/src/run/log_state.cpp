@@ -39,6 +39,39 @@ void LogStore::add_running(LogStore& other) {
   }
 }
 
+LogStore::Mark LogStore::mark() const {
+  Mark mark;
+  for (const auto& s : slots_)
+    if (s->stage == RunningStage::train) mark.slots[s.get()] = {s->step, s->epoch, s->latest};
+  const auto values = [&](bool epoch) {
+    const auto found = device_scalars_.find({RunningStage::train, epoch});
+    return found == device_scalars_.end() ? DeviceScalars::Values() : found->second.values();
+  };
+  mark.steps = values(false);
+  mark.epochs = values(true);
+  mark.watch = watch_;
+  return mark;
+}
+
+void LogStore::restore(const Mark& mark) {
+  for (auto& s : slots_) {
+    if (s->stage != RunningStage::train) continue;
+    const auto found = mark.slots.find(s.get());
+    if (found == mark.slots.end()) {
+      restart(s->step, s->options.reduce_fx);
+      restart(s->epoch, s->options.reduce_fx);
+      restart(s->latest, Reduce::last);
+    } else {
+      s->step = found->second.step;
+      s->epoch = found->second.epoch;
+      s->latest = found->second.latest;
+    }
+  }
+  scalars(RunningStage::train, /*epoch=*/false).restore(mark.steps);
+  scalars(RunningStage::train, /*epoch=*/true).restore(mark.epochs);
+  watch_ = mark.watch;
+}
+
 void LogStore::forget_running() {
   for (auto& s : slots_) {
     restart(s->step, s->options.reduce_fx);
@@ -74,6 +107,7 @@ StateTree LogStore::state(bool late) {
     slot["scope"] = static_cast<int64_t>(s->scope);
     slot["step"] = accumulator(s->step, s->options.reduce_fx, steps);
     slot["epoch"] = accumulator(s->epoch, s->options.reduce_fx, epochs);
+    if (s->monitored) slot["latest"] = accumulator(s->latest, Reduce::last, steps);
     slots.push_back(std::move(slot));
   }
   return StateTree::map({{"slots", std::move(slots)}, {"values", published_state()}});
@@ -81,9 +115,12 @@ StateTree LogStore::state(bool late) {
 
 StateTree LogStore::published_state() const {
   StateTree::List values;
-  for (const auto& [name, value] : published_)
-    values.push_back(
-        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}}));
+  for (const auto& [name, value] : published_) {
+    StateTree item =
+        StateTree::map({{"name", name}, {"value", value}, {"stage", static_cast<int64_t>(stages_.at(name))}});
+    if (const auto found = validated_.find(name); found != validated_.end()) item["validated"] = found->second;
+    values.push_back(std::move(item));
+  }
   return values;
 }
 
@@ -93,6 +130,7 @@ void LogStore::load_state(const StateTree& state) {
   slots_.clear();
   index_.clear();
   published_.clear();
+  validated_.clear();
   stages_.clear();
   const auto accumulator = [](Accumulator& a, const StateTree& s) {
     a.value = s.at("value").as_double();
@@ -104,11 +142,15 @@ void LogStore::load_state(const StateTree& state) {
                    log_options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
+    s.monitored |= item.contains("latest");
+    if (s.monitored && item.contains("latest")) accumulator(s.latest, item.at("latest"));
     s.of_checkpoint = true;
   }
-  for (const StateTree& item : state.at("values").as_list())
-    publish(item.at("name").as_string(), item.at("value").as_double(),
-            static_cast<RunningStage>(item.at("stage").as_int()));
+  for (const StateTree& item : state.at("values").as_list()) {
+    const std::string& name = item.at("name").as_string();
+    publish(name, item.at("value").as_double(), static_cast<RunningStage>(item.at("stage").as_int()));
+    if (item.contains("validated")) validated_.insert_or_assign(name, item.at("validated").as_double());
+  }
 }
 
 }  // namespace fulgur::detail

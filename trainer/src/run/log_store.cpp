@@ -83,6 +83,8 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningSta
   made->stage = stage;
   take_options(*made, options);
   made->step.value = made->epoch.value = start_value(options.reduce_fx);
+  made->monitored =
+      monitored_.contains(made->name) || (made->on_epoch && monitored_.contains(made->name + "_step"));
   Slot& made_slot = *made;
   slots_.push_back(std::move(made));
   index_.emplace(Key{made_slot.name, scope, stage}, &made_slot);
@@ -106,6 +108,7 @@ void LogStore::add(Accumulator& to, double value, double weight, Reduce reduce) 
       break;
     case Reduce::last:
       to.value = value;
+      to.weight = 0;
       break;
   }
   to.weight += weight;
@@ -135,6 +138,7 @@ void LogStore::add_device(Accumulator& to, DeviceScalars& of, const Tensor& valu
     to.device = of.add(scalar.device(), to.place);
   }
   if (!recording_on_) {
+    if (reduce == Reduce::last) to.device_weight = 0;
     to.device_weight += weight;
     if (to.count++ == 0) {
       to.device_used = true;
@@ -241,6 +245,7 @@ void LogStore::after_replay(const std::vector<Addition>& additions) {
       add(*addition.to, *addition.number, addition.weight, addition.reduce);
       continue;
     }
+    if (addition.reduce == Reduce::last) addition.to->device_weight = 0;
     addition.to->device_weight += addition.weight;
     ++addition.to->count;
     if (addition.watched) ++addition.to->watched;
@@ -264,6 +269,7 @@ void LogStore::fold(Accumulator& a, Reduce reduce, double value) {
       break;
     case Reduce::last:
       a.value = value;
+      a.weight = 0;
       break;
   }
   a.weight += weight;
@@ -286,14 +292,15 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, do
 }
 
 void LogStore::add_number(Slot& s, double value, double weight) {
-  const Reduce reduce = s.options.reduce_fx;
-  for (Accumulator* to : {s.on_step ? &s.step : nullptr, s.on_epoch ? &s.epoch : nullptr}) {
-    if (!to) continue;
+  const auto add_to = [&](Accumulator& to, Reduce reduce) {
     if (recording_on_)
-      recorded_.push_back({to, weight, reduce, value});
+      recorded_.push_back({&to, weight, reduce, value});
     else
-      add(*to, value, weight, reduce);
-  }
+      add(to, value, weight, reduce);
+  };
+  if (s.on_step) add_to(s.step, s.options.reduce_fx);
+  if (s.on_step && s.monitored) add_to(s.latest, Reduce::last);
+  if (s.on_epoch) add_to(s.epoch, s.options.reduce_fx);
 }
 
 void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, const Tensor& value, double weight,
@@ -309,11 +316,13 @@ void LogStore::log(std::string_view name, LogScope scope, RunningStage stage, co
     const bool sums = options.reduce_fx == Reduce::mean || options.reduce_fx == Reduce::sum;
     if (sums && stage == RunningStage::train) remember(value, s.step);
   }
+  if (s.on_step && s.monitored) add_device(s.latest, scalars(stage, /*epoch=*/false), value, weight, Reduce::last);
   if (s.on_epoch) add_device(s.epoch, scalars(stage, /*epoch=*/true), value, weight, options.reduce_fx);
 }
 
 void LogStore::publish(const std::string& name, double value, RunningStage stage) {
   stages_.insert_or_assign(name, stage);
+  if (stage == RunningStage::validate) validated_.insert_or_assign(name, value);
   const auto found =
       std::find_if(published_.begin(), published_.end(), [&](const auto& item) { return item.first == name; });
   if (found == published_.end())
@@ -324,6 +333,7 @@ void LogStore::publish(const std::string& name, double value, RunningStage stage
 
 void LogStore::reset(RunningStage stage) {
   asked_.clear();
+  if (stage == RunningStage::validate) validated_.clear();
   std::erase_if(index_, [&](const auto& item) { return item.first.stage == stage; });
   std::erase_if(slots_, [&](const auto& s) { return s->stage == stage; });
   std::erase_if(published_, [&](const auto& item) {
@@ -333,16 +343,48 @@ void LogStore::reset(RunningStage stage) {
   std::erase_if(stages_, [&](const auto& item) { return item.second == stage; });
 }
 
-std::optional<double> LogStore::newest(std::string_view final_name) {
+bool LogStore::Slot::steps_are(std::string_view final_name) const {
+  if (!on_step) return false;
+  if (name != final_name) return on_epoch && name + "_step" == final_name;
+  // The epoch has ended since the last step: its value is the newest, though the step window is still open.
+  return !on_epoch || epoch.count > 0;
+}
+
+std::optional<double> LogStore::running(std::string_view final_name, RunningStage stage) {
   for (auto& s : slots_) {
-    if (!s->on_step || s->step.count == 0) continue;
-    if (s->name != final_name && !(s->on_epoch && s->name + "_step" == final_name)) continue;
-    // The epoch has ended since the last step: its value is the newest, though the step window is still open.
-    if (s->name == final_name && s->on_epoch && s->epoch.count == 0) continue;
-    if (s->step.device_used) read_running(s->stage);
+    if (s->stage != stage || s->step.count == 0 || !s->steps_are(final_name)) continue;
+    if (s->step.device_used) read_running(stage);
     return finish(s->step, s->options.reduce_fx);
   }
+  return std::nullopt;
+}
+
+std::optional<double> LogStore::newest(std::string_view final_name) {
+  if (const auto value = running(final_name, RunningStage::validate)) return value;
+  if (const auto found = validated_.find(final_name); found != validated_.end()) return found->second;
+  for (const RunningStage stage : {RunningStage::train, RunningStage::test, RunningStage::predict})
+    if (const auto value = running(final_name, stage)) return value;
   return written(final_name);
+}
+
+void LogStore::monitor(const std::vector<std::string>& final_names) {
+  monitored_.insert(final_names.begin(), final_names.end());
+}
+
+const LogStore::Slot* LogStore::latest_of(std::string_view final_name, RunningStage stage) const {
+  for (const auto& s : slots_)
+    if (s->stage == stage && s->latest.count > 0 && s->steps_are(final_name)) return s.get();
+  return nullptr;
+}
+
+double LogStore::latest_value(const Slot& slot) {
+  Accumulator latest = slot.latest;
+  if (latest.device_used) {
+    const DeviceScalars::Reading reading = scalars(slot.stage, /*epoch=*/false).read();
+    reading.wait();
+    fold(latest, Reduce::last, reading);
+  }
+  return latest.value;
 }
 
 std::optional<double> LogStore::written(std::string_view final_name) const {
@@ -352,6 +394,7 @@ std::optional<double> LogStore::written(std::string_view final_name) const {
 }
 
 std::optional<RunningStage> LogStore::stage_of(std::string_view final_name) const {
+  if (validated_.contains(final_name)) return RunningStage::validate;
   const auto found = stages_.find(final_name);
   if (found != stages_.end()) return found->second;
   for (const auto& s : slots_)

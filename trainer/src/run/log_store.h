@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -73,9 +74,15 @@ class LogStore {
   /// Discards current epochs of `stage` (sanity check).
   void reset(RunningStage stage);
 
-  /// Newest value: for a step metric from the current window, else its last; for an epoch metric the last epoch's.
-  /// Reads devices.
+  /// Newest value: for a step metric from the current window, else its last; for an epoch metric the last epoch's. Of a
+  /// name that both training and validation log, validation's. Reads devices.
   std::optional<double> newest(std::string_view final_name);
+  /// From now on the last value of step metrics with these names is kept for `monitored`.
+  void monitor(const std::vector<std::string>& final_names);
+  /// What callbacks decide by: for a step metric the value of the last batch, whatever rows were written; else like
+  /// `newest`. With several ranks, which must all call it, the same on all: rank 0's, or that of all ranks with
+  /// sync_dist. Reads devices.
+  std::optional<double> monitored(std::string_view final_name, Collectives& collectives);
   /// The last value taken.
   std::optional<double> written(std::string_view final_name) const;
   std::optional<RunningStage> stage_of(std::string_view final_name) const;
@@ -91,6 +98,10 @@ class LogStore {
   /// The taken values, out of `state`.
   StateTree published_state() const;
   void load_state(const StateTree& state);
+  /// The windows and epochs of training that are under way.
+  struct Mark;
+  Mark mark() const;
+  void restore(const Mark& mark);
   /// Adds the current values of another rank.
   void add_running(LogStore& other);
   /// Restarts windows and epochs.
@@ -117,7 +128,11 @@ class LogStore {
     bool on_step = false, on_epoch = false;
     bool has_steps = false;      // a step value was logged
     bool of_checkpoint = false;  // nothing was logged since it was loaded
+    bool monitored = false;      // `latest` is kept
     Accumulator step, epoch;
+    Accumulator latest;  // Reduce::last, of all windows
+    /// Whether its step values have this name in rows, or are newer than the epoch value that has it.
+    bool steps_are(std::string_view final_name) const;
   };
   /// Throws an Error for options not allowed in the slot's hook.
   static void take_options(Slot& slot, const LogOptions& options);
@@ -176,6 +191,10 @@ class LogStore {
   /// unless one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, RunningStage stage);
+  /// The slot whose last step value has this name; null if there is none.
+  const Slot* latest_of(std::string_view final_name, RunningStage stage) const;
+  double latest_value(const Slot& slot);
+  std::optional<double> running(std::string_view final_name, RunningStage stage);
   /// The current windows of `stage`; waits for the device.
   void read_running(RunningStage stage);
 
@@ -186,6 +205,8 @@ class LogStore {
   std::vector<std::shared_ptr<Slot>> slots_;           // in order of first use
   std::unordered_map<Key, Slot*, Hash, Equal> index_;  // keys point into the slots' names
   std::vector<std::pair<std::string, double>> published_;
+  std::map<std::string, double, std::less<>> validated_;  // of `published_`, the last of validation by that name
+  std::set<std::string, std::less<>> monitored_;
   std::map<std::string, RunningStage, std::less<>> stages_;
   std::map<std::pair<RunningStage, bool>, DeviceScalars> device_scalars_;  // by stage; of epochs
   std::vector<LoggedInBatch> logged_in_batch_;
@@ -216,6 +237,15 @@ class LogStore::Window {
 
 inline LogStore::Window LogStore::close_step_window(RunningStage stage) { return close(stage, /*epoch=*/false); }
 inline LogStore::Window LogStore::close_epoch(RunningStage stage) { return close(stage, /*epoch=*/true); }
+
+struct LogStore::Mark {
+  struct Values {
+    Accumulator step, epoch, latest;
+  };
+  std::map<const Slot*, Values> slots;
+  DeviceScalars::Values steps, epochs;
+  Accumulator watch;
+};
 
 struct LogStore::Addition {
   Accumulator* to;

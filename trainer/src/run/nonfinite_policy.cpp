@@ -303,11 +303,12 @@ NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
 }
 
 void NonFinitePolicy::count_rollback(int64_t global_step, const std::filesystem::path& path) {
-  rollbacks_in_a_row_ = global_step == rolled_back_to_ ? rollbacks_in_a_row_ + 1 : 1;
-  rolled_back_to_ = global_step;
+  // Training has got further only if a step was made between the last rollback and the save of this checkpoint.
+  rollbacks_in_a_row_ = global_step > rolled_back_at_ ? 1 : rollbacks_in_a_row_ + 1;
+  rolled_back_at_ = run_.progress().global_step;
   if (rollbacks_in_a_row_ > kMostRollbacks)
     throw NonFiniteError(cat("[trainer.on_nonfinite] ", finding_.what, " is not finite ", finding_.where, ", after ",
-                             kMostRollbacks, " rollbacks to the same checkpoint, ", path,
+                             kMostRollbacks, " rollbacks to the same weights, of ", path,
                              ". Lower the learning rate or check the data."));
   ++rollbacks_;
 }
@@ -366,6 +367,8 @@ StateTree NonFinitePolicy::state(bool window_open) const {
   if (skipped_on_device_.defined()) skipped = late_number(skipped_on_device_.to(at::kLong) + skipped_);
   StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
                                    {"rollbacks", rollbacks_},
+                                   {"rollbacks_in_a_row", rollbacks_in_a_row_},
+                                   {"rolled_back_at", rolled_back_at_},
                                    {"reported", reported_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
@@ -378,10 +381,11 @@ void NonFinitePolicy::load_state(const StateTree& state, bool manual) {
   const int64_t skipped = state.at("skipped_steps").as_int(), rollbacks = state.at("rollbacks").as_int();
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
-  // Checkpoints of earlier versions lack these.
-  counts_ = state.contains("counts") && state.at("counts").as_bool();
-  counters_logged_at_ = state.contains("counters_logged_at") ? state.at("counters_logged_at").as_int() : 0;
-  reported_ = state.contains("reported") && state.at("reported").as_bool();
+  rollbacks_in_a_row_ = state.at("rollbacks_in_a_row").as_int();
+  rolled_back_at_ = state.at("rolled_back_at").as_int();
+  counts_ = state.at("counts").as_bool();
+  counters_logged_at_ = state.at("counters_logged_at").as_int();
+  reported_ = state.at("reported").as_bool();
   manual_window_open_ = manual && state.contains("window_buffers");
   if (settings_.policy == OnNonFinite::skip)
     buffers_.load_state(state.contains("window_buffers") ? state.at("window_buffers").as_list() : StateTree::List(),

@@ -37,10 +37,20 @@ bool has_checkpoint(const fs::path& run_dir) {
   std::error_code error;
   for (fs::directory_iterator entry(checkpoint_folder_of(run_dir), error), end; !error && entry != end;
        entry.increment(error)) {
+    // A link may point to a checkpoint elsewhere (ModelCheckpoint.dirpath); without a target it is none.
     std::error_code ignored;
-    if (entry->path().extension() == ".ckpt" && !entry->is_symlink(ignored)) return true;
+    if (entry->path().extension() == ".ckpt" && fs::exists(entry->path(), ignored)) return true;
   }
   return false;
+}
+
+// A fit makes the folder of its checkpoints first of all; one that was killed before has nothing but its lock.
+bool is_of_fit(const fs::path& run_dir) {
+  std::error_code error;
+  if (fs::is_directory(checkpoint_folder_of(run_dir), error)) return true;
+  fs::directory_iterator entries(run_dir, error);
+  return !error &&
+         std::all_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().filename() == "run.lock"; });
 }
 
 // Whether another process is using the folder.
@@ -57,34 +67,44 @@ bool is_locked(const fs::path& run_dir) {
 
 }  // namespace
 
-fs::path take_run_folder(const fs::path& root, const std::string& name, std::optional<int64_t> version) {
-  const fs::path parent = (root / name).lexically_normal();
+fs::path take_run_folder(const fs::path& root, const RunName& name) {
+  const fs::path parent = (root / name.name).lexically_normal();
   std::error_code error;
   fs::create_directories(parent, error);
   if (error)
     throw ConfigError(cat("[trainer.run_folder] cannot create ", parent, ": ", error.message(),
                           ". Choose another trainer.default_root_dir."));
   const auto existing = versions_in(parent);
-  int64_t number = version.value_or(existing.empty() ? 0 : existing.front() + 1);
+  int64_t number = name.version.value_or(existing.empty() ? 0 : existing.front() + 1);
   for (;; ++number) {
     const fs::path folder = parent / cat(kVersionPrefix, number);
     if (mkdir(folder.c_str(), 0755) == 0) return folder;
     if (errno != EEXIST)
       throw ConfigError(cat("[trainer.run_folder] cannot create ", folder, ": ", std::strerror(errno),
                             ". Choose another trainer.default_root_dir."));
-    if (version)
-      throw ConfigError(
-          cat("[trainer.run_folder] ", folder, " already exists. Choose another version, or leave it out."));
+    if (name.version)
+      throw ConfigError(cat("[trainer.run_folder] ", folder,
+                            " already exists. Choose another version, or leave it out; --resume continues a fit in "
+                            "it."));
   }
 }
 
-std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const std::string& name,
+bool is_taken(const fs::path& root, const RunName& name) {
+  return name.version && fs::exists(root / name.name / cat(kVersionPrefix, *name.version));
+}
+
+std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const RunName& name,
                                                 const std::function<bool(const fs::path&)>& is_done) {
-  const fs::path parent = (root / name).lexically_normal();
+  const fs::path parent = (root / name.name).lexically_normal();
   RunToResume found;
+  std::error_code error;
+  if (name.version) {
+    found.folder = parent / cat(kVersionPrefix, *name.version);
+    if (is_of_fit(found.folder) || is_done(found.folder)) return found;
+    return std::nullopt;
+  }
   for (const int64_t version : versions_in(parent)) {
     found.folder = parent / cat(kVersionPrefix, version);
-    std::error_code error;
     if (has_checkpoint(found.folder) || is_done(found.folder)) return found;
     if (fs::is_directory(checkpoint_folder_of(found.folder), error) && is_locked(found.folder)) return found;
     found.passed_over.push_back(found.folder.filename().string());
@@ -94,7 +114,7 @@ std::optional<RunToResume> newest_run_to_resume(const fs::path& root, const std:
 
 fs::path checkpoint_folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
 
-fs::path find_checkpoint(const std::string& choice, const fs::path& root, const std::string& name,
+fs::path find_checkpoint(const std::string& choice, const fs::path& root, const RunName& name,
                          const fs::path& config_folder) {
   if (choice != "last" && choice != "best") return choice;
   const std::string link = choice + ".ckpt";
@@ -104,8 +124,9 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
     throw CheckpointError(
         cat("[trainer.ckpt_path] ", config_folder, " has no ", link, ". Give the path of a checkpoint."));
   }
-  const fs::path parent = (root / name).lexically_normal();
+  const fs::path parent = (root / name.name).lexically_normal();
   for (const int64_t version : versions_in(parent)) {
+    if (name.version && version != *name.version) continue;
     const fs::path folder = checkpoint_folder_of(parent / cat(kVersionPrefix, version));
     if (fs::exists(folder / link)) return folder / link;
     // A newer run that has checkpoints but no best one must not be skipped silently.
@@ -114,7 +135,9 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
           cat("[trainer.ckpt_path] ", folder, " has no ", link,
               ": its run never logged the metric that ModelCheckpoint monitors. Use --ckpt_path last or a path."));
   }
-  throw CheckpointError(cat("[trainer.ckpt_path] no run under ", parent, " has a checkpoint '", choice,
+  const std::string where = name.version ? cat(parent / cat(kVersionPrefix, *name.version), " has no checkpoint '")
+                                         : cat("no run under ", parent, " has a checkpoint '");
+  throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice,
                             "'. Run `trainer fit` first, or give the path of a checkpoint."));
 }
 

@@ -9,13 +9,21 @@
 
 namespace fulgur::detail {
 
-/// Creates `<root>/<name>/version_N` with an exclusive mkdir: runs that start together get different folders. With
-/// `version`, exactly that one; a ConfigError if it is taken.
-std::filesystem::path take_run_folder(const std::filesystem::path& root, const std::string& name,
-                                      std::optional<int64_t> version);
-
 /// Name of the folder that contains run folders if no logger names another.
 inline constexpr const char* kDefaultRunName = "fulgur_logs";
+
+/// What run folders are called, `<root>/<name>/version_N`, as the first logger has it.
+struct RunName {
+  std::string name = kDefaultRunName;
+  std::optional<int64_t> version = {};  ///< the only one, if the logger names it
+};
+
+/// Creates `<root>/<name>/version_N` with an exclusive mkdir: runs that start together get different folders. With a
+/// version, exactly that one; a ConfigError if it is taken.
+std::filesystem::path take_run_folder(const std::filesystem::path& root, const RunName& name);
+
+/// Whether the folder of the version that `name` has is there.
+bool is_taken(const std::filesystem::path& root, const RunName& name);
 
 /// A run that `ckpt_path: auto` resumes.
 struct RunToResume {
@@ -26,8 +34,8 @@ struct RunToResume {
 /// The newest `version_N` under `<root>/<name>` of a fit that can be resumed, since it has a checkpoint, or that has
 /// nothing left to do according to `is_done`. Folders of other verbs, or of a fit that ended before its first
 /// checkpoint, are skipped. An active fit without a checkpoint yet is also returned, so that its lock prevents the
-/// resume.
-std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& root, const std::string& name,
+/// resume. With a version, that folder if it is a fit's, also without a checkpoint.
+std::optional<RunToResume> newest_run_to_resume(const std::filesystem::path& root, const RunName& name,
                                                 const std::function<bool(const std::filesystem::path&)>& is_done);
 
 /// The folder of a fit's checkpoints, created as soon as the fit has its run folder.
@@ -37,8 +45,9 @@ std::filesystem::path checkpoint_folder_of(const std::filesystem::path& run_dir)
 inline constexpr const char* kFinishedMark = "finished.json";
 
 /// Resolves `last` and `best`: in `config_folder` if that is a run folder, else in the newest `version_N` under
-/// `<root>/<name>` that has a checkpoint; anything else is a path. Throws a CheckpointError that says where it looked.
-std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root,
-                                      const std::string& name, const std::filesystem::path& config_folder);
+/// `<root>/<name>` that has a checkpoint, or in the version that `name` gives; anything else is a path. Throws a
+/// CheckpointError that says where it looked.
+std::filesystem::path find_checkpoint(const std::string& choice, const std::filesystem::path& root, const RunName& name,
+                                      const std::filesystem::path& config_folder);
 
 }  // namespace fulgur::detail

@@ -21,6 +21,7 @@
 #include "run/callback_list.h"
 #include "run/log_store.h"
 #include "run/nonfinite_policy.h"
+#include "run/rewind_point.h"
 #include "run/seen_counts.h"
 
 namespace fulgur::detail {
@@ -152,10 +153,16 @@ struct RunState {
   CallbackList callbacks;
   std::vector<std::shared_ptr<Logger>> active_loggers;
   OptimizerPlan plan;
+  double lr_factor = 1;  ///< of scale_lr, that the rates have in them
   std::vector<std::unique_ptr<OptimizerHandle>> handles;
   std::unordered_set<const void*> parameters_at_start;  ///< the module's, when its optimizers were created
   std::map<RunningStage, StageLoaders> stages;
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
+  /// Where the run was when its training loaders were created: a resume creates them as of there.
+  StateTree loaders_created_at;
+  bool remembers_windows = false;  ///< a callback may save on an exception
+  RewindPoint window_start;        ///< if it does
+  bool rewound = false;            ///< an exception has taken the run back to there
 
   RunPosition position;
   AccumulationWindow window;

@@ -23,10 +23,15 @@ class SeenCounts {
   /// Restores the counts from before the batch, which does not count.
   void fall_back();
 
- private:
   struct Counts {
     int64_t samples = 0, tokens = 0;
   };
+  /// Of this rank, that the others do not know of. The rest is in `progress`.
+  using Mark = Counts;
+  Mark mark() const { return pending_; }
+  void restore(Mark mark) { pending_ = mark; }
+
+ private:
   RunContext& run_;
   Progress& progress_;
   bool each_batch_ = false;

@@ -28,8 +28,11 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
 }
 
 RunLength run_length(Run& run) {
-  RunLength length{
-      .epochs = run.options.epoch_limit, .steps = run.estimated_steps(), .steps_per_epoch = {}, .samples_per_step = {}};
+  RunLength length{.epochs = run.options.epoch_limit,
+                   .steps = run.estimated_steps(),
+                   .steps_per_epoch = {},
+                   .samples_per_step = {},
+                   .max_steps = run.max_steps()};
   const StageLoaders& train = run.stages[RunningStage::train];
   if (const auto batches = train.total())
     length.steps_per_epoch = static_cast<double>((*batches + run.window.target - 1) / run.window.target);
@@ -51,7 +54,7 @@ double lr_factor(const Run& run, const RunLength& length) {
 
 }  // namespace
 
-double plan_optimizers(Run& run) {
+void plan_optimizers(Run& run) {
   run.plan = run.model->configure_optimizers();
   const bool from_config = run.plan.empty();
   if (from_config) {
@@ -82,7 +85,7 @@ double plan_optimizers(Run& run) {
     log::warn("trainer.no_optimizer",
               "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
   const RunLength length = run_length(run);
-  const double factor = lr_factor(run, length);
+  const double factor = run.lr_factor = lr_factor(run, length);
   if (factor != 1)
     run.print(cat("learning rates: × ", factor, " (scale_lr: ", enum_text(run.options.scale_lr), ", global batch ",
                   *length.samples_per_step, ", base_batch_size ", *run.options.base_batch_size, ")"));
@@ -107,12 +110,12 @@ double plan_optimizers(Run& run) {
       throw ConfigError(
           "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
           "config).");
+    if (config.monitor) run.logs.monitor({*config.monitor});
     config.scheduler->scale_rates(factor);
     config.scheduler->set_run_length(length, config.interval, config.frequency);
     config.scheduler->attach(*planned.optimizer);
   }
   run.make_handles();
-  return factor;
 }
 
 namespace {

@@ -4,9 +4,9 @@
 
 namespace fulgur::detail {
 
-/// Creates the run's optimizers, schedules and handles: from the module's plan, or the config. Returns the factor that
-/// `scale_lr` applied to all learning rates.
-double plan_optimizers(Run& run);
+/// Creates the run's optimizers, schedules and handles: from the module's plan, or the config; applies `scale_lr` to all
+/// learning rates.
+void plan_optimizers(Run& run);
 
 /// Writes the decisions into a config: schedule lengths that were `auto`, and the rates times `factor`, without
 /// `scale_lr`, so that the config reproduces the run.

@@ -97,6 +97,11 @@ void RunSetup::make_callbacks() {
   if (fn_ == TrainerFn::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
   if (fn_ == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
+  for (const auto& callback : list) {
+    run.logs.monitor(callback->monitored_metrics());
+    run.remembers_windows |=
+        ComponentAccess::overridden(*callback).has(Hook::on_exception) && callback->saves_on_exception();
+  }
   run.callbacks.set(std::move(list));
 }
 
@@ -127,16 +132,14 @@ void RunSetup::give_states_to_loggers(const StateTree& state) const {
 
 void RunSetup::create_run_folder() {
   Run& run = *run_;
-  std::string name = kDefaultRunName;
-  std::optional<int64_t> version;
-  if (!run.active_loggers.empty()) {
-    name = run.active_loggers.front()->run_name().value_or(name);
-    version = run.active_loggers.front()->run_version();
-  }
+  RunName name;
+  if (!run.active_loggers.empty())
+    name = {.name = run.active_loggers.front()->run_name().value_or(kDefaultRunName),
+            .version = run.active_loggers.front()->run_version()};
   for (const auto& logger : run.active_loggers) {
     const auto other = logger->run_name();
     const auto other_version = logger->run_version();
-    if ((other && *other != name) || (other_version && other_version != version))
+    if ((other && *other != name.name) || (other_version && other_version != name.version))
       throw ConfigError(
           "[trainer.logger] loggers request different run folders; name and version of the first count. Set them in "
           "only one logger.");
@@ -145,7 +148,9 @@ void RunSetup::create_run_folder() {
   if (run.fast_dev_run() || run.options.barebones) return;
   // Rank 0 chooses and writes the folder.
   if (run.is_global_zero()) {
-    run.run_dir = resumed_run_dir_ ? *resumed_run_dir_ : take_run_folder(run.options.default_root_dir, name, version);
+    // An evaluation reads the version's checkpoints, and has its own folder.
+    if (fn_ != TrainerFn::fit && name.version && is_taken(run.options.default_root_dir, name)) name.version.reset();
+    run.run_dir = resumed_run_dir_ ? *resumed_run_dir_ : take_run_folder(run.options.default_root_dir, name);
     if (!lock_) lock_.emplace(run.run_dir);
     std::error_code error;
     if (fn_ == TrainerFn::fit && run.checkpoints_allowed)
@@ -161,8 +166,9 @@ void RunSetup::create_run_folder() {
   }
   std::optional<int64_t> resume_step;
   if (resumed_run_dir_) {
-    resume_step = content_->state.at("progress").at("global_step").as_int();
-    give_states_to_loggers(content_->state);
+    // Nothing is kept of a fit that begins again.
+    resume_step = content_ ? content_->state.at("progress").at("global_step").as_int() : -1;
+    if (content_) give_states_to_loggers(content_->state);
     remove_leftovers(run.checkpoint_dir());
     unmark_finished(run.run_dir);
   }
@@ -258,6 +264,11 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
     std::vector<CombinedLoader::Named> named;
     for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
     loaders = {std::make_shared<CombinedLoader>(std::move(named))};
+  }
+  if (stage == RunningStage::train) {
+    Progress now = run.counters;
+    now.fit_time_s = 0;
+    run.loaders_created_at = now.state();
   }
   StageLoaders target;
   std::vector<std::optional<int64_t>> lengths;
@@ -373,8 +384,12 @@ void RunSetup::choose_checkpoint(const CheckpointChoice& choice, const LatestChe
   // Rank 0 looks; the others use its result, which they must be able to read too.
   if (run_->is_global_zero()) find_checkpoint_for(choice, latest);
   if (run_->world_size() == 1) return;
-  const std::string path = run_->collectives().broadcast_text(checkpoint_ ? checkpoint_->string() : std::string(), 0);
-  checkpoint_ = path.empty() ? std::nullopt : std::optional<fs::path>(path);
+  const auto follow = [&](std::optional<fs::path>& own) {
+    const std::string path = run_->collectives().broadcast_text(own ? own->string() : std::string(), 0);
+    own = path.empty() ? std::nullopt : std::optional<fs::path>(path);
+  };
+  follow(checkpoint_);
+  follow(checkpoint_run_dir_);
 }
 
 void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
@@ -398,15 +413,17 @@ void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestC
       checkpoint_ = std::move(found->path);
       content_ = std::move(found->content);
     } else {
+      if (to_resume && run_name(run.options, run.components).version) restarted_run_dir_ = to_resume->folder;
       run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
     }
   } else {
     checkpoint_ = find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.components),
                                   run.components.config_folder);
   }
+  if (!checkpoint_) return;
+  checkpoint_run_dir_ = run_folder_of(*checkpoint_);
   // A link is followed once, so that the report names the checkpoint itself.
-  if (checkpoint_)
-    if (auto target = link_target(*checkpoint_)) checkpoint_ = std::move(target);
+  if (auto target = link_target(*checkpoint_)) checkpoint_ = std::move(target);
 }
 
 void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
@@ -429,11 +446,9 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, latest);
-  const auto checkpoint_run_dir = checkpoint_ && fn_ == TrainerFn::fit && run.components.load.loads_loops()
-                                      ? run_folder_of(*checkpoint_)
-                                      : std::nullopt;
+  if (fn_ != TrainerFn::fit || !run.components.load.loads_loops()) checkpoint_run_dir_.reset();
   // Lock before reading: an active run there may remove it.
-  if (checkpoint_run_dir && !lock_ && run.is_global_zero()) lock_.emplace(*checkpoint_run_dir);
+  if (checkpoint_run_dir_ && !lock_ && run.is_global_zero()) lock_.emplace(*checkpoint_run_dir_);
   if (checkpoint_ && !content_)
     content_ = read_checkpoint(*checkpoint_,
                                fn_ == TrainerFn::fit && run.components.load.loads_optimizer()
@@ -442,7 +457,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
                                run.components.load.verify);
   // Imported weights start a new run, wherever they are.
   if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
-  if (run.components.load.loads_loops()) resumed_run_dir_ = checkpoint_run_dir;
+  if (run.components.load.loads_loops()) resumed_run_dir_ = content_ ? checkpoint_run_dir_ : restarted_run_dir_;
   if (!resumed_run_dir_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
   const std::optional<CheckpointContent>& content = content_;
 
@@ -462,7 +477,14 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   run.position.doing = "configure_model";
   run.model->configure_model();
   run.position.doing = nullptr;
-  set_up_data();
+  {
+    // Hooks that create loaders see the run as it was when those of the checkpoint were created.
+    const Progress before = run.counters;
+    if (content && fn_ == TrainerFn::fit && run.components.load.loads_loops() && content->state.contains("loop"))
+      run.counters.load_state(content->state.at("loop").at("loaders_created_at"));
+    set_up_data();
+    run.counters = before;
+  }
   if (content) {
     run.position.doing = "on_load_checkpoint of the module";
     run.model->on_load_checkpoint(content->state);
@@ -479,7 +501,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   }
   if (fn_ == TrainerFn::fit) {
     run.position.doing = "configure_optimizers";
-    lr_factor_ = plan_optimizers(run);
+    plan_optimizers(run);
     run.position.doing = nullptr;
   }
   create_run_folder();
@@ -488,7 +510,14 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (fn_ == TrainerFn::fit) restore_run(run, run.checkpoints, *content, *checkpoint_);
+    if (fn_ == TrainerFn::fit)
+      restore_run(run, run.checkpoints, *content,
+                  {.path = *checkpoint_, .same_run = resumed_run_dir_ && !run.run_dir.empty()});
+    // Schedules of a run with other batches keep the lengths that they had.
+    const auto& planned = run.plan.optimizers;
+    if (std::any_of(planned.begin(), planned.end(),
+                    [](const PlannedOptimizer& p) { return p.scheduler && p.scheduler->scheduler->pace() != 1; }))
+      save_config();
     log::info(cat("checkpoint: ", *checkpoint_));
     content_.reset();
   }
@@ -530,6 +559,11 @@ void RunSetup::make_replicas() {
     replica->configure_model();
   }
   run.strategy->attach_replicas(*run.model, replicas);
+  if (fn_ == TrainerFn::fit && ComponentAccess::overridden(*run.model).has(Hook::on_train_epoch_end))
+    log::warn("trainer.members_of_copies",
+              cat("strategy ", run.strategy->name(),
+                  " calls training_step on copies of the module: what it writes to members stays on the copy, and "
+                  "on_train_epoch_end of the module sees only its own part. log() gathers values of all copies"));
 }
 
 ConfigNode options_node(TrainerOptions options) {
@@ -543,7 +577,8 @@ void RunSetup::save_config() {
   ConfigNode written =
       run.components.config ? *run.components.config : ConfigNode::map({{"trainer", options_node(run.options)}});
   run.description.config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
-  if (fn_ == TrainerFn::fit) resolve_rates(run.description.config, run.plan, lr_factor_);
+  if (fn_ == TrainerFn::fit) 
+    resolve_rates(run.description.config, run.plan, run.options.scale_lr == ScaleLr::none ? 1 : run.lr_factor);
   run.description.config_hash = content_hash(to_yaml(run.description.config));
   run.description.devices = devices_.describe();
   run.description.threads = threads_;

@@ -70,11 +70,12 @@ class RunSetup {
   ChosenDevices devices_;
   std::optional<c10::DeviceGuard> current_device_;  ///< the strategy's, until the end of the run
   int64_t threads_ = 1;
-  double lr_factor_ = 1;  ///< of scale_lr
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
   std::optional<CheckpointContent> content_;              ///< of it, until it is restored
-  std::optional<std::filesystem::path> resumed_run_dir_;  ///< the run folder of the checkpoint
+  /// The run folder in which the checkpoint is, or a link to it; where a fit with a version that has no checkpoint yet
+  /// begins again; and the one that this run continues in.
+  std::optional<std::filesystem::path> checkpoint_run_dir_, restarted_run_dir_, resumed_run_dir_;
   std::optional<RunLock> lock_;
   bool finished_ = false;
   bool set_up_ = false;

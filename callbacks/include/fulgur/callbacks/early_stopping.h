@@ -48,6 +48,7 @@ class FULGUR_API EarlyStopping final : public Callback {
 
   std::string state_key() const override;
   Phase phase() const override { return Phase::decide; }
+  std::vector<std::string> monitored_metrics() const override { return {options_.monitor}; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

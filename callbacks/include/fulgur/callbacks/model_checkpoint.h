@@ -43,6 +43,8 @@ class FULGUR_API ModelCheckpoint final : public Callback {
 
   std::string state_key() const override;
   Phase phase() const override { return Phase::checkpoint; }
+  std::vector<std::string> monitored_metrics() const override;
+  bool saves_on_exception() const override { return options_.save_on_exception; }
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 

@@ -29,6 +29,8 @@ class FULGUR_API Callback : public Stateful {
   /// class name.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
+  /// The metrics that it asks `RunContext::monitored_metric` for.
+  virtual std::vector<std::string> monitored_metrics() const { return {}; }
   /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
   /// `on_save_checkpoint` with `run.collectives()`.
   StateTree state() const override { return {}; }
@@ -38,6 +40,9 @@ class FULGUR_API Callback : public Stateful {
   virtual void teardown(RunContext&, TrainerFn) {}
   /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
+  /// Whether on_exception may request a checkpoint, asked of those that override it. Then the Trainer remembers the run at
+  /// the start of each window of accumulation, where that checkpoint resumes; a batch that failed cannot be undone.
+  virtual bool saves_on_exception() const { return true; }
   /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
 

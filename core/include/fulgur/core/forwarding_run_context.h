@@ -50,6 +50,7 @@ class FULGUR_API ForwardingRunContext : public RunContext {
   int64_t master_weight_bytes() const override { return to_.master_weight_bytes(); }
   void set_manual_sync(bool on) override { to_.set_manual_sync(on); }
   std::optional<double> metric(std::string_view name) override { return to_.metric(name); }
+  std::optional<double> monitored_metric(std::string_view name) override { return to_.monitored_metric(name); }
   std::optional<RunningStage> metric_stage(std::string_view name) const override { return to_.metric_stage(name); }
   std::vector<std::string> metric_names() const override { return to_.metric_names(); }
   Metrics progress_metrics() override { return to_.progress_metrics(); }

@@ -21,6 +21,13 @@ namespace fulgur {
   HOOK(validation_step)             \
   HOOK(test_step)                   \
   HOOK(predict_step)                \
+  HOOK(on_train_epoch_end)          \
+  HOOK(on_validation_epoch_end)     \
+  HOOK(on_validation_end)           \
+  HOOK(on_test_epoch_end)           \
+  HOOK(on_test_end)                 \
+  HOOK(on_predict_epoch_end)        \
+  HOOK(on_predict_end)              \
   HOOK(num_tokens)                  \
   HOOK(backward)                    \
   HOOK(configure_gradient_clipping) \
@@ -28,6 +35,7 @@ namespace fulgur {
   HOOK(optimizer_zero_grad)
 // Of callbacks alone.
 #define FULGUR_CALLBACK_HOOKS(HOOK) \
+  HOOK(on_exception)                \
   HOOK(on_train_batch_start)        \
   HOOK(on_train_batch_end)          \
   HOOK(on_validation_batch_start)   \

@@ -6,18 +6,10 @@
 #include <vector>
 
 #include "fulgur/core/batch.h"
-#include "fulgur/core/enum_names.h"
+#include "fulgur/core/sampler.h"
 #include "fulgur/core/state_tree.h"
 
 namespace fulgur {
-
-/// What to do if the training samples do not divide evenly among the ranks: repeat some from the start of the epoch,
-/// drop the last ones, or throw an error.
-enum class UnevenShares { pad, drop, error };
-constexpr auto enum_names(UnevenShares) {
-  return std::to_array<EnumName<UnevenShares>>(
-      {{UnevenShares::pad, "pad"}, {UnevenShares::drop, "drop"}, {UnevenShares::error, "error"}});
-}
 
 /// Batches, epoch by epoch. Its state is the *consumed* position (batches returned by `next`), never what was
 /// prefetched; `load_state` before `start_epoch` makes that epoch continue from there. Used by one thread.

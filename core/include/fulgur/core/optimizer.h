@@ -116,9 +116,15 @@ struct FULGUR_API RunLength {
   std::optional<int64_t> steps;   ///< optimizer steps of the whole run
   std::optional<double> steps_per_epoch;
   std::optional<double> samples_per_step;  ///< of this rank, times the world size
+  std::optional<int64_t> max_steps = {};   ///< a limit of `steps` that does not depend on the data
 };
 
 /// A learning-rate schedule over the groups of one optimizer.
+///
+/// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If the
+/// run resumes with another number of samples in a step (other ranks, accumulation or batch size), these lengths stay,
+/// and each step from there on counts as so many of the first part's as it has samples: the rate is continuous, and
+/// follows the samples that are done. A schedule whose lengths are all numbers of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
@@ -129,11 +135,13 @@ class FULGUR_API LrScheduler : public Stateful {
   /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
   int64_t steps_done() const { return steps_; }
+  /// How many steps of the run's first part a step counts as; not 1 only after a resume with other batches.
+  double pace() const { return pace_; }
   virtual bool wants_metric() const { return false; }
   /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
-  /// The rate of a group after `steps` steps: a pure function where possible.
+  /// The rate of a group after `steps` steps of the run's first part: a pure function where possible.
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
   /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
   virtual std::optional<double> momentum_at(int64_t steps) const;
@@ -165,9 +173,19 @@ class FULGUR_API LrScheduler : public Stateful {
 
  private:
   void apply();
+  /// Steps of the run's first part that are done.
+  double exact_position() const;
+  int64_t position() const;
+  /// Whether a length depends on the run's.
+  bool depends_on_run() const;
+  void keep_plan(double samples_per_step, std::optional<double> steps_per_epoch);
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
   RunLength run_length_;
+  double pace_ = 1;
+  double resumed_position_ = 0;  // `exact_position` at the last resume
+  int64_t resumed_steps_ = 0;    // and `steps_`
+  mutable bool depends_on_run_ = false;
   ScheduleInterval interval_ = ScheduleInterval::epoch;
   int64_t frequency_ = 1;
   bool is_part_ = false;

@@ -1,11 +1,21 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "fulgur/core/enum_names.h"
 #include "fulgur/core/export.h"
 
 namespace fulgur {
+
+/// What to do if the training samples do not divide evenly among the ranks: repeat some from the start of the epoch,
+/// drop the last ones, or throw an error.
+enum class UnevenShares { pad, drop, error };
+constexpr auto enum_names(UnevenShares) {
+  return std::to_array<EnumName<UnevenShares>>(
+      {{UnevenShares::pad, "pad"}, {UnevenShares::drop, "drop"}, {UnevenShares::error, "error"}});
+}
 
 /// All an order may depend on.
 struct SamplerContext {
@@ -41,6 +51,10 @@ class FULGUR_API BatchSampler {
   virtual std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const = 0;
   /// Samples that this rank sees in an epoch.
   virtual int64_t samples(int64_t rank, int64_t world_size) const = 0;
+  /// The same batches with samples shared out so that all ranks get the same number, for ranks that train in lockstep;
+  /// `rest` is `pad` or `drop`. Default: nullptr, the shares stay as they are, and a rank with fewer batches than
+  /// another ends the epoch for all.
+  virtual std::shared_ptr<const BatchSampler> shared_evenly(UnevenShares rest) const;
   /// True if the order is not that of the dataset.
   virtual bool shuffles() const { return false; }
 };

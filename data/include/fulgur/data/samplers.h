@@ -96,6 +96,7 @@ class FULGUR_API FixedBatchSampler : public BatchSampler {
   std::vector<std::vector<int64_t>> batches(const SamplerContext& context) const override;
   int64_t samples(int64_t rank, int64_t world_size) const override;
   bool shuffles() const override { return source_->shuffles(); }
+  std::shared_ptr<const BatchSampler> shared_evenly(UnevenShares rest) const override;
 
  private:
   std::shared_ptr<const Sampler> source_;

@@ -1,0 +1,91 @@
+// Decisions by metrics, and schedules, over several ranks are those of one process.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "ranks.h"
+
+namespace ddp_monitors_test {
+
+using namespace fulgur::test;
+using Catch::Matchers::WithinRel;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+std::vector<Finished> fit(const fs::path& folder, int world, int64_t batch_size_of_all, const Arguments& more) {
+  if (world == 1)
+    return {
+        trainer(probe("fit", 1, batch_size_of_all, more), {.folder = folder, .environment = {"OMP_NUM_THREADS=1"}})};
+  return run_ranks({.count = world, .folder = folder}, probe("fit", world, batch_size_of_all, more));
+}
+
+std::map<int64_t, double> values(const fs::path& folder, const char* name) {
+  std::map<int64_t, double> by_step;
+  std::istringstream rows(read_text(run_folder(folder) / "metrics.jsonl"));
+  for (std::string line; std::getline(rows, line);) {
+    const auto row = nlohmann::json::parse(line);
+    if (row.contains(name)) by_step[row["step"]] = row[name];
+  }
+  return by_step;
+}
+
+}  // namespace
+
+TEST_CASE("ddp: a monitored step metric does not depend on the rows that were written") {
+  // own_rank is logged without sync_dist: rank 0's, 0 in each step. It never improves, so training stops.
+  const std::string log_every = GENERATE("1", "1000");
+  const std::string monitor = GENERATE("own_rank", "rank_of_all");
+  const TemporaryFolder folder;
+  const auto runs = fit(folder.path(), 2, 8,
+                        {"--trainer.max_epochs", "9", "--trainer.log_every_n_steps", log_every,
+                         "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", monitor,
+                         "--trainer.callbacks.patience", "3", "--trainer.callbacks+=ModelCheckpoint",
+                         "--trainer.callbacks.monitor", monitor, "--trainer.callbacks.save_top_k", "-1",
+                         "--trainer.callbacks.filename", "{epoch}-{" + monitor + "}"});
+  REQUIRE(all_exit(runs, 0));
+  CHECK(says(runs[0].err, "did not improve in the last 3 checks"));
+  const std::string value = monitor == "own_rank" ? "0" : "0.5";
+  for (const char* epoch : {"0", "1", "2", "3"})
+    CHECK(fs::exists(run_folder(folder.path()) / "checkpoints" / ("epoch=" + std::string(epoch) + "-" + monitor + "=" + value + ".ckpt")));
+}
+
+TEST_CASE("ddp: resumed over other ranks, a schedule follows the samples that are done") {
+  const Arguments schedule{"--data.num_train", "64", "--trainer.max_epochs", "4", "--trainer.log_every_n_steps", "1",
+                           "--trainer.callbacks+=LearningRateMonitor", "--lr_scheduler", "CosineAnnealingLR",
+                           "--lr_scheduler_interval", "step"};
+  const TemporaryFolder whole, parts;
+  REQUIRE(all_exit(fit(whole.path(), 1, 4, schedule), 0));
+  Arguments first = schedule, second = schedule;
+  first.insert(first.end(), {"--trainer.callbacks+=ProbeCallback", "--trainer.callbacks.signal_rank", "0",
+                             "--trainer.callbacks.signal_step", "20"});
+  second.emplace_back("--resume");
+  REQUIRE(all_exit(fit(parts.path(), 1, 4, first), 75));
+  REQUIRE(all_exit(fit(parts.path(), 2, 8, second), 0));
+  const auto expected = values(whole.path(), "lr-SGD"), got = values(parts.path(), "lr-SGD");
+  REQUIRE(expected.size() == 64);
+  const int64_t at = got.rbegin()->first == 42 ? 20 : 21;  // the steps before the signal was seen
+  for (const auto& [step, rate] : got) {
+    CAPTURE(step, at);
+    const int64_t there = step <= at ? step : at + 1 + 2 * (step - at - 1);
+    REQUIRE(expected.contains(there));
+    CHECK_THAT(rate, WithinRel(expected.at(there), 1e-9));
+  }
+}
+
+TEST_CASE("ddp: static_graph with accumulated gradients gives the weights of a graph that is looked at each time") {
+  const TemporaryFolder plain, still;
+  const Arguments options{"--trainer.accumulate_grad_batches", GENERATE("2", "3"), "--trainer.max_steps", "6"};
+  Arguments with = options;
+  with.insert(with.end(), {"--trainer.strategy.static_graph", "true"});
+  REQUIRE(all_exit(fit(plain.path(), 2, 8, options), 0));
+  REQUIRE(all_exit(fit(still.path(), 2, 8, with), 0));
+  CHECK(difference(last_checkpoint(plain.path()), last_checkpoint(still.path())) < 1e-6);
+}
+
+}  // namespace ddp_monitors_test
