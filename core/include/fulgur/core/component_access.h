@@ -38,9 +38,10 @@ struct ComponentAccess {
   /// A factory has made the component from `options()`, and can make another one with `make_another`.
   template <class Base, class C, class Options, class Factory>
   static void made_from(C& made, Options options, Factory make_another) {
-    if constexpr (requires { made.hparams_; }) made.hparams_ = options();
-    if constexpr (requires { made.overridden_; }) made.overridden_ = hooks_of<Base, C>();
-    if constexpr (requires { made.factory_; }) made.factory_ = std::move(make_another);
+    Base& base = made;  // a C may have members of the same names
+    if constexpr (requires { base.hparams_; }) base.hparams_ = options();
+    if constexpr (requires { base.overridden_; }) base.overridden_ = hooks_of<Base, C>();
+    if constexpr (requires { base.factory_; }) base.factory_ = std::move(make_another);
   }
 
   // ---- of a module ----

@@ -44,10 +44,11 @@ std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& path, const
   fields.read(hparams, problems, "hparams");
   problems.throw_if_any();
   auto module = make_component<LightningModule, M>(options.value);
-  module->configure_model();
-  module->on_load_checkpoint(content.state);
-  load_module_state(*module, content.module);
-  module->eval();
+  LightningModule& base = *module;  // an M may have members of the same names
+  base.configure_model();
+  base.on_load_checkpoint(content.state);
+  load_module_state(base, content.module);
+  base.eval();
   return module;
 }
 
