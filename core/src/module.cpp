@@ -12,9 +12,19 @@
 
 namespace fulgur {
 
+std::string expected_step(std::string_view step) {
+  static const std::pair<std::string_view, std::string_view> kSignatures[] = {
+#define FULGUR_SIGNATURE(hook, ...) {#hook, FULGUR_HOOK_TEXT(hook, __VA_ARGS__)},
+      FULGUR_STEP_SIGNATURES(FULGUR_SIGNATURE)
+#undef FULGUR_SIGNATURE
+  };
+  const auto* found = std::ranges::find(kSignatures, step, &std::pair<std::string_view, std::string_view>::first);
+  return std::string(found == std::end(kSignatures) ? step : found->second);
+}
+
 StepNotOverridden::StepNotOverridden(const std::string& step)
-    : Error(cat("[core.LightningModule] ", step,
-                " is not overridden by the module. Override it, or do not run this stage.")) {}
+    : Error(cat("[core.LightningModule] ", step, " is not overridden by the module. Override it as `",
+                expected_step(step), "`, or do not run this stage.")) {}
 StepNotOverridden::~StepNotOverridden() = default;
 
 LightningModule::~LightningModule() = default;

@@ -43,6 +43,59 @@ TEST_CASE("the hooks a class overrides are found from its type") {
   CHECK_FALSE(HookMask{}.exact);
 }
 
+namespace {
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverloaded-virtual"
+struct TwoArguments : Net {
+  Outputs validation_step(const Batch&, int64_t) { return {}; }
+};
+struct Constant : Net {
+  void on_fit_start() const {}
+};
+struct Member : Net {
+  bool automatic_optimization = false;
+};
+struct Static : Net {
+  static void backward(const Tensor&) {}
+};
+// What is right.
+struct Overloaded : Net {
+  Outputs validation_step(const Batch&, int64_t) { return {}; }
+  Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
+};
+struct Kept : Net {
+  using LightningModule::validation_step;
+  Outputs validation_step(const Batch&, int64_t) { return {}; }
+};
+struct Quiet : Net {
+  void on_fit_start() noexcept override {}
+};
+class Private : public Net {
+  Outputs validation_step(const Batch&, int64_t, int64_t) override { return {}; }
+};
+struct Virtual : virtual Overriding {};
+#pragma GCC diagnostic pop
+
+}  // namespace
+
+TEST_CASE("a member that has a hook's name and does not override it is found from the class") {
+  STATIC_CHECK_FALSE(FULGUR_HOOK_FITS(TwoArguments, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(TwoArguments, LightningModule, test_step));
+  STATIC_CHECK_FALSE(FULGUR_HOOK_FITS(Constant, LightningModule, on_fit_start));
+  STATIC_CHECK_FALSE(FULGUR_HOOK_FITS(Member, LightningModule, automatic_optimization));
+  STATIC_CHECK_FALSE(FULGUR_HOOK_FITS(Static, LightningModule, backward));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Net, LightningModule, training_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Net, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Derived, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Overloaded, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Kept, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Quiet, LightningModule, on_fit_start));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Private, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Virtual, LightningModule, validation_step));
+  STATIC_CHECK(FULGUR_HOOK_FITS(Virtual, LightningModule, test_step));
+}
+
 TEST_CASE("a tied parameter is listed once and moves with its twin") {
   Net net;
   CHECK(unique_parameters(net).size() == 4);
@@ -99,6 +152,9 @@ TEST_CASE("the default steps say that they are not overridden") {
   Net net;
   CHECK_THROWS_AS(net.validation_step({}, 0, 0), StepNotOverridden);
   CHECK_THROWS_AS(net.predict_step({}, 0, 0), StepNotOverridden);
+  CHECK_THROWS_WITH(net.test_step({}, 0, 0),
+                    ContainsSubstring("Override it as `fulgur::Outputs test_step(const fulgur::Batch& batch, int64_t "
+                                      "batch_idx, int64_t loader_idx) override`"));
 }
 
 }  // namespace module_test

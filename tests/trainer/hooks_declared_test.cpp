@@ -1,12 +1,18 @@
 // hooks.txt against the headers and the docs.
 #include <algorithm>
-#include <catch2/catch_test_macros.hpp>
 #include <map>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "fulgur/core/data_module.h"
+#include "fulgur/core/hook_signatures.h"
+#include "fulgur/core/module.h"
+
+// Last: LibTorch defines its own CHECK.
+#include <catch2/catch_test_macros.hpp>
 
 #include "support/source_text.h"
 
@@ -69,6 +75,26 @@ TEST_CASE("hooks.txt lists what the headers declare, name by name") {
     CHECK(names.size() > 5);
     CHECK(names == expected[kind]);
   }
+}
+
+// The lists that the compiler names signatures from have the types of the declarations.
+#define FULGUR_SAME(Base, hook, result, arguments, qualifiers) \
+  static_assert(std::is_same_v<decltype(&fulgur::Base::hook), result(fulgur::Base::*) arguments qualifiers>);
+#define FULGUR_SAME_OF_MODULE(...) FULGUR_SAME(LightningModule, __VA_ARGS__)
+#define FULGUR_SAME_OF_CALLBACK(...) FULGUR_SAME(Callback, __VA_ARGS__)
+#define FULGUR_SAME_OF_DATA(...) FULGUR_SAME(DataModule, __VA_ARGS__)
+FULGUR_MODULE_SIGNATURES(FULGUR_SAME_OF_MODULE)
+FULGUR_CALLBACK_SIGNATURES(FULGUR_SAME_OF_CALLBACK)
+FULGUR_DATA_SIGNATURES(FULGUR_SAME_OF_DATA)
+
+TEST_CASE("hook_signatures.h has each virtual function of the headers") {
+#define FULGUR_NAME(hook, ...) #hook,
+  const std::set<std::string> module{FULGUR_MODULE_SIGNATURES(FULGUR_NAME)};
+  const std::set<std::string> callback{FULGUR_CALLBACK_SIGNATURES(FULGUR_NAME)};
+  const std::set<std::string> data{FULGUR_DATA_SIGNATURES(FULGUR_NAME)};
+  CHECK(module == declared_in("core/include/fulgur/core/module.h", "LightningModule"));
+  CHECK(callback == declared_in("core/include/fulgur/core/callback.h", "Callback"));
+  CHECK(data == declared_in("core/include/fulgur/core/data_module.h", "DataModule"));
 }
 
 TEST_CASE("each hook that is omitted, or has another name, is in the docs with its reason") {

@@ -356,7 +356,8 @@ void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
 
 void warn_no_validation_step() {
   log::warn("trainer.no_validation_step",
-            "there is validation data, but the module has no validation_step; validation is skipped");
+            cat("there is validation data, but the module has no validation_step, which is `",
+                expected_step("validation_step"), "`; validation is skipped"));
 }
 
 PredictReport predict(Run& run) {

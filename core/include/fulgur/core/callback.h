@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "fulgur/core/batch.h"
+#include "fulgur/core/hook_signatures.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/outputs.h"
 #include "fulgur/core/registry.h"
@@ -99,6 +100,9 @@ class FULGUR_API Callback : public Stateful {
   friend struct detail::ComponentAccess;
   template <class T>
   static HookMask hooks_of() {
+#define FULGUR_CHECK(...) FULGUR_CHECK_HOOK(T, Callback, __VA_ARGS__)
+    FULGUR_CALLBACK_SIGNATURES(FULGUR_CHECK)
+#undef FULGUR_CHECK
     HookMask mask;
 #define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, Callback, hook));
     FULGUR_STEP_HOOKS(FULGUR_LOOK)

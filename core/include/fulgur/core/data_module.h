@@ -4,6 +4,7 @@
 
 #include "fulgur/core/component_access.h"
 #include "fulgur/core/config_node.h"
+#include "fulgur/core/hook_signatures.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
 #include "fulgur/core/options.h"
@@ -50,6 +51,9 @@ class FULGUR_API DataModule : public Stateful {
   friend struct detail::ComponentAccess;
   template <class T>
   static HookMask hooks_of() {
+#define FULGUR_CHECK(...) FULGUR_CHECK_HOOK(T, DataModule, __VA_ARGS__)
+    FULGUR_DATA_SIGNATURES(FULGUR_CHECK)
+#undef FULGUR_CHECK
     HookMask mask;
 #define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, DataModule, hook));
     FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)

@@ -16,6 +16,7 @@
 #include "fulgur/core/callback.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/component_access.h"
+#include "fulgur/core/hook_signatures.h"
 #include "fulgur/core/hooks.h"
 #include "fulgur/core/loader.h"
 #include "fulgur/core/optimizer.h"
@@ -200,6 +201,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
   friend struct detail::ComponentAccess;
   template <class T>
   static HookMask hooks_of() {
+#define FULGUR_CHECK(...) FULGUR_CHECK_HOOK(T, LightningModule, __VA_ARGS__)
+    FULGUR_MODULE_SIGNATURES(FULGUR_CHECK)
+#undef FULGUR_CHECK
     HookMask mask;
 #define FULGUR_LOOK(hook) mask.set(Hook::hook, FULGUR_OVERRIDES(T, LightningModule, hook));
     FULGUR_TRANSFER_HOOKS(FULGUR_LOOK)
@@ -247,6 +251,10 @@ struct GradientNorm {
   /// From now on, clipping by value also records the norm.
   static void note_also_of_values(LightningModule& module, bool on) { module.notes_norms_ = on; }
 };
+
+/// How a module declares `validation_step`, `test_step` or `predict_step`, for messages: `fulgur::Outputs test_step(…)
+/// override`.
+FULGUR_API std::string expected_step(std::string_view step);
 
 /// Thrown by the default `validation_step`, `test_step` and `predict_step`.
 class FULGUR_API StepNotOverridden : public Error {

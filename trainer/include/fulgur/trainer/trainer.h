@@ -107,6 +107,24 @@ class FULGUR_API Trainer {
     detail::ComponentAccess::find_overridden<LightningModule>(*module);
     return fit(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
   }
+  template <class M>
+  requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) EvalReport
+      validate(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+    detail::ComponentAccess::find_overridden<LightningModule>(*module);
+    return validate(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
+  }
+  template <class M>
+  requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) EvalReport
+      test(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+    detail::ComponentAccess::find_overridden<LightningModule>(*module);
+    return test(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
+  }
+  template <class M>
+  requires(std::derived_from<M, LightningModule> && !std::same_as<M, LightningModule>) PredictReport
+      predict(std::shared_ptr<M> module, DataSource data = {}, const CheckpointChoice& checkpoint = {}) {
+    detail::ComponentAccess::find_overridden<LightningModule>(*module);
+    return predict(std::shared_ptr<LightningModule>(std::move(module)), std::move(data), checkpoint);
+  }
 
   /// The same for a module that the Trainer creates from its options, as a config would: strategies that need a copy on
   /// each device (dp) then know how to create one. To reuse the module later, use `make_component<LightningModule,

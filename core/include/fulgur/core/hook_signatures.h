@@ -1,0 +1,202 @@
+#pragma once
+
+#include <type_traits>
+
+// What a class may override, as HOOK(name, result, (arguments), const or nothing): the base's declarations once more,
+// for the compiler to name. tests/trainer/hooks_declared_test.cpp compares them with the headers.
+
+// The steps of LightningModule that need not be there.
+#define FULGUR_STEP_SIGNATURES(HOOK)                                                                            \
+  HOOK(validation_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(test_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )       \
+  HOOK(predict_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )
+// Of LightningModule.
+#define FULGUR_MODULE_SIGNATURES(HOOK)                                                                                 \
+  HOOK(training_step, fulgur::StepOutput, (const fulgur::Batch& batch, int64_t batch_idx), )                           \
+  FULGUR_STEP_SIGNATURES(HOOK)                                                                                         \
+  HOOK(configure_optimizers, fulgur::OptimizerPlan, (), )                                                              \
+  HOOK(automatic_optimization, bool, (), const)                                                                        \
+  HOOK(configure_callbacks, std::vector<std::shared_ptr<fulgur::Callback>>, (), )                                      \
+  HOOK(configure_model, void, (), )                                                                                    \
+  HOOK(train_dataloader, fulgur::Loaders, (), )                                                                        \
+  HOOK(val_dataloader, fulgur::Loaders, (), )                                                                          \
+  HOOK(test_dataloader, fulgur::Loaders, (), )                                                                         \
+  HOOK(predict_dataloader, fulgur::Loaders, (), )                                                                      \
+  HOOK(num_tokens, std::optional<int64_t>, (const fulgur::Batch&), const)                                              \
+  HOOK(prepare_data, void, (), )                                                                                       \
+  HOOK(prepare_data_per_node, bool, (), const)                                                                         \
+  HOOK(setup, void, (fulgur::TrainerFn), )                                                                             \
+  HOOK(teardown, void, (fulgur::TrainerFn), )                                                                          \
+  HOOK(on_fit_start, void, (), )                                                                                       \
+  HOOK(on_fit_end, void, (), )                                                                                         \
+  HOOK(on_train_start, void, (), )                                                                                     \
+  HOOK(on_train_end, void, (), )                                                                                       \
+  HOOK(on_train_epoch_start, void, (), )                                                                               \
+  HOOK(on_train_epoch_end, void, (), )                                                                                 \
+  HOOK(on_train_batch_start, int, (const fulgur::Batch&, int64_t batch_idx), )                                         \
+  HOOK(on_train_batch_end, void, (const fulgur::StepOutput&, const fulgur::Batch&, int64_t batch_idx), )               \
+  HOOK(on_before_batch_transfer, fulgur::Batch, (fulgur::Batch batch, int64_t loader_idx), )                           \
+  HOOK(transfer_batch_to_device, fulgur::Batch, (fulgur::Batch batch, const at::Device& device, int64_t loader_idx), ) \
+  HOOK(on_after_batch_transfer, fulgur::Batch, (fulgur::Batch batch, int64_t loader_idx), )                            \
+  HOOK(on_before_zero_grad, void, (fulgur::Optimizer&), )                                                              \
+  HOOK(optimizer_zero_grad, void, (int64_t epoch, int64_t batch_idx, fulgur::Optimizer & optimizer), )                 \
+  HOOK(on_before_backward, void, (const fulgur::Tensor& loss), )                                                       \
+  HOOK(backward, void, (const fulgur::Tensor& loss, const fulgur::BackwardOptions& options), )                         \
+  HOOK(on_after_backward, void, (), )                                                                                  \
+  HOOK(on_before_optimizer_step, void, (fulgur::Optimizer&), )                                                         \
+  HOOK(optimizer_step, void,                                                                                           \
+       (int64_t epoch, int64_t batch_idx, fulgur::OptimizerHandle & optimizer, const fulgur::Closure& closure), )      \
+  HOOK(lr_scheduler_step, void, (fulgur::LrScheduler & scheduler, std::optional<double> metric), )                     \
+  HOOK(configure_gradient_clipping, void,                                                                              \
+       (fulgur::Optimizer & optimizer, std::optional<double> clip_val, fulgur::ClipAlgorithm algorithm), )             \
+  HOOK(on_validation_model_zero_grad, void, (), )                                                                      \
+  HOOK(on_validation_model_eval, void, (), )                                                                           \
+  HOOK(on_validation_model_train, void, (), )                                                                          \
+  HOOK(on_validation_start, void, (), )                                                                                \
+  HOOK(on_validation_end, void, (), )                                                                                  \
+  HOOK(on_validation_epoch_start, void, (), )                                                                          \
+  HOOK(on_validation_epoch_end, void, (), )                                                                            \
+  HOOK(on_validation_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )               \
+  HOOK(on_validation_batch_end, void,                                                                                  \
+       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
+  HOOK(on_test_model_eval, void, (), )                                                                                 \
+  HOOK(on_test_model_train, void, (), )                                                                                \
+  HOOK(on_test_start, void, (), )                                                                                      \
+  HOOK(on_test_end, void, (), )                                                                                        \
+  HOOK(on_test_epoch_start, void, (), )                                                                                \
+  HOOK(on_test_epoch_end, void, (), )                                                                                  \
+  HOOK(on_test_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                     \
+  HOOK(on_test_batch_end, void,                                                                                        \
+       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
+  HOOK(on_predict_model_eval, void, (), )                                                                              \
+  HOOK(on_predict_model_train, void, (), )                                                                             \
+  HOOK(on_predict_start, void, (), )                                                                                   \
+  HOOK(on_predict_end, void, (), )                                                                                     \
+  HOOK(on_predict_epoch_start, void, (), )                                                                             \
+  HOOK(on_predict_epoch_end, void, (), )                                                                               \
+  HOOK(on_predict_batch_start, void, (const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                  \
+  HOOK(on_predict_batch_end, void,                                                                                     \
+       (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
+  HOOK(on_save_checkpoint, void, (fulgur::StateTree & checkpoint), )                                                   \
+  HOOK(on_load_checkpoint, void, (const fulgur::StateTree& checkpoint), )
+// Of Callback.
+#define FULGUR_CALLBACK_SIGNATURES(HOOK)                                                                             \
+  HOOK(state_key, std::string, (), const)                                                                            \
+  HOOK(phase, fulgur::Phase, (), const)                                                                              \
+  HOOK(state, fulgur::StateTree, (), const)                                                                          \
+  HOOK(load_state, void, (const fulgur::StateTree&), )                                                               \
+  HOOK(setup, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                                      \
+  HOOK(teardown, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                                   \
+  HOOK(on_exception, void, (fulgur::RunContext&, const std::exception&), )                                           \
+  HOOK(resume_candidate, std::optional<std::filesystem::path>, (), const)                                            \
+  HOOK(on_fit_start, void, (fulgur::RunContext&), )                                                                  \
+  HOOK(on_fit_end, void, (fulgur::RunContext&), )                                                                    \
+  HOOK(on_sanity_check_start, void, (fulgur::RunContext&), )                                                         \
+  HOOK(on_sanity_check_end, void, (fulgur::RunContext&), )                                                           \
+  HOOK(on_train_start, void, (fulgur::RunContext&), )                                                                \
+  HOOK(on_train_end, void, (fulgur::RunContext&), )                                                                  \
+  HOOK(on_train_epoch_start, void, (fulgur::RunContext&), )                                                          \
+  HOOK(on_train_epoch_end, void, (fulgur::RunContext&), )                                                            \
+  HOOK(on_train_batch_start, void, (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx), )                 \
+  HOOK(on_train_batch_end, void,                                                                                     \
+       (fulgur::RunContext&, const fulgur::StepOutput&, const fulgur::Batch&, int64_t batch_idx), )                  \
+  HOOK(on_before_zero_grad, void, (fulgur::RunContext&, fulgur::Optimizer&), )                                       \
+  HOOK(on_before_backward, void, (fulgur::RunContext&, const fulgur::Tensor& loss), )                                \
+  HOOK(on_after_backward, void, (fulgur::RunContext&), )                                                             \
+  HOOK(on_before_optimizer_step, void, (fulgur::RunContext&, fulgur::Optimizer&), )                                  \
+  HOOK(on_validation_start, void, (fulgur::RunContext&), )                                                           \
+  HOOK(on_validation_end, void, (fulgur::RunContext&), )                                                             \
+  HOOK(on_validation_epoch_start, void, (fulgur::RunContext&), )                                                     \
+  HOOK(on_validation_epoch_end, void, (fulgur::RunContext&), )                                                       \
+  HOOK(on_validation_batch_start, void,                                                                              \
+       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
+  HOOK(on_validation_batch_end, void,                                                                                \
+       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(on_test_start, void, (fulgur::RunContext&), )                                                                 \
+  HOOK(on_test_end, void, (fulgur::RunContext&), )                                                                   \
+  HOOK(on_test_epoch_start, void, (fulgur::RunContext&), )                                                           \
+  HOOK(on_test_epoch_end, void, (fulgur::RunContext&), )                                                             \
+  HOOK(on_test_batch_start, void,                                                                                    \
+       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
+  HOOK(on_test_batch_end, void,                                                                                      \
+       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(on_predict_start, void, (fulgur::RunContext&), )                                                              \
+  HOOK(on_predict_end, void, (fulgur::RunContext&), )                                                                \
+  HOOK(on_predict_epoch_start, void, (fulgur::RunContext&), )                                                        \
+  HOOK(on_predict_epoch_end, void, (fulgur::RunContext&), )                                                          \
+  HOOK(on_predict_batch_start, void,                                                                                 \
+       (fulgur::RunContext&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                         \
+  HOOK(on_predict_batch_end, void,                                                                                   \
+       (fulgur::RunContext&, const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), ) \
+  HOOK(on_save_checkpoint, void, (fulgur::RunContext&, fulgur::StateTree & checkpoint), )                            \
+  HOOK(on_load_checkpoint, void, (fulgur::RunContext&, const fulgur::StateTree& checkpoint), )                       \
+  HOOK(on_checkpoint_published, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&), )                        \
+  HOOK(on_checkpoint_failed, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&, const std::exception&), )
+// Of DataModule.
+#define FULGUR_DATA_SIGNATURES(HOOK)                                                                            \
+  HOOK(prepare_data, void, (), )                                                                                \
+  HOOK(prepare_data_per_node, bool, (), const)                                                                  \
+  HOOK(setup, void, (fulgur::TrainerFn fn), )                                                                   \
+  HOOK(train_dataloader, fulgur::Loaders, (), )                                                                 \
+  HOOK(val_dataloader, fulgur::Loaders, (), )                                                                   \
+  HOOK(test_dataloader, fulgur::Loaders, (), )                                                                  \
+  HOOK(predict_dataloader, fulgur::Loaders, (), )                                                               \
+  HOOK(loaders, fulgur::Loaders, (fulgur::RunningStage stage), )                                                \
+  HOOK(on_before_batch_transfer, fulgur::Batch,                                                                 \
+       (fulgur::LightningModule & module, fulgur::Batch batch, int64_t loader_idx), )                           \
+  HOOK(transfer_batch_to_device, fulgur::Batch,                                                                 \
+       (fulgur::LightningModule & module, fulgur::Batch batch, const at::Device& device, int64_t loader_idx), ) \
+  HOOK(on_after_batch_transfer, fulgur::Batch,                                                                  \
+       (fulgur::LightningModule & module, fulgur::Batch batch, int64_t loader_idx), )                           \
+  HOOK(teardown, void, (fulgur::TrainerFn fn), )                                                                \
+  HOOK(on_exception, void, (const std::exception& error), )                                                     \
+  HOOK(exported_values, fulgur::StateTree, (), const)                                                           \
+  HOOK(state, fulgur::StateTree, (), const)                                                                     \
+  HOOK(load_state, void, (const fulgur::StateTree&), )
+
+namespace fulgur::detail {
+
+/// A pointer to a member function: its signature without the class, and the same of another class.
+template <class Pointer>
+struct HookPointer;
+#define FULGUR_HOOK_POINTER(is_const, qualifiers)                   \
+  template <class R, class Class, class... Args>                    \
+  struct HookPointer<R (Class::*)(Args...) qualifiers> {            \
+    using Signature = R (*)(std::bool_constant<is_const>, Args...); \
+    template <class T>                                              \
+    using Of = R (T::*)(Args...) qualifiers;                        \
+  };
+FULGUR_HOOK_POINTER(false, )
+FULGUR_HOOK_POINTER(false, noexcept)
+FULGUR_HOOK_POINTER(true, const)
+FULGUR_HOOK_POINTER(true, const noexcept)
+#undef FULGUR_HOOK_POINTER
+
+}  // namespace fulgur::detail
+
+/// False if `hook` in T (derived from Base) is something else than Base's or its override: the base's is hidden, and
+/// the class's is never called. A member that T made inaccessible is not looked into.
+#define FULGUR_HOOK_FITS(T, Base, hook)                                                                      \
+  ([]<class T_>() {                                                                                          \
+    using Hook_ = ::fulgur::detail::HookPointer<decltype(&Base::hook)>;                                      \
+    if constexpr (requires { static_cast<typename Hook_::template Of<T_>>(&T_::hook); })                     \
+      return true; /* alone or among overloads */                                                            \
+    else if constexpr (requires { typename ::fulgur::detail::HookPointer<decltype(&T_::hook)>::Signature; }) \
+      return std::is_same_v<typename ::fulgur::detail::HookPointer<decltype(&T_::hook)>::Signature,          \
+                            typename Hook_::Signature>; /* of a virtual base */                              \
+    else                                                                                                     \
+      return !requires { &T_::hook; };                                                                       \
+  }.template operator()<T>())
+
+#define FULGUR_TEXT_(...) #__VA_ARGS__
+
+/// How an override of a hook is declared.
+#define FULGUR_HOOK_TEXT(hook, result, arguments, qualifiers) \
+#result " " #hook #arguments " " FULGUR_TEXT_(qualifiers override)
+
+/// For a list of signatures: the compiler names the one that a member of T misses.
+#define FULGUR_CHECK_HOOK(T, Base, hook, result, arguments, qualifiers) \
+  static_assert(FULGUR_HOOK_FITS(T, Base, hook),                                                                     \
+                "the class has a `" #hook "` that does not override " #Base "'s, so it would never be called. "      \
+                "Expected: `" FULGUR_HOOK_TEXT(hook, result, arguments, qualifiers) "`. A member that is meant to " \
+                "be something else needs another name, or beside it `using fulgur::" #Base "::" #hook ";`.");
