@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "class_name.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 
@@ -16,7 +17,20 @@ std::string group_text(size_t index, const std::string& name) {
   return name.empty() ? cat("group ", index) : cat("group ", index, " '", name, "'");
 }
 
+// Also of a momentum.
+bool is_rate(double value) { return std::isfinite(value) && value >= 0; }
+
 }  // namespace
+
+void Optimizer::check_rates(std::optional<int64_t> steps) const {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (is_rate(groups_[g].lr)) continue;
+    throw ConfigError(cat("[core.Optimizer] a learning rate must be finite and at least 0; ", name(), " has ",
+                          groups_[g].lr, " in ", group_text(g, groups_[g].name),
+                          steps ? cat(" after ", *steps, " of its steps") : "",
+                          ". Look for what sets `lr`: options, groups, a hook or a callback."));
+  }
+}
 
 void Optimizer::attach(std::vector<ParamGroup> groups) {
   groups = arrange(std::move(groups));
@@ -44,7 +58,13 @@ void Optimizer::attach(std::vector<ParamGroup> groups) {
     throw ConfigError(
         "[core.Optimizer.attach] there is no parameter to optimize. The module registers none that requires a "
         "gradient: are its layers registered with register_module(\"name\", layer)?");
-  groups_ = std::move(groups);
+  std::swap(groups_, groups);
+  try {
+    check_rates();
+  } catch (...) {
+    std::swap(groups_, groups);
+    throw;
+  }
   on_attached();
 }
 
@@ -172,8 +192,24 @@ Optimizer& LrScheduler::optimizer() const {
 
 void LrScheduler::apply() {
   const int64_t steps = position();
-  for (ParamGroup& group : optimizer().groups()) group.lr = lr_at(steps, group.initial_lr);
-  if (const auto momentum = momentum_at(steps)) optimizer().set_momentum(*momentum);
+  std::vector<ParamGroup>& groups = optimizer().groups();
+  const auto refuse = [&](std::string_view what, double value, const std::string& where) {
+    throw ConfigError(cat("[core.LrScheduler] ", what, " must be finite and at least 0; ",
+                          detail::class_name(typeid(*this)), " gives ", value, where, " after ", steps_,
+                          " of its steps."));
+  };
+  std::vector<double> rates;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    rates.push_back(lr_at(steps, groups[g].initial_lr));
+    if (!is_rate(rates.back()))
+      refuse("a learning rate", rates.back(),
+             cat(" for ", group_text(g, groups[g].name), " of ", optimizer().name(), ", whose first rate is ",
+                 groups[g].initial_lr, ","));
+  }
+  const auto momentum = momentum_at(steps);
+  if (momentum && !is_rate(*momentum)) refuse("a momentum", *momentum, cat(" for ", optimizer().name()));
+  for (size_t g = 0; g < groups.size(); ++g) groups[g].lr = rates[g];
+  if (momentum) optimizer().set_momentum(*momentum);
 }
 
 double LrScheduler::exact_position() const {

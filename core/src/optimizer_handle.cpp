@@ -8,6 +8,7 @@ OptimizerHandle::OptimizerHandle(std::shared_ptr<Optimizer> optimizer, Stepper s
     : optimizer_(std::move(optimizer)), stepper_(std::move(stepper)) {}
 
 void OptimizerHandle::step(const Closure& closure) {
+  optimizer_->check_rates(steps_);
   stepper_(*this, closure);
   ++steps_;
 }

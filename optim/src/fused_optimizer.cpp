@@ -196,6 +196,7 @@ void FusedOptimizer::keep_momentum_on_device() {
 }
 
 void FusedOptimizer::upload_rates() {
+  check_rates();
   for (Bucket& bucket : buckets_) {
     if (bucket.lr.defined() && std::exchange(bucket.uploaded_lr, bucket.group->lr) != bucket.group->lr)
       bucket.lr.fill_(bucket.group->lr);

@@ -9,8 +9,11 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/optimizer_handle.h"
 #include "fulgur/optim/adam.h"
 #include "fulgur/optim/lion.h"
 #include "fulgur/optim/sgd.h"
@@ -235,6 +238,26 @@ TEST_CASE("attach refuses a parameter twice and an empty list, and zero_grad set
   optimizer.zero_grad();
   CHECK_FALSE(problem.w.grad().defined());
   CHECK(optimizer.gradients().empty());
+}
+
+TEST_CASE("a learning rate that is negative or not finite is refused with the optimizer, the group and the value") {
+  for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity(), -0.5}) {
+    const auto group = [](double lr) {
+      return ParamGroup{.name = "head", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}, .lr = lr};
+    };
+    AdamW by_options(AdamW::Options{.lr = wrong});
+    CHECK_THROWS_WITH(by_options.attach({group(0)}),
+                      ContainsSubstring("finite and at least 0; AdamW has ") && ContainsSubstring("group 0 'head'"));
+    CHECK_FALSE(by_options.attached());
+    const auto by_group = std::make_shared<AdamW>(AdamW::Options{.lr = 0.1});
+    CHECK_THROWS_AS(by_group->attach({group(wrong)}), ConfigError);
+    by_group->attach({group(0)});
+    OptimizerHandle handle(by_group, [](OptimizerHandle&, const Closure&) {});
+    handle.step();
+    handle.groups()[0].lr = wrong;
+    CHECK_THROWS_WITH(handle.step(), ContainsSubstring("after 1 of its steps"));
+    CHECK(handle.steps() == 1);
+  }
 }
 
 TEST_CASE("weight decay of a group wins over the optimizer's") {

@@ -8,6 +8,8 @@
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/optim/sgd.h"
@@ -80,6 +82,30 @@ TEST_CASE("auto takes the length of the run and says so if it is unknown") {
   known.set_run_length({.epochs = 2, .steps = {}, .steps_per_epoch = {}, .samples_per_step = {}},
                        ScheduleInterval::epoch, 1);
   CHECK(rates(known, 2)[2] == Approx(0.0).margin(1e-12));
+}
+
+TEST_CASE("a rate that is negative or not finite is refused with the schedule, the step and the value") {
+  for (const double wrong : {std::nan(""), std::numeric_limits<double>::infinity(), -0.5}) {
+    SGD optimizer(SGD::Options{.lr = 0.1});
+    optimizer.attach({ParamGroup{.name = "head", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
+    LambdaLR schedule([wrong](int64_t step) { return step < 2 ? 0.5 : wrong; });
+    schedule.attach(optimizer);
+    schedule.step();
+    CHECK_THROWS_WITH(schedule.step(), ContainsSubstring("LambdaLR gives ") &&
+                                           ContainsSubstring(" for group 0 'head' of SGD, whose first rate is 0.1, "
+                                                             "after 2 of its steps") &&
+                                           ContainsSubstring("finite and at least 0"));
+    CHECK(optimizer.groups()[0].lr == 0.05);
+    LambdaLR at_once([wrong](int64_t) { return wrong; });
+    CHECK_THROWS_AS(at_once.attach(optimizer), ConfigError);
+  }
+  struct Momentum : LrScheduler {
+    double lr_at(int64_t, double initial_lr) const override { return initial_lr; }
+    std::optional<double> momentum_at(int64_t) const override { return std::nan(""); }
+  };
+  SGD optimizer(SGD::Options{.lr = 0.1, .momentum = 0.9});
+  optimizer.attach({ParamGroup{.name = "", .params = {at::zeros({1}).requires_grad_()}, .names = {"p"}}});
+  CHECK_THROWS_WITH(Momentum().attach(optimizer), ContainsSubstring("Momentum gives .nan for SGD"));
 }
 
 TEST_CASE("a schedule resumes from its state") {

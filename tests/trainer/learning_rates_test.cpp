@@ -67,6 +67,35 @@ std::vector<double> logged(const MemoryLogger& logger, const std::string& name) 
 
 }  // namespace
 
+namespace {
+
+struct FailingSchedule : BoringModule {
+  OptimizerPlan configure_optimizers() override {
+    const auto schedule = std::make_shared<LambdaLR>(
+        [](int64_t step) { return step < 3 ? 1.0 : std::numeric_limits<double>::quiet_NaN(); });
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.01}),
+            SchedulerConfig{.scheduler = schedule, .interval = ScheduleInterval::step}};
+  }
+};
+
+struct NegativeRate : SelfPlanned {
+  int on_train_batch_start(const Batch&, int64_t batch_idx) override {
+    if (batch_idx == 2) run().optimizers().front()->groups().front().lr = -1;
+    return 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a learning rate that no step can use ends the fit where it is set, and not as a loss", "[trainer][optim]") {
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(
+      Trainer(quiet(folder)).fit(std::make_shared<FailingSchedule>(), regression_data()),
+      ContainsSubstring("LambdaLR gives .nan for group 0 of SGD, whose first rate is 0.01, after 3 of its steps"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<NegativeRate>(), regression_data()),
+                    ContainsSubstring("SGD has -1.0 in group 0 after 2 of its steps"));
+}
+
 TEST_CASE("scale_lr multiplies the rates by the global batch over base_batch_size", "[trainer][optim]") {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);

@@ -38,7 +38,8 @@ class FULGUR_API Optimizer : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "optimizer";
 
-  /// Takes the parameters. Throws a ConfigError if there are none, or if one appears twice.
+  /// Takes the parameters. Throws a ConfigError if there are none, if one appears twice, or for a learning rate that is
+  /// negative or not finite.
   void attach(std::vector<ParamGroup> groups);
   bool attached() const { return !groups_.empty(); }
   /// From now on steps `copy_of(name, parameter)` in place of each parameter; the caller copies gradients to the copies
@@ -68,6 +69,9 @@ class FULGUR_API Optimizer : public Stateful {
   virtual void keep_rates_on_device() {}
   /// Puts the current rates on the device, before a recorded step is launched. Does not wait for the device.
   virtual void upload_rates() {}
+  /// Throws a ConfigError that names the group if a learning rate is negative or not finite; `steps` are those that
+  /// this optimizer has made, for the message.
+  void check_rates(std::optional<int64_t> steps = std::nullopt) const;
   /// Multiplies the learning rates of all groups, current and initial.
   void scale_lr(double factor);
   /// Sets the gradients of these parameters, and of the module's parameters that they are copies of, to undefined.
@@ -129,7 +133,8 @@ class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
 
-  /// Stores the optimizer, which must outlive this, and sets the rates of step 0.
+  /// Stores the optimizer, which must outlive this, and sets the rates of step 0. This, `step` and `load_state` throw a
+  /// ConfigError that names the schedule, the step and the value for a rate that is negative or not finite.
   void attach(Optimizer& optimizer);
   Optimizer& optimizer() const;
   /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
