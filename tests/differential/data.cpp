@@ -71,6 +71,7 @@ void DifferentialData::Options::fields(Fields& f) {
   f(val_loaders, "val_loaders", "Validation loaders.").at_least(1);
   f(num_workers, "num_workers", "Threads that read ahead.");
   f(drop_last, "drop_last", "Leaves out a last batch that is not full.");
+  f(batches, "batches", "Training batches come from a batch sampler.");
 }
 
 std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, bool train,
@@ -91,6 +92,15 @@ std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, b
     std::vector<double> weights;
     for (int64_t i = 0; i < count; ++i) weights.push_back(static_cast<double>(1 + i % 4));
     options.sampler = std::make_shared<WeightedSampler>(weights, count);
+  }
+  if (train && options_.batches) {
+    std::shared_ptr<const Sampler> order = options.sampler;
+    if (!order && options.shuffle) order = std::make_shared<RandomSampler>(count);
+    if (!order) order = std::make_shared<SequentialSampler>(count);
+    options.batch_sampler = std::make_shared<FixedBatchSampler>(order, options.batch_size, options.drop_last);
+    options.sampler = nullptr;
+    options.shuffle = options.drop_last = false;
+    options.batch_size = 1;
   }
   return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(samples(first, count)), options);
 }

@@ -18,6 +18,7 @@ class DifferentialData : public DataModule {
     int64_t val_loaders = 1;
     int64_t num_workers = 0;
     bool drop_last = false;
+    bool batches = false;  ///< whole batches, from a batch sampler
     void fields(Fields& f);
   };
   explicit DifferentialData(const Options& options) : options_(options) {}

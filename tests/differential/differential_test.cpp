@@ -8,6 +8,8 @@
 #include <iostream>
 #include <string>
 
+#include "forked.h"
+#include "fulgur/core/accelerator.h"
 #include "fulgur/core/text.h"
 #include "plan.h"
 #include "relations.h"
@@ -20,12 +22,12 @@ using namespace fulgur::test;
 namespace {
 
 struct Seeds {
-  uint64_t first = 0, count = 200;
+  uint64_t first, count;
 };
 
-Seeds seeds() {
+Seeds seeds(uint64_t count) {
   const char* asked = std::getenv("FULGUR_SEEDS");
-  if (asked == nullptr) return {};
+  if (asked == nullptr) return {.first = 0, .count = count};
   const std::string text = asked;
   const size_t colon = text.find(':');
   return {std::stoull(text), colon == std::string::npos ? 1 : std::stoull(text.substr(colon + 1))};
@@ -39,6 +41,14 @@ Verdict check(Verdict (*relation)(const Plan&, const std::filesystem::path&), co
   }
   const TemporaryFolder folder;
   return relation(plan, folder.path());
+}
+
+bool has_gpus_in_a_process() {
+  const TemporaryFolder folder;
+  return in_processes(1, folder / "log", [](int64_t) {
+           fulgur::Accelerator* const cuda = fulgur::find_accelerator("cuda");
+           return cuda != nullptr && cuda->device_count() > 0 ? 0 : 1;
+         }).all(0);
 }
 
 constexpr std::chrono::seconds kShrinkFor{90};
@@ -61,8 +71,8 @@ Plan shrunk(Verdict (*relation)(const Plan&, const std::filesystem::path&), Plan
   return plan;
 }
 
-void for_all_seeds(Verdict (*relation)(const Plan&, const std::filesystem::path&)) {
-  const Seeds asked = seeds();
+void for_all_seeds(Verdict (*relation)(const Plan&, const std::filesystem::path&), uint64_t count = 200) {
+  const Seeds asked = seeds(count);
   int64_t looked_at = 0, failures = 0;
   for (uint64_t seed = asked.first; seed < asked.first + asked.count; ++seed) {
     const Plan plan = make_plan(seed);
@@ -98,5 +108,14 @@ TEST_CASE("seeds: asynchronous saves equal synchronous ones") { for_all_seeds(as
 TEST_CASE("seeds: dp, model_parallel and hybrid equal one device") { for_all_seeds(devices_equal_one); }
 TEST_CASE("seeds: any number of workers equals none, bit for bit") { for_all_seeds(workers_equal_none); }
 TEST_CASE("seeds: metrics equal those of the predictions") { for_all_seeds(metrics_equal_predictions); }
+TEST_CASE("seeds: a run that rolls back again and again ends") { for_all_seeds(rollback_gives_up); }
+TEST_CASE("seeds: schedules follow the samples over a change of accumulation") {
+  for_all_seeds(schedules_follow_samples);
+}
+// The processes of a seed open the devices; this one must not.
+TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
+  if (!has_gpus_in_a_process()) SKIP("there is no CUDA device");
+  for_all_seeds(captured_equals_eager, 12);
+}
 
 }  // namespace differential_test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <stdexcept>
 #include <utility>
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
@@ -22,6 +23,9 @@ void DifferentialEvents::Options::fields(Fields& f) {
   f(kill_place, "kill_place", "Where in the step, or the next such place.")
       .one_of({"batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end", "validation_end",
                "epoch_end", "save", "published"});
+  f(kill_by, "kill_by", "By what the process ends.").one_of({"SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1", "exception"});
+  f(clock, "clock", "Each batch takes a second of the run's clock.");
+  f(full, "full", "The disk is full between these batches of the process.");
   f(kill_rank, "kill_rank", "The rank that ends itself; -1: each.");
   f(folder, "folder", "Where notes are kept.");
 }
@@ -39,6 +43,8 @@ void DifferentialEvents::setup(RunContext&, TrainerFn) {
 }
 
 void DifferentialEvents::on_train_start(RunContext& run) {
+  // After an exception the batch that failed does not count.
+  batches_ = run.progress().batches_total.completed;
   // A process that was ended before its first checkpoint has left notes under the same number.
   constexpr int64_t kMostRanks = 8;
   std::error_code error;
@@ -49,7 +55,10 @@ void DifferentialEvents::on_train_start(RunContext& run) {
   std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
 }
 
-void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch&, int64_t) { at(run, "batch_start"); }
+void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
+  note_rate(run);
+  at(run, "batch_start");
+}
 void DifferentialEvents::on_after_backward(RunContext& run) { at(run, "after_backward"); }
 void DifferentialEvents::on_before_optimizer_step(RunContext& run, Optimizer&) { at(run, "before_step"); }
 void DifferentialEvents::on_before_zero_grad(RunContext& run, Optimizer&) { at(run, "before_zero_grad"); }
@@ -61,6 +70,7 @@ void DifferentialEvents::on_checkpoint_published(RunContext& run, const Checkpoi
 void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, const Batch& batch, int64_t) {
   note(run, batch);
   ++batches_;
+  ++batches_of_process;
   const auto has = [&](const std::vector<int64_t>& all) { return std::ranges::find(all, batches_) != all.end(); };
   if (has(options_.save_at)) {
     CheckpointRequest request;
@@ -95,13 +105,24 @@ void DifferentialEvents::on_fit_end(RunContext& run) {
     for (const ParamGroup& group : optimizer->groups()) rates.push_back(group.lr);
   facts["rates"] = std::move(rates);
   content.state = StateTree::map({{"metrics", std::move(metrics)}, {"facts", std::move(facts)}});
+  batches_of_process = -1;  // a full disk is not the result's
   write_checkpoint(fs::path(options_.folder) / cat("result.", run.rank(), ".ckpt"), content);
 }
 
 void DifferentialEvents::at(RunContext& run, std::string_view place) {
   if (options_.kill_at < 0 || place != options_.kill_place || batches_ < options_.kill_at) return;
   if (options_.kill_rank >= 0 && options_.kill_rank != run.rank()) return;
-  ::raise(SIGKILL);
+  if (std::exchange(ended_, true)) return;
+  const std::string& by = options_.kill_by;
+  if (by == "exception") throw std::runtime_error("ended by the plan");
+  ::raise(by == "SIGTERM" ? SIGTERM : by == "SIGINT" ? SIGINT : by == "SIGUSR1" ? SIGUSR1 : SIGKILL);
+}
+
+void DifferentialEvents::note_rate(RunContext& run) {
+  if (run.rank() != 0 || run.optimizers().empty()) return;
+  std::ofstream file(fs::path(options_.folder) / "rates", std::ios::app);
+  file << run.progress().samples_seen << ' ' << run.progress().global_step << ' '
+       << cat(run.optimizers().front()->groups().front().lr) << '\n';
 }
 
 void DifferentialEvents::note(RunContext& run, const Batch& batch) {

@@ -14,14 +14,19 @@ namespace fulgur::test {
 /// `folder/seen/LIFE.RANK` has a line for each batch that was trained on: its number in the run, and the samples. LIFE
 /// is the number of processes that have worked on the run before. `folder/from/LIFE` has the number of the batch from
 /// which that process continued: what its predecessor did after that does not count. `folder/result.RANK.ckpt` is what
-/// the run came to.
+/// the run came to. `folder/rates` has a line for each step: the samples that were seen before it, and its rate.
+///
+/// `clock` and `full` are for the process that makes the run (forked.h).
 class DifferentialEvents : public Callback {
  public:
   struct Options {
     std::vector<int64_t> save_at, stop_at;  ///< batches of the run
     int64_t kill_at = -1;                   ///< batch of the run
     std::string kill_place = "batch_end";
-    int64_t kill_rank = -1;  ///< all
+    int64_t kill_rank = -1;           ///< all
+    std::string kill_by = "SIGKILL";  ///< a signal, or an exception
+    bool clock = false;               ///< each batch takes a second of the run's clock
+    std::vector<int64_t> full;        ///< the disk is full from one batch of the process to another
     std::string folder;
     void fields(Fields& f);
   };
@@ -47,9 +52,14 @@ class DifferentialEvents : public Callback {
  private:
   void at(RunContext& run, std::string_view place);
   void note(RunContext& run, const Batch& batch);
+  void note_rate(RunContext& run);
 
   Options options_;
   int64_t life_ = 0, batches_ = 0;
+  bool ended_ = false;
 };
+
+/// Training batches of this process.
+inline int64_t batches_of_process = 0;
 
 }  // namespace fulgur::test

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,12 +16,15 @@
 #include <optional>
 #include <stdexcept>
 
+#include "events.h"
 #include "fulgur/checkpoint/safetensors.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
+#include "io/system_calls.h"
+#include "run/run_clock.h"
 #include "support/free_port.h"
 #include "support/temporary_folder.h"
 
@@ -114,11 +118,48 @@ struct TrainerComponents {
 
 }  // namespace
 
+namespace {
+
+// Each batch takes a second.
+std::chrono::steady_clock::time_point clock_of_batches() {
+  return std::chrono::steady_clock::time_point(std::chrono::seconds(1000 + batches_of_process));
+}
+
+// Nothing can be written between two batches.
+class FullDisk final : public fulgur::detail::SystemCalls {
+ public:
+  FullDisk(int64_t from, int64_t until) : from_(from), until_(until) {}
+  ssize_t write(int fd, const void* data, size_t bytes) override {
+    return full() ? -1 : SystemCalls::write(fd, data, bytes);
+  }
+  ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) override {
+    return full() ? -1 : SystemCalls::pwrite(fd, data, bytes, at);
+  }
+  int mkdir(const char* path, mode_t mode) override { return full() ? -1 : SystemCalls::mkdir(path, mode); }
+
+ private:
+  bool full() const {
+    if (batches_of_process < from_ || batches_of_process >= until_) return false;
+    errno = ENOSPC;
+    return true;
+  }
+  int64_t from_, until_;
+};
+
+}  // namespace
+
 Ended fit(const Plan& config, const fs::path& folder, int64_t ranks) {
   fs::create_directories(folder);
   const int port = ranks > 1 ? free_port() : 0;
   const std::string text = config.dump();
+  const Plan events = value_at(config, "/trainer/callbacks/0/init_args", Plan::object());
   return in_processes(ranks, folder / "log", [&](int64_t rank) {
+    batches_of_process = 0;
+    if (events.value("clock", false)) fulgur::detail::set_run_clock(clock_of_batches);
+    std::optional<FullDisk> disk;
+    std::optional<fulgur::detail::ScopedSystemCalls> calls;
+    if (const auto full = events.value("full", std::vector<int64_t>()); full.size() == 2)
+      calls.emplace(disk.emplace(full[0], full[1]));
     TrainerComponents components(text, rank, ranks, port);
     return static_cast<int>(
         components.trainer->fit(components.module, DataSource(components.data), components.config.ckpt_path).exit_code);

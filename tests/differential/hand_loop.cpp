@@ -174,7 +174,7 @@ bool can_train_by_hand(const Plan& config) {
   const auto text = [&](const char* path) { return value_at<std::string>(config, path, ""); };
   const std::string precision = text("/trainer/precision"), policy = text("/trainer/on_nonfinite");
   if (precision != "" && precision != "32-true" && precision != "64-true") return false;
-  if (policy == "rollback") return false;
+  if (policy == "rollback" || config.at("trainer").contains("max_time")) return false;
   if (text("/lr_scheduler/class_path") == "ReduceLROnPlateau") return false;
   // A length in steps or samples is converted by what the Trainer knows of the run.
   if (value_at<Plan>(config, "/lr_scheduler/init_args/step_size", 1).is_string()) return false;

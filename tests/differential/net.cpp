@@ -3,7 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 
@@ -23,6 +25,10 @@ void DifferentialNet::Options::fields(Fields& f) {
   f(nan_every, "nan_every", "About one batch in so many has a loss that is NaN; 0: none.");
   f(average, "average", "A moving average of the inputs is taken from them.");
   f(nan_is_constant, "nan_is_constant", "A loss that is NaN has finite gradients.");
+  f(nan_from, "nan_from", "From this step on each loss is NaN; -1: none.");
+  f(same_names, "same_names", "Training and validation both log a metric named loss.");
+  f(step_only, "step_only", "Logs step_loss in steps alone.");
+  f(sums, "sums", "Sums up its validation in members.");
   f(skip_epoch, "skip_epoch", "The rest of the epoch is left out from there on: [epoch, batch].");
 }
 
@@ -80,7 +86,8 @@ Tensor DifferentialNet::error(const Batch& batch) {
 Tensor DifferentialNet::loss(const Batch& batch, int64_t epoch, int64_t batch_idx) {
   if (is_hit(options_.no_loss_every, epoch, batch_idx)) return {};
   Tensor loss = error(batch);
-  if (is_hit(options_.nan_every, epoch + 17, batch_idx)) {
+  const bool for_good = options_.nan_from >= 0 && in_run() && global_step() >= options_.nan_from;
+  if (for_good || is_hit(options_.nan_every, epoch + 17, batch_idx)) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     loss = options_.nan_is_constant ? loss + nan : loss * nan;
   }
@@ -97,7 +104,11 @@ int DifferentialNet::on_train_batch_start(const Batch&, int64_t batch_idx) {
 
 StepOutput DifferentialNet::training_step(const Batch& batch, int64_t batch_idx) {
   const Tensor out = loss(batch, current_epoch(), batch_idx);
-  if (out.defined()) log("train_loss", out, {.on_step = true, .on_epoch = true, .sync_dist = true});
+  if (out.defined()) {
+    log("train_loss", out, {.on_step = true, .on_epoch = true, .sync_dist = true});
+    if (options_.step_only) log("step_loss", out, {.sync_dist = true});
+    if (options_.same_names) log("loss", out * 0.5, {.sync_dist = true});
+  }
   if (!options_.manual) return out;
   const bool last = (batch_idx + 1) % options_.manual_steps == 0;
   if (out.defined()) {
@@ -119,12 +130,27 @@ StepOutput DifferentialNet::training_step(const Batch& batch, int64_t batch_idx)
 void DifferentialNet::on_train_epoch_end() { log("epochs_done", static_cast<double>(current_epoch() + 1)); }
 
 Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
-  log("val_loss", error(batch));
+  const Tensor loss = error(batch);
+  log("val_loss", loss);
+  if (options_.same_names) log("loss", loss + 1);
+  if (options_.sums) {
+    const auto samples = static_cast<double>(batch.size());
+    const Tensor sum = loss.detach().to(at::kDouble) * samples;
+    summed_ = summed_.defined() ? summed_ + sum : sum;
+    summed_samples_ += samples;
+  }
   return {};
 }
 
 void DifferentialNet::on_validation_epoch_end() {
   log("rank_mean", static_cast<double>(global_rank()), {.sync_dist = true});
+  if (summed_.defined()) {
+    const Tensor all = run().collectives().all_reduce(at::stack({summed_, at::full_like(summed_, summed_samples_)}),
+                                                      ReduceOp::sum);
+    log("summed_loss", all[0] / all[1]);
+  }
+  summed_ = Tensor();
+  summed_samples_ = 0;
 }
 
 Outputs DifferentialNet::test_step(const Batch& batch, int64_t, int64_t) {

@@ -27,6 +27,10 @@ class DifferentialNet : public LightningModule {
     std::vector<int64_t> skip_epoch;  ///< {epoch, batch}
     bool average = false;             ///< a buffer that each forward of training changes, and that outputs depend on
     bool nan_is_constant = false;     ///< a loss that is NaN has finite gradients
+    int64_t nan_from = -1;            ///< from this step on each loss is NaN
+    bool same_names = false;          ///< training and validation both log `loss`
+    bool step_only = false;           ///< logs `step_loss` in steps alone
+    bool sums = false;                ///< sums up its validation in members, and logs the mean itself
     void fields(Fields& f);
   };
   explicit DifferentialNet(const Options& options);
@@ -56,7 +60,8 @@ class DifferentialNet : public LightningModule {
   torch::nn::Linear first_;
   nn::Placed<torch::nn::LinearImpl> middle_, last_;  ///< a strategy may put them on other devices
   nn::BatchNorm1d norm_;
-  Tensor unused_, average_;
+  Tensor unused_, average_, summed_;
+  double summed_samples_ = 0;
 };
 
 /// True for one in `every` batches, by their place; never for 0.

@@ -27,6 +27,11 @@ class Maker {
     // Last: the plans of seeds stay as they were.
     if (one_in(4)) plan_["model"]["average"] = true;
     if (plan_["model"].contains("nan_every") && one_in(3)) plan_["model"]["nan_is_constant"] = true;
+    monitors();
+    places();
+    times();
+    if (!plan_["data"].contains("kind") && one_in(4)) plan_["data"]["batches"] = true;
+    if (one_in(4)) plan_["model"]["sums"] = true;
     return plan_;
   }
 
@@ -251,6 +256,52 @@ class Maker {
     plan_["callbacks"] = list;
   }
 
+  // Metrics of steps alone, and a name that both stages log.
+  void monitors() {
+    Plan& m = plan_["model"];
+    std::vector<std::string> names;
+    if (one_in(4)) m["step_only"] = true, names.emplace_back("step_loss");
+    if (one_in(4)) m["same_names"] = true, names.emplace_back("loss");
+    if (names.empty() || m.contains("no_loss_every") || m.contains("nan_every")) return;
+    const std::string name = names[static_cast<size_t>(number(0, static_cast<int64_t>(names.size()) - 1))];
+    for (Plan& each : plan_["callbacks"])
+      if (each.contains("init_args") && each["init_args"].contains("monitor") && one_in(2))
+        each["init_args"]["monitor"] = name;
+    if (plan_.contains("lr_scheduler_monitor") && one_in(2)) plan_["lr_scheduler_monitor"] = name;
+  }
+
+  // Where checkpoints and rows go, and what checkpoints are called.
+  void places() {
+    const bool has_loss = !plan_["model"].contains("no_loss_every") && !plan_["model"].contains("nan_every");
+    for (Plan& each : plan_["callbacks"]) {
+      if (each["class_path"] != "ModelCheckpoint") continue;
+      if (one_in(4)) each["init_args"]["dirpath"] = "elsewhere";
+      if (one_in(4) && !each["init_args"].contains("filename"))
+        each["init_args"]["filename"] = has_loss ? one_of({"fixed", "{epoch}-{train_loss_step:.3f}"}) : Plan("fixed");
+      if (one_in(6)) each["init_args"]["save_on_exception"] = true;
+    }
+    if (one_in(5))
+      plan_["trainer"]["logger"] =
+          Plan::array({Plan{{"class_path", "CsvLogger"}, {"init_args", {{"version", number(0, 3)}}}},
+                       Plan{{"class_path", "JsonlLogger"}}});
+  }
+
+  // Limits and intervals of time, on a clock that goes by batches.
+  void times() {
+    if (!one_in(5)) return;
+    plan_["events"]["clock"] = true;
+    if (one_in(3)) plan_["trainer"]["max_time"] = std::to_string(number(3, 25)) + "s";
+    if (one_in(2) && plan_["data"]["num_val"] != 0) {
+      plan_["trainer"]["val_check_interval"] = std::to_string(number(2, 9)) + "s";
+      plan_["trainer"]["check_val_every_n_epoch"] = nullptr;
+    }
+    for (Plan& each : plan_["callbacks"]) {
+      if (each["class_path"] != "ModelCheckpoint" || !one_in(2)) continue;
+      for (const char* key : {"every_n_train_steps", "every", "every_n_epochs"}) each["init_args"].erase(key);
+      each["init_args"][one_in(2) ? "train_time_interval" : "every"] = std::to_string(number(2, 7)) + "s";
+    }
+  }
+
   void events() {
     Plan& e = plan_["events"] = Plan::object();
     if (one_in(3)) e["save_at"] = Plan::array({number(1, 20), number(1, 20)});
@@ -323,7 +374,11 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   Plan noting = events;
   noting["folder"] = folder.string();
   t["callbacks"] = Plan::array({Plan{{"class_path", "DifferentialEvents"}, {"init_args", noting}}});
-  for (const Plan& each : callbacks) t["callbacks"].push_back(each);
+  for (Plan each : callbacks) {
+    if (each.contains("init_args") && each["init_args"].contains("dirpath"))
+      each["init_args"]["dirpath"] = (folder / each["init_args"]["dirpath"].get<std::string>()).string();
+    t["callbacks"].push_back(each);
+  }
   config["model"] = {{"class_path", "DifferentialNet"}, {"init_args", plan.value("model", Plan::object())}};
   config["data"] = {{"class_path", "DifferentialData"}, {"init_args", plan.value("data", Plan::object())}};
   return config;

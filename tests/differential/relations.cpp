@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <initializer_list>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -77,10 +79,15 @@ double rounding_of(const Plan& plan) {
 // Names of the checkpoints of a run, without links.
 std::set<std::string> checkpoints_in(const fs::path& folder) {
   std::set<std::string> names;
-  for (const auto& entry : fs::recursive_directory_iterator(folder / "fulgur_logs"))
-    if (entry.path().extension() == ".ckpt")
-      names.insert(entry.path().filename().string() +
-                   (entry.is_symlink() ? " -> " + fs::read_symlink(entry.path()).string() : ""));
+  for (const char* place : {"fulgur_logs", "elsewhere"}) {
+    if (!fs::exists(folder / place)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / place)) {
+      if (entry.path().extension() != ".ckpt") continue;
+      const auto target = entry.is_symlink() ? fs::read_symlink(entry.path()) : fs::path();
+      // Of two runs in other folders.
+      names.insert(entry.path().filename().string() + (target.empty() ? "" : " -> " + target.filename().string()));
+    }
+  }
   return names;
 }
 
@@ -144,7 +151,33 @@ Plan with_batches_of(Plan plan, int64_t ranks) {
   return plan;
 }
 
-// Several kills at places that the plan's seed says, then a run to the end.
+std::string way_of(const Plan& config) {
+  return value_at<std::string>(config, "/trainer/callbacks/0/init_args/kill_by", "SIGKILL");
+}
+
+// Whether the process was ended by what its events say.
+bool ended_by(const Plan& config, const Ended& ended) {
+  const std::string way = way_of(config);
+  const auto has = [&](int code) { return std::ranges::find(ended.codes, code) != ended.codes.end(); };
+  if (way == "SIGTERM")
+    return has(static_cast<int>(ExitCode::preempted)) || has(static_cast<int>(ExitCode::terminated));
+  if (way == "SIGINT") return has(static_cast<int>(ExitCode::interrupted));
+  if (way == "exception") return has(static_cast<int>(ExitCode::other));
+  return has(-SIGKILL);
+}
+
+// Whether a rank may end with this code if another was ended so.
+bool belongs_to_end(const Plan& config, int code) {
+  const std::string way = way_of(config);
+  if (code == 0 || code == static_cast<int>(ExitCode::distributed)) return true;
+  if (way == "SIGTERM")
+    return code == static_cast<int>(ExitCode::preempted) || code == static_cast<int>(ExitCode::terminated);
+  if (way == "SIGINT") return code == static_cast<int>(ExitCode::interrupted);
+  if (way == "exception") return code == static_cast<int>(ExitCode::other);
+  return code == -SIGKILL;
+}
+
+// Several ends at places that the plan's seed says, then a run to the end.
 Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   Plan plan = given;
   // A stop that was requested is not part of a checkpoint: if the process ends before the run does, training continues.
@@ -170,8 +203,17 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       events["kill_at"] = random.below(batches + 1);
       events["kill_place"] = kPlaces[random.below(stops ? 4 : std::size(kPlaces))];
       events["kill_rank"] = ranks > 1 ? static_cast<int64_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1 : -1;
-      story += cat("killed at batch ", events["kill_at"].get<int64_t>(), ", ", events["kill_place"].get<std::string>(),
-                   ", rank ", events["kill_rank"].get<int64_t>(), "\n");
+      static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM",
+                                              "SIGINT",  "SIGUSR1", "exception"};
+      events["kill_by"] = kWays[random.below(std::size(kWays))];
+      story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
+                   events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
+      if (ranks == 1 && random.below(5) == 0) {
+        const auto from = static_cast<int64_t>(random.below(batches + 1));
+        events["full"] = Plan::array({from, from + 1 + static_cast<int64_t>(random.below(batches + 1))});
+        config["trainer"]["on_save_error"] = "continue";
+        story += cat("the disk is full in batches ", events["full"].dump(), " of the process\n");
+      }
     }
     if (i > 0 && random.below(3) == 0) {
       // Its run folder is newer than that of the fit.
@@ -184,14 +226,15 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
     const Ended ended = fit(config, disturbed, ranks);
     if (ended.hung) return {Kind::hung, cat(story, "the run hung\n", tail(ended.text))};
     // A place that is not reached ends nothing.
-    const bool was_killed = std::ranges::find(ended.codes, -SIGKILL) != ended.codes.end();
-    if (was_killed) {
+    if (ended_by(config, ended)) {
       for (const int code : ended.codes)
-        if (code != -SIGKILL && code != static_cast<int>(ExitCode::distributed) && code != 0)
+        if (!belongs_to_end(config, code))
           return {Kind::failed,
-                  cat(story, "a rank ended with ", code, " beside one that was killed\n", tail(ended.text))};
+                  cat(story, "a rank ended with ", code, " beside one that was ended\n", tail(ended.text))};
       continue;
     }
+    // The final checkpoint was not written: the run is not finished.
+    if (i < kills && value_at(config, "/trainer/callbacks/0/init_args/full", Plan()).is_array() && ended.all(0)) continue;
     if (auto bad = trouble("the run", ended)) return {bad->kind, story + bad->text};
     break;
   }
@@ -388,6 +431,153 @@ Verdict metrics_equal_predictions(const Plan& given, const fs::path& folder) {
   const Ended ended = evaluate(config, folder, ranks);
   if (auto bad = trouble("evaluation", ended)) return *bad;
   return {};
+}
+
+// However often checkpoints are written: if each loss is NaN from a step on, the run ends.
+Verdict rollback_gives_up(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  SplitMix64 random = random_of(given, 13);
+  const auto ranks = 1 + static_cast<int64_t>(random.below(2));
+  if (ranks > 1) plan = shared_out(plan, ranks, false);
+  for (const char* key : {"manual", "manual_steps", "no_loss_every", "nan_every", "skip_epoch"}) plan["model"].erase(key);
+  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches"})
+    plan["trainer"].erase(key);
+  for (const char* key : {"save_at", "stop_at"}) plan["events"].erase(key);
+  std::erase_if(plan["callbacks"].get_ref<Plan::array_t&>(),
+                [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
+  if (value_at<std::string>(plan, "/optimizer/class_path", "") == "LBFGS")
+    plan["optimizer"] = Plan{{"class_path", "SGD"}, {"init_args", {{"lr", 0.1}}}};
+  const auto from = 1 + static_cast<int64_t>(random.below(3));
+  plan["model"]["nan_from"] = from;
+  plan["model"]["nan_is_constant"] = random.below(2) == 0;
+  Plan& trainer = plan["trainer"];
+  trainer["max_epochs"] = 60;
+  trainer["on_nonfinite"] = "rollback";
+  trainer.erase("accumulate_grad_batches");
+  Plan saving = {{"filename", "often-{step}"}, {"save_top_k", -1}};
+  if (random.below(3) == 0)
+    saving["save_on_train_epoch_end"] = true;
+  else
+    saving["every_n_train_steps"] = 1 + static_cast<int64_t>(random.below(2));
+  plan["callbacks"].push_back(Plan{{"class_path", "ModelCheckpoint"}, {"init_args", saving}});
+  const Ended ended = fit(config_of(plan, folder, ranks), folder, ranks);
+  if (ended.hung) return {Kind::hung, tail(ended.text)};
+  if (ended.all(static_cast<int>(ExitCode::non_finite))) return {};
+  if (auto bad = trouble(cat(ranks, " ranks"), ended)) return allowed(*bad);
+  return {Kind::differs, cat("losses were NaN from step ", from, " on, and the run ended as if nothing were wrong\n",
+                             tail(ended.text))};
+}
+
+namespace {
+
+// The rate that each number of samples was trained with.
+std::map<int64_t, double> rates_in(const fs::path& folder) {
+  std::map<int64_t, double> rates;
+  std::istringstream lines(read_text(folder / "rates"));
+  int64_t samples = 0, step = 0;
+  double rate = 0;
+  while (lines >> samples >> step >> rate) rates.emplace(samples, rate);
+  return rates;
+}
+
+}  // namespace
+
+// A run that resumes with other windows of accumulation has the rates that it would have had by then.
+Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  SplitMix64 random = random_of(given, 14);
+  const auto of = [&](std::initializer_list<Plan> choices) {
+    return *(choices.begin() + static_cast<int64_t>(random.below(choices.size())));
+  };
+  for (const char* key : {"skip_epoch", "no_loss_every", "nan_every", "manual", "manual_steps"}) plan["model"].erase(key);
+  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches", "on_nonfinite"})
+    plan["trainer"].erase(key);
+  for (const char* key : {"kind", "second", "mode", "drop_last"}) plan["data"].erase(key);
+  plan["events"] = Plan::object();
+  plan["callbacks"] = Plan::array();
+  plan["optimizer"] = Plan{{"class_path", "SGD"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}};
+  // Windows that divide an epoch: else its last one is shorter.
+  const auto batch = value_at<int64_t>(plan, "/data/batch_size", 2);
+  plan["data"]["num_train"] = batch * 12;
+  plan["trainer"]["max_epochs"] = 2 + static_cast<int64_t>(random.below(3));
+  const Plan unit = of({Plan(cat(6 * batch, "sa")), "1ep", "0.25dur", Plan(cat(18 * batch, "sa"))});
+  plan["lr_scheduler"] = of({
+      Plan{{"class_path", "StepLR"}, {"init_args", {{"step_size", unit}, {"gamma", 0.5}}}},
+      Plan{{"class_path", "CosineAnnealingLR"}},
+      Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+      Plan{{"class_path", "WarmupLR"},
+           {"init_args", {{"length", unit}, {"after", {{"class_path", "CosineAnnealingLR"}}}}}},
+      Plan{{"class_path", "LinearLR"}, {"init_args", {{"total_iters", unit}}}},
+  });
+  for (const char* key : {"lr_scheduler_monitor", "lr_scheduler_strict", "lr_scheduler_frequency"}) plan.erase(key);
+  plan["lr_scheduler_interval"] = "step";
+  const auto before = static_cast<int64_t>(1 + random.below(4)), after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
+  const fs::path whole = folder / "whole", changed = folder / "changed";
+  plan["trainer"]["accumulate_grad_batches"] = before;
+  if (auto bad = trouble("the whole run", fit(config_of(plan, whole), whole))) return *bad;
+  // At the end of an epoch both have whole windows.
+  Plan first = config_of(plan, changed), second = first;
+  Plan& events = first["trainer"]["callbacks"][0]["init_args"];
+  events["kill_at"] = 13;
+  events["kill_by"] = "SIGTERM";
+  const Ended cut = fit(first, changed);
+  if (!ended_by(first, cut)) return {Kind::failed, "the first part was not cut\n" + tail(cut.text)};
+  second["ckpt_path"] = "auto";
+  second["trainer"]["accumulate_grad_batches"] = after;
+  if (auto bad = trouble("the second part", fit(second, changed))) return *bad;
+  const auto expected = rates_in(whole), got = rates_in(changed);
+  int64_t compared_rates = 0;
+  for (const auto& [samples, rate] : got) {
+    // Between the windows of either, rates are those of the window.
+    if (samples % (batch * before) != 0 || (samples > 16 * batch && samples % (batch * after) != 0)) continue;
+    if (!expected.contains(samples)) continue;
+    ++compared_rates;
+    if (std::abs(rate - expected.at(samples)) > 1e-9)
+      return {Kind::differs, cat("accumulation ", before, ", then ", after, ": after ", samples, " samples the rate is ",
+                                 rate, ", without a change ", expected.at(samples))};
+  }
+  if (compared_rates < 2) return {Kind::failed, "no rates to compare"};
+  return {};
+}
+
+Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  SplitMix64 random = random_of(given, 15);
+  const auto of = [&](std::initializer_list<Plan> choices) {
+    return *(choices.begin() + static_cast<int64_t>(random.below(choices.size())));
+  };
+  for (const char* key : {"no_loss_every", "manual", "manual_steps"}) plan["model"].erase(key);
+  const std::string optimizer = value_at<std::string>(plan, "/optimizer/class_path", "");
+  // Captured, Muon rounds once more.
+  if (optimizer == "LBFGS" || optimizer == "Muon")
+    plan["optimizer"] = of({Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
+                            Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
+  if (random.below(3) > 0 && !plan.contains("lr_scheduler_monitor")) {
+    plan["lr_scheduler"] = of({Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+                               Plan{{"class_path", "CyclicLR"},
+                                    {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
+    plan["lr_scheduler_interval"] = "step";
+    plan.erase("lr_scheduler_frequency");
+    const bool has_momentum = plan["optimizer"]["class_path"] != "Adagrad" &&
+                              (plan["optimizer"]["class_path"] != "SGD" ||
+                               value_at<double>(plan, "/optimizer/init_args/momentum", 0) > 0);
+    if (!has_momentum) plan["lr_scheduler"]["init_args"]["cycle_momentum"] = false;
+    if (plan["data"].contains("kind") || plan["data"].contains("second")) plan["lr_scheduler"]["init_args"]["total_steps"] = 40;
+    if (plan["lr_scheduler"]["class_path"] == "CyclicLR") plan["lr_scheduler"]["init_args"].erase("total_steps");
+  }
+  plan["trainer"]["precision"] = of({"32-true", "32-true", "bf16-mixed", "16-mixed"});
+  const fs::path eager = folder / "eager", captured = folder / "captured";
+  for (const bool captures : {false, true}) {
+    const fs::path& where = captures ? captured : eager;
+    Plan config = config_of(plan, where);
+    config["trainer"]["accelerator"] = "cuda";
+    config["trainer"]["devices"] = 1;
+    config["trainer"]["cuda_graph"] = captures;
+    if (auto bad = trouble(captures ? "captured" : "eager", fit(config, where))) return *bad;
+  }
+  // Rates are float32 on the device, and small differences become signs.
+  const double tolerance = plan["optimizer"]["class_path"] == "Lion" ? 0.05 : 2e-3;
+  return compared("eager and captured steps", eager, captured, plan.contains("lr_scheduler") ? tolerance : 1e-5);
 }
 
 }  // namespace fulgur::test

@@ -33,5 +33,9 @@ Verdict asynchronous_saves_equal_synchronous(const Plan& plan, const std::filesy
 Verdict devices_equal_one(const Plan& plan, const std::filesystem::path& folder);
 Verdict workers_equal_none(const Plan& plan, const std::filesystem::path& folder);
 Verdict metrics_equal_predictions(const Plan& plan, const std::filesystem::path& folder);
+Verdict rollback_gives_up(const Plan& plan, const std::filesystem::path& folder);
+Verdict schedules_follow_samples(const Plan& plan, const std::filesystem::path& folder);
+/// On CUDA devices, real or simulated.
+Verdict captured_equals_eager(const Plan& plan, const std::filesystem::path& folder);
 
 }  // namespace fulgur::test

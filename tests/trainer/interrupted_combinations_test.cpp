@@ -313,8 +313,8 @@ TEST_CASE("loaders are created at a resume as they were for the run that was int
   }
 }
 
-TEST_CASE("a checkpoint that an exception causes is of before the window, whatever of the step was done") {
-  enum Place { nowhere, forward, after_log, after_backward, before_step };
+TEST_CASE("a checkpoint that an exception causes is of the state before the batch, whatever of the step was done") {
+  enum Place { nowhere, in_forward, after_log, after_backward, before_step };
   struct Failing : SelfPlanned {
     Failing(Place failure, int64_t batch) : SelfPlanned(0.3), place(failure), fails_at(batch) {
       norm = register_module("norm", torch::nn::BatchNorm1d(2));
@@ -322,20 +322,20 @@ TEST_CASE("a checkpoint that an exception causes is of before the window, whatev
     Place place;
     int64_t fails_at, batches = 0;
     torch::nn::BatchNorm1d norm{nullptr};
-    void at(Place here) const {
+    void fail_at(Place here) const {
       if (here == place && batches == fails_at) throw std::runtime_error("broken on purpose");
     }
     StepOutput training_step(const Batch& batch, int64_t) override {
       ++batches;
       const Tensor loss = at::mse_loss(norm->forward(SelfPlanned::forward(batch[0])), batch[1]);
-      at(forward);
+      fail_at(in_forward);
       log("loss", loss, {.on_step = true, .on_epoch = true});
       log("sum", loss, {.on_step = false, .on_epoch = true, .reduce_fx = Reduce::sum});
-      at(after_log);
+      fail_at(after_log);
       return loss;
     }
-    void on_after_backward() override { at(after_backward); }
-    void on_before_optimizer_step(Optimizer&) override { at(before_step); }
+    void on_after_backward() override { fail_at(after_backward); }
+    void on_before_optimizer_step(Optimizer&) override { fail_at(before_step); }
   };
   const auto run = [](const TemporaryFolder& folder, Place place, int64_t batch, CheckpointChoice from) {
     TrainerOptions options = quiet(folder);
@@ -360,7 +360,7 @@ TEST_CASE("a checkpoint that an exception causes is of before the window, whatev
   const TemporaryFolder quiet_folder;
   const auto whole = run(quiet_folder, nowhere, 0, {});
   const auto rows = [](const TemporaryFolder& folder) { return read_text(folder / "fulgur_logs/version_0/metrics.csv"); };
-  for (const Place place : {forward, after_log, after_backward, before_step})
+  for (const Place place : {in_forward, after_log, after_backward, before_step})
     for (const int64_t batch : {5, 6, 10, 12, 15}) {
       if (place == before_step && batch % 3 != 0 && batch != 10) continue;
       CAPTURE(place, batch);

@@ -56,7 +56,8 @@ std::map<int64_t, double> rates(const MakeSchedule& make, const std::vector<Part
       int64_t at;
       explicit Stopping(int64_t steps) : at(steps) {}
       void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
-        if (run.progress().global_step == at) throw std::runtime_error("the part ends");
+        // The checkpoint of the step before is there, that of this one not yet.
+        if (at >= 0 && run.progress().global_step == at + 1) throw std::runtime_error("the part ends");
       }
     };
     TrainerOptions options = quiet(folder);

@@ -88,7 +88,7 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
     state["rng"] = rng_state(run.strategy->devices());
     StateTree::List loaders;
     if (run.rewound)
-      loaders = run.window_start.loaders();
+      loaders = run.before_batch.loaders();
     else
       for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);

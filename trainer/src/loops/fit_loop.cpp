@@ -229,7 +229,7 @@ class FitLoop {
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (run.remembers_windows && (run.window.done == 0 || run.step.manual)) run.window_start.take(run);
+      if (run.remembers_batches) run.before_batch.take(run);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;

@@ -121,8 +121,8 @@ void Run::rewind_to_batch_start() {
     // The batch has changed the weights: it counts.
     counters.batches.processed = counters.batches.completed = counters.batches.started;
     counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
-  } else if (window_start.there()) {
-    window_start.restore(*this);
+  } else if (before_batch.there()) {
+    before_batch.restore(*this);
     rewound = true;
   } else {
     counters.batches.fall_back();

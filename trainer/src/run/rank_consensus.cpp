@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "run/run_clock.h"
+
 namespace fulgur::detail {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr double kEvery_s = 1.0;
 constexpr int64_t kMostSteps = 10000;
 
 double seconds_since(std::chrono::steady_clock::time_point then) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+  return std::chrono::duration<double>(run_clock_now() - then).count();
 }
 
 }  // namespace
@@ -24,7 +26,7 @@ RankConsensus::RankConsensus(LocalVotes votes, std::function<void(std::string)> 
 void RankConsensus::start(Collectives& collectives, std::optional<int64_t> every) {
   collectives_ = &collectives;
   every_ = every;
-  started_ = read_at_ = std::chrono::steady_clock::now();
+  started_ = read_at_ = run_clock_now();
   clock_s_ = 0;
 }
 
@@ -60,7 +62,7 @@ void RankConsensus::read() {
   save_done_ = save_done_ || agreed[kSaveDone] != 0;
   clock_s_ = static_cast<double>(agreed[kClock]) / 1e6;
   interval_ = std::max<int64_t>(agreed[kInterval], 1);
-  read_at_ = std::chrono::steady_clock::now();
+  read_at_ = run_clock_now();
   read_at_step_ = steps_;
 }
 
@@ -75,7 +77,7 @@ void RankConsensus::step() {
 void RankConsensus::change_pace() {
   if (alone()) return;
   if (pending_) read();
-  read_at_ = std::chrono::steady_clock::now();
+  read_at_ = run_clock_now();
   read_at_step_ = steps_;
   interval_ = 1;
   next_ = steps_ + 1;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fulgur/core/collectives.h"
+#include "run/run_clock.h"
 
 namespace fulgur::detail {
 
@@ -56,7 +57,7 @@ class RankConsensus {
   std::function<void(std::string)> on_stop_;
   Collectives* collectives_ = nullptr;
   std::optional<int64_t> every_;
-  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now(), read_at_ = started_;
+  std::chrono::steady_clock::time_point started_ = run_clock_now(), read_at_ = started_;
   std::unique_ptr<PendingReduction> pending_;
   int64_t steps_ = 0, next_ = 1, interval_ = 1, read_at_step_ = 0;
   double clock_s_ = 0;

@@ -15,11 +15,17 @@ void RewindPoint::take(RunState& run) {
             .rng = rng_state(run.strategy->devices()),
             .loaders = {},
             .buffers = {},
+            .gradients = {},
+            .window_length = run.window.length,
+            .window_done = run.window.done,
+            .window_losses = run.window.losses,
             .logged_step = run.logged_step,
             .batch_samples = run.position.batch_samples};
   for (const auto& loader : run.stages[RunningStage::train].loaders) now.loaders.push_back(loader->state());
   for (const Tensor& buffer : run.model->buffers())
     if (buffer.defined()) now.buffers.emplace_back(buffer, buffer.clone());
+  for (const auto& [name, value] : unique_parameters(*run.model))
+    now.gradients.emplace_back(value, value.grad().defined() ? value.grad().clone() : Tensor());
   taken_ = std::move(now);
 }
 
@@ -33,8 +39,10 @@ void RewindPoint::restore(RunState& run) {
   run.logs.restore(then.logs);
   load_rng_state(run.strategy->devices(), then.rng);
   for (const auto& [buffer, values] : then.buffers) buffer.copy_(values);
-  for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
-  run.window.done = run.window.losses = 0;
+  for (const auto& [parameter, gradient] : then.gradients) parameter.mutable_grad() = gradient;
+  run.window.length = then.window_length;
+  run.window.done = then.window_done;
+  run.window.losses = then.window_losses;
   run.logged_step = then.logged_step;
   run.position.batch_samples = then.batch_samples;
 }

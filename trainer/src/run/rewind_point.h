@@ -13,15 +13,14 @@ namespace fulgur::detail {
 
 struct RunState;
 
-/// The run as it was between two windows of gradient accumulation, for a checkpoint that an exception causes: in the
-/// middle of a window neither its gradients nor what was logged in it can be separated from those of the batch that
-/// failed. Taken only if a callback may save then, since it copies buffers and generators. On the run's thread.
+/// The run as it was before a training batch, for a checkpoint that an exception in that batch causes: what the batch has
+/// logged, drawn, and added to gradients and buffers cannot be separated from the rest. Taken only if a callback may save
+/// then, since it copies buffers, generators and, inside an accumulation window, gradients. On the run's thread.
 class RewindPoint {
  public:
-  /// Remembers the run, which is at the start of a window.
+  /// Remembers the run, which is between two batches.
   void take(RunState& run);
   bool there() const { return taken_.has_value(); }
-  void forget() { taken_.reset(); }
   /// Takes the run back. The training loader is not moved: `loaders` is where it was, for a checkpoint.
   void restore(RunState& run);
   const StateTree::List& loaders() const { return taken_->loaders; }
@@ -33,7 +32,8 @@ class RewindPoint {
     LogStore::Mark logs;
     StateTree rng;
     StateTree::List loaders;
-    std::vector<std::pair<Tensor, Tensor>> buffers;  // and their values
+    std::vector<std::pair<Tensor, Tensor>> buffers, gradients;  // with their values, by parameter
+    int64_t window_length, window_done, window_losses;
     int64_t logged_step;
     double batch_samples;
   };

@@ -160,8 +160,8 @@ struct RunState {
   std::function<void(RunningStage)> reload_loaders;  ///< recreates the loaders of a stage
   /// Where the run was when its training loaders were created: a resume creates them as of there.
   StateTree loaders_created_at;
-  bool remembers_windows = false;  ///< a callback may save on an exception
-  RewindPoint window_start;        ///< if it does
+  bool remembers_batches = false;  ///< a callback may save on an exception
+  RewindPoint before_batch;        ///< the training batch under way, if one may
   bool rewound = false;            ///< an exception has taken the run back to there
 
   RunPosition position;

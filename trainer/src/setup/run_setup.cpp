@@ -99,7 +99,7 @@ void RunSetup::make_callbacks() {
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
   for (const auto& callback : list) {
     run.logs.monitor(callback->monitored_metrics());
-    run.remembers_windows |=
+    run.remembers_batches |=
         ComponentAccess::overridden(*callback).has(Hook::on_exception) && callback->saves_on_exception();
   }
   run.callbacks.set(std::move(list));

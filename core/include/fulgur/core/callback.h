@@ -41,8 +41,8 @@ class FULGUR_API Callback : public Stateful {
   virtual void teardown(RunContext&, TrainerFn) {}
   /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
-  /// Whether on_exception may request a checkpoint, asked of those that override it. Then the Trainer remembers the run at
-  /// the start of each window of accumulation, where that checkpoint resumes; a batch that failed cannot be undone.
+  /// Whether on_exception may request a checkpoint, asked of those that override it. Then the Trainer remembers the run
+  /// before each training batch, and that checkpoint is of the state before the batch that failed.
   virtual bool saves_on_exception() const { return true; }
   /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
