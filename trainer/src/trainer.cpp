@@ -179,11 +179,7 @@ void write_final_checkpoint(Run& run) {
 
 // A run whose final save failed is not finished: a resume repeats what came after the last good checkpoint.
 bool last_state_is_saved(const Run& run) {
-  if (!run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved()) return true;
-  log::warn("trainer.not_finished",
-            "the final checkpoint was not written, so the run does not count as finished: --resume trains again from "
-            "the last one");
-  return false;
+  return !run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved();
 }
 
 // The result of a fit that had already finished: the weights, and the metrics.
@@ -297,7 +293,11 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         run.model->on_fit_end();
         run.act_on_checkpoint_requests();
         run.checkpoints.wait_for_save();
-        if (!run.finite.stopped() && last_state_is_saved(run) && run.is_global_zero())
+        if (!last_state_is_saved(run))
+          log::warn("trainer.not_finished",
+                    "the final checkpoint was not written, so the run does not count as finished: --resume trains "
+                    "again from the last one");
+        else if (!run.finite.stopped() && run.is_global_zero())
           detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, run.fit_time_s());
         fill(run);
       },

@@ -61,7 +61,7 @@ class FitLoop {
       close_epoch_of_checkpoint();
       continue_epoch = false;
     }
-    while (run.agreement.settle(), !limit_reached()) {
+    while (run.agreement.settle(), !stop_at_limit()) {
       reload_loaders();
       train_epoch(continue_epoch);
       continue_epoch = false;
@@ -87,8 +87,8 @@ class FitLoop {
                                        ". Call train() on layers that should use dropout and batch statistics"));
   }
 
-  // True if training ends here. A signal is thrown as an exception.
-  bool limit_reached() {
+  // Notes the limit that is reached, if one is. True if training ends here. A signal is thrown as an exception.
+  bool stop_at_limit() {
     Run& run = run_;
     if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
     if (run.finite.stopped()) return true;
@@ -185,12 +185,8 @@ class FitLoop {
   // The data, whose length was not known, ended before the first validation of the epoch.
   bool is_left_out(int64_t batches) const {
     const Run& run = run_;
-    if (!may_validate() || validation_trigger_ || !run.options.check_val_every_n_epoch || batches >= *interval_)
-      return false;
-    log::warn("trainer.short_epoch",
-              cat("an epoch ended after ", batches, " batches, before val_check_interval (", *interval_,
-                  " batches): its validation runs at its end"));
-    return true;
+    return may_validate() && interval_ && !validation_trigger_ && run.options.check_val_every_n_epoch &&
+           batches < *interval_;
   }
 
   void validate() {
@@ -253,7 +249,7 @@ class FitLoop {
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
       if (!last_batch) run.act_on_checkpoint_requests();
       if (!last_batch && run.agreement.take_save_request()) save_for_signal();
-      if (!last_batch && limit_reached()) {
+      if (!last_batch && stop_at_limit()) {
         stopped_in_epoch_ = true;
         return;
       }
@@ -265,7 +261,13 @@ class FitLoop {
     if (at_end || skipped) {
       step_.close_window();
       progress.epochs.processed = progress.epoch + 1;
-      if (at_end && (!interval_ ? validation_due(batch_idx, true) : is_left_out(batch_idx))) validate();
+      if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
+      if (at_end && is_left_out(batch_idx)) {
+        log::warn("trainer.short_epoch",
+                  cat("an epoch ended after ", batch_idx, " batches, before val_check_interval (", *interval_,
+                      " batches): its validation runs at its end"));
+        validate();
+      }
     }
     if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
     end_epoch();
