@@ -47,6 +47,12 @@ std::optional<DeviceMemory> device_memory(const at::Device& device) {
                       .ooms = stats.num_ooms};
 }
 
+std::optional<int64_t> free_device_memory(const at::Device& device) {
+  auto* allocator = counting_allocator(device);
+  if (allocator == nullptr) return std::nullopt;
+  return static_cast<int64_t>(allocator->getMemoryInfo(index_of(device)).first);
+}
+
 ProcessUsage process_usage() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);

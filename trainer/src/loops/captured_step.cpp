@@ -8,6 +8,7 @@
 
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
 #include "fulgur/core/text.h"
 #include "loops/cannot_capture.h"
 #include "loops/failed_operation.h"
@@ -75,11 +76,29 @@ void CapturedStep::give_up_for_number(int64_t step) {
 
 void CapturedStep::start_over() {
   recorded_ = false;
-  warm_ups_ = windows_ = 0;
+  warm_ups_ = windows_ = pool_bytes_ = 0;
   recordings_ = {};
   window_gradients_.clear();
   logged_ = {};
   changing_.reset();
+}
+
+int64_t CapturedStep::reserved() const {
+  const auto memory = device_memory(run_.device());
+  return memory ? memory->reserved : 0;
+}
+
+void CapturedStep::make_room() {
+  const auto memory = device_memory(run_.device());
+  const auto free = free_device_memory(run_.device());
+  if (!memory || !free) return;
+  // An eager step needs what a recorded one does.
+  const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
+  if (*free + cached >= pool_bytes_) return;
+  if (!std::exchange(made_room_, true))
+    log::info(cat("cuda_graph: the device's memory does not hold the recorded steps (", pool_bytes_ >> 20,
+                  " MiB) and a step that is not recorded, as an epoch's last batch: they are recorded again after it"));
+  start_over();
 }
 
 bool CapturedStep::ask_for_sets(const Batch& batch) {
@@ -185,11 +204,13 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
   if (!recorded_) remember_modes();
   recording.gradients_before = gradients();
   const int64_t losses = run_.window.losses;
+  int64_t reserved_before = 0;
   stopped_at_.clear();
   optimizer_->set_recording(true);
   recording.graph = graph_->another();
   try {
-    recording.graph->record([&recording, batch, batch_idx, this] {
+    recording.graph->record([&recording, &reserved_before, batch, batch_idx, this] {
+      reserved_before = reserved();
       const FailedOperation failed;
       try {
         recording.output = record_body(recording, batch, batch_idx);
@@ -212,6 +233,7 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
     throw;
   }
   optimizer_->set_recording(false);
+  pool_bytes_ += std::max<int64_t>(reserved() - reserved_before, 0);
   look_at(numbers_, last_of_window());
   const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
   if (changing_ || rate || !recording.output.loss.defined()) {
@@ -279,6 +301,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     std::shared_ptr<void> on_stream;  // left first
   };
   if (given_up_) return nullptr;
+  if (recorded_) make_room();
   bool alike = kind_.fits(batch);
   if (!recorded_ && !alike) {
     kind_ = BatchKind(batch);

@@ -83,6 +83,10 @@ class CapturedStep {
   std::optional<StepOutput> replay(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
+  /// Before an eager step: frees the recordings if the device's memory does not hold both. Their pool serves nothing
+  /// else.
+  void make_room();
+  int64_t reserved() const;
   /// Runs the next steps eagerly. `reason` is what a Trainer reports as `not_captured`.
   void end_capture(const std::string& reason, const char* warning, const std::string& message);
   void give_up(const std::string& reason);
@@ -99,7 +103,7 @@ class CapturedStep {
   Batch inputs_;         // what they are copied into
   BatchKind kind_;       // of the last batch, before the first recording; then of all recorded batches
   Recordings recordings_;
-  bool recorded_ = false, given_up_ = false;
+  bool recorded_ = false, given_up_ = false, made_room_ = false;
   // What a recording depends on besides the batch: which parameters require gradients, which layers are in training
   // mode, the optimizer's tensors, the window length.
   std::vector<std::pair<Tensor, bool>> learning_;
@@ -112,6 +116,7 @@ class CapturedStep {
   HostNumbers numbers_;     // of the last recording
   std::string stopped_at_;  // the operation at which a recording failed
   int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
+  int64_t pool_bytes_ = 0;      // of the recordings
   int64_t batches_ = 0;         // of the fit
   int64_t first_captured_ = 0;  // the global step of the first recording
 };
