@@ -2,8 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sin.h>
 
 #include <cmath>
 #include <vector>
@@ -12,7 +14,8 @@
 
 namespace fulgur::test {
 
-/// Two linear layers fitted to targets that move with the step; twin of the one in make_baselines.py.
+/// Two linear layers fitted to targets that move with the step; twin of the one in make_baselines.py, which says why
+/// they move as they do.
 class BaselineProblem {
  public:
   explicit BaselineProblem(at::ScalarType dtype = at::kDouble) {
@@ -23,14 +26,20 @@ class BaselineProblem {
     b = table(1, 5, 5)[0].to(dtype).clone().requires_grad_();
   }
   Tensor w, v, b;
+  bool slow = false;       ///< a slow target, for optimizers with a closure
+  double disturbance = 0;  ///< relative, of each gradient: as other rounding would be
 
   Tensor set_gradients(int64_t step) {
     const at::NoGradGuard no_grad;
     const Tensor h = at::mm(x_, w);
-    const Tensor r = at::mm(h, v) + b - y_ * std::cos(0.01 * static_cast<double>(step));
+    const auto t = static_cast<double>(step);
+    const Tensor r = at::mm(h, v) + b - y_ * (slow ? std::cos(0.01 * t) : 0.5 + std::cos(2 * t));
     v.mutable_grad() = at::mm(h.t(), r) / 8;
     w.mutable_grad() = at::mm(x_.t(), at::mm(r, v.t())) / 8;
     b.mutable_grad() = r.mean(0);
+    if (disturbance != 0)
+      for (const Tensor& p : {w, v, b})
+        p.mutable_grad() *= 1 + disturbance * at::sin(at::arange(p.numel(), p.options()) + t).view_as(p);
     return 0.5 * (r * r).sum() / 8;
   }
   std::vector<ParamGroup> groups() { return {{.name = "", .params = {w, v, b}, .names = {"w", "v", "b"}}}; }
@@ -50,6 +59,7 @@ class BaselineProblem {
   }
   void step(Optimizer& optimizer, int64_t at) {
     if (optimizer.needs_closure()) {
+      slow = true;
       optimizer.step_closure([&] { return set_gradients(at); });
     } else {
       set_gradients(at);

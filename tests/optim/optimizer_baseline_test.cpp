@@ -2,6 +2,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
+#include <map>
 #include <set>
 
 #include "baseline_problem.h"
@@ -18,10 +20,31 @@ std::string text_of(const nlohmann::json& entry) {
   return entry.at("class").get<std::string>() + " " + entry.at("options").dump();
 }
 
+std::map<int64_t, std::vector<double>> recorded(const nlohmann::json& entry) {
+  std::map<int64_t, std::vector<double>> sorted;
+  for (const auto& [step, weights] : entry.at("weights").items())
+    sorted[std::stoll(step)] = weights.get<std::vector<double>>();
+  return sorted;
+}
+
+// In float64 only the order of a sum differs from Python's, and the problem does not amplify it (the test of that is
+// below). Muon's matrices go through bfloat16: twice what float32 in its place changes, which each iteration multiplies
+// by 3.4.
+double tolerance_of(const nlohmann::json& entry) {
+  if (entry.at("class") != "Muon") return 1e-11;
+  return entry.at("options").contains("ns_steps") ? 1e-3 : 2e-2;
+}
+
+double worst_difference(const std::vector<double>& weights, const std::vector<double>& expected) {
+  REQUIRE(weights.size() == expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < weights.size(); ++i)
+    worst = std::max(worst, std::abs(weights[i] - expected[i]) / std::max(1.0, std::abs(weights[i])));
+  return worst;
+}
+
 }  // namespace
 
-// In float64 only the order of a sum differs from Python's: 1e-9 over 1,000 steps. Muon's matrices go through bfloat16,
-// whose products processors round differently: 2^-8 of a step's direction at a time.
 TEST_CASE("optimizers equal Python's over 1,000 steps") {
   const auto baseline = read_baseline("optimizers.json");
   std::set<std::string> classes;
@@ -31,26 +54,35 @@ TEST_CASE("optimizers equal Python's over 1,000 steps") {
     BaselineProblem problem;
     const auto optimizer = make_from<Optimizer>(entry);
     optimizer->attach(problem.groups());
-    const double tolerance = optimizer->name() == "Muon" ? 2e-2 : 1e-9;
+    const double tolerance = tolerance_of(entry);
     int64_t step = 0;
-    for (const auto& [at, expected] : std::map<int64_t, nlohmann::json>([&] {
-           std::map<int64_t, nlohmann::json> sorted;
-           for (const auto& [key, weights] : entry.at("weights").items()) sorted[std::stoll(key)] = weights;
-           return sorted;
-         }())) {
+    for (const auto& [at, expected] : recorded(entry)) {
       while (step < at) problem.step(*optimizer, ++step);
-      const auto weights = problem.weights();
-      REQUIRE(weights.size() == expected.size());
-      double worst = 0;
-      for (size_t i = 0; i < weights.size(); ++i)
-        worst = std::max(worst, std::abs(weights[i] - expected[i].get<double>()) / std::max(1.0, std::abs(weights[i])));
       INFO("after " << at << " steps");
-      CHECK(worst < tolerance);
+      CHECK(worst_difference(problem.weights(), expected) < tolerance);
     }
   }
   for (const std::string& name : component_registry("optimizer").names()) {
     INFO(name << " has no baseline");
     CHECK(classes.contains(name));
+  }
+}
+
+// Gradients that differ as another processor's rounding would make them (2e-16, here 1e-14) end at the same weights:
+// else recorded weights would be those of one processor.
+TEST_CASE("the problem of the optimizers' baselines does not amplify rounding") {
+  for (const auto& entry : read_baseline("optimizers.json").at("cases")) {
+    INFO(text_of(entry));
+    BaselineProblem plain, disturbed;
+    disturbed.disturbance = 1e-14;
+    const auto a = make_from<Optimizer>(entry), b = make_from<Optimizer>(entry);
+    a->attach(plain.groups());
+    b->attach(disturbed.groups());
+    for (int64_t step = 1; step <= recorded(entry).rbegin()->first; ++step) {
+      plain.step(*a, step);
+      disturbed.step(*b, step);
+    }
+    CHECK(worst_difference(disturbed.weights(), plain.weights()) < tolerance_of(entry) / 10);
   }
 }
 
