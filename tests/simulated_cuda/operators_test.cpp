@@ -1,6 +1,7 @@
 // The numbers of simulated CUDA: operations on the device give the CPU's results, forward and backward, in a captured
 // graph too; and negative controls, which show that what is missing in a program is seen.
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -128,6 +129,95 @@ TEST_CASE("operations on the device give the CPU's results", "[gpu]") {
   check_same(
       {at::mm(square, square.t()) + at::eye(4)}, [](const Tensors& in) { return Tensors{at::linalg_cholesky(in[0])}; },
       1e-4);
+}
+
+// What the two kernels save for their backward differs: in sizes, in dtype, or there is nothing.
+TEST_CASE("operations that save other tensors on CUDA give the CPU's results", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const Tensor x = fill_with_steps({5, 8});
+  check_same({x}, [](const Tensors& in) { return Tensors{at::log_sigmoid(in[0])}; });
+  check_same({x, fill_with_steps({8}) + 2}, [](const Tensors& in) {
+    const Tensor target = at::ones_like(in[0]).detach() * 0.25;
+    return Tensors{at::binary_cross_entropy_with_logits(in[0], target, {}, in[1].detach())};
+  });
+  for (const int64_t mode : {0, 1, 2})
+    for (const bool last_offset : {false, true})
+      for (const int64_t padding : {-1, 4})
+        for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
+          CAPTURE(mode, last_offset, padding, type);
+          check_same(
+              {fill_with_steps({10, 4}).to(type), at::tensor({1, 2, 4, 5, 4, 3, 2, 9}, at::kLong),
+               at::tensor({0, 4, 4, 8}, at::kLong)},
+              [&](const Tensors& in) {
+                const auto [bags, of_index, sizes, maxima] =
+                    at::embedding_bag(in[0], in[1], in[2], /*scale_grad_by_freq=*/false, mode, /*sparse=*/false, {},
+                                      last_offset, padding);
+                return Tensors{bags};
+              },
+              type == at::kHalf ? 1e-2 : 1e-5);
+        }
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    const double tolerance = type == at::kHalf ? 2e-2 : 0.1;
+    check_same(
+        {x.to(type), (fill_with_steps({8}) + 2).to(type), fill_with_steps({8}).to(type)},
+        [](const Tensors& in) { return Tensors{at::layer_norm(in[0], {8}, in[1], in[2])}; }, tolerance);
+    check_same(
+        {fill_with_steps({3, 8, 5}).to(type), (fill_with_steps({8}) + 2).to(type), fill_with_steps({8}).to(type)},
+        [](const Tensors& in) { return Tensors{at::group_norm(in[0], 2, in[1], in[2])}; }, tolerance);
+  }
+  // CUDA keeps what it normalizes by in float32.
+  const Tensor half = x.to(at::kHalf).to(kGpu);
+  CHECK(std::get<1>(at::native_layer_norm(half, {8}, {}, {}, 1e-5)).scalar_type() == at::kFloat);
+}
+
+// The real kernels wait there: for sizes that follow from a mask, for limits that are checked.
+TEST_CASE("operations whose host code reads what is computed inside them give the CPU's results", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const Tensor x = fill_with_steps({5, 8}), many = at::arange(300).remainder(7).to(at::kFloat);
+  check_same({x}, [](const Tensors& in) { return Tensors{in[0].index({in[0] > 0})}; });
+  check_same({x}, [](const Tensors& in) {
+    const Tensor mask = in[0] > 0, count = mask.sum();
+    return Tensors{in[0].index_put({mask}, at::arange(count.item<int64_t>(), in[0].options()).detach())};
+  });
+  check_same({at::arange(10).to(at::kFloat), x, at::arange(10)}, [](const Tensors& in) {
+    return Tensors{at::searchsorted(in[0].detach(), in[1].detach(), false, false, {}, in[2])};
+  });
+  check_same({x, many}, [](const Tensors& in) {
+    return Tensors{at::isin(in[0].detach(), in[1].detach()), in[1].detach().histc(4)};
+  });
+  check_same({many}, [](const Tensors& in) { return Tensors{std::get<0>(in[0].reshape({2, 150}).detach().mode())}; });
+  check_same({many, at::tensor({100, 200}, at::kLong)}, [](const Tensors& in) {
+    return Tensors{at::segment_reduce(in[0], "sum", in[1], {}, {}, 0, /*unsafe=*/false)};
+  });
+  const Tensor zeros = at::zeros({50}, kGpu);
+  CHECK_FALSE(at::equal(at::normal(zeros, zeros + 1).cpu(), at::normal(zeros, zeros + 1).cpu()));
+}
+
+TEST_CASE("recurrent layers under autocast compute in float16, and their gradients are the weights'", "[gpu]") {
+  const Schedule schedule(GENERATE(0, 1, 2));
+  const at::ScalarType type = GENERATE(at::kHalf, at::kBFloat16);
+  const auto run = [&](at::Device device) {
+    Tensors weights;
+    for (const Tensor& w :
+         {fill_with_steps({20, 4}) / 4, fill_with_steps({20, 5}) / 4, fill_with_steps({20}), fill_with_steps({20})})
+      weights.push_back(w.to(device).requires_grad_(true));
+    const Tensor x = fill_with_steps({3, 2, 4}).to(device), zeros = at::zeros({1, 2, 5}, device);
+    at::autocast::set_autocast_enabled(at::kCUDA, device.is_cuda());
+    at::autocast::set_autocast_dtype(at::kCUDA, type);
+    const Tensor y = std::get<0>(at::lstm(x, {zeros, zeros}, weights, true, 1, 0., true, false, false));
+    at::autocast::set_autocast_enabled(at::kCUDA, false);
+    at::autocast::clear_cache();
+    if (device.is_cuda()) CHECK(y.scalar_type() == at::kHalf);  // LibTorch's, whatever autocast's dtype is
+    Tensors results{y};
+    for (const Tensor& gradient : torch::autograd::grad({y.to(at::kDouble).square().sum()}, weights)) {
+      CHECK(gradient.scalar_type() == at::kFloat);
+      results.push_back(gradient);
+    }
+    for (Tensor& result : results) result = result.detach().cpu().to(at::kDouble);
+    return results;
+  };
+  const Tensors expected = run(at::kCPU), got = run(kGpu);
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(expected[i], got[i], 1e-2, 1e-2));
 }
 
 TEST_CASE("recurrent layers, cuDNN's and the cells', give the CPU's results", "[gpu]") {
@@ -509,6 +599,12 @@ TEST_CASE("steps without reads of the host wait for nothing", "[gpu]") {
   simulated_cuda_counts(&counts);
   CHECK(counts.launches > 4);
   CHECK(counts.library_launches == 2);
+}
+
+// By a separate process (CMakeLists.txt): the device is lost with it.
+TEST_CASE("a kernel's assertion", "[.setting]") {
+  const Tensor rows = at::ones({3, 2}, kGpu);
+  CHECK_THROWS(at::index_select(rows, 0, at::full({2}, 7, at::TensorOptions(kGpu).dtype(at::kLong))).cpu());
 }
 
 // By SIMULATED_CUDA_OPERATORS=0 (CMakeLists.txt).

@@ -1,19 +1,23 @@
-// Batch norm over several ranks, cuDNN's batch norm, and the backward of RMS norm: in float32 if the input is narrower,
-// as the CUDA kernels compute.
+// Batch norm over several ranks, cuDNN's batch norm, layer norm, and the backward of RMS norm: in float32 if the input
+// is narrower, as the CUDA kernels compute and save their statistics.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 
 #include <array>
 
 #include "twin.h"
+#include "widened.h"
 
 namespace simulated_cuda {
 namespace {
 
-at::Tensor widened(const at::Tensor& value) {
-  return value.scalar_type() == at::kDouble ? value : value.to(at::kFloat);
+// Counts of samples may be integers.
+at::Tensor as_numbers(const at::Tensor& counts) {
+  return counts.is_floating_point() ? widened(counts) : counts.to(at::kFloat);
 }
 
 std::vector<int64_t> all_but_channels(const at::Tensor& value) {
@@ -50,7 +54,7 @@ void elemt(const TwinCall& call) {
 // (input, mean, invstd, running_mean?, running_var?, momentum, eps, counts) → (mean, invstd), of all ranks
 void gather(const TwinCall& call, const at::Tensor& counts) {
   const at::Tensor means = widened(call.tensor(1)), invstds = widened(call.tensor(2));
-  const at::Tensor n = widened(counts).reshape({-1, 1});
+  const at::Tensor n = as_numbers(counts).reshape({-1, 1});
   const double momentum = call.number(5), eps = call.number(6);
   const at::Tensor total = n.sum();
   const at::Tensor mean = (means * n).sum(0) / total;
@@ -81,7 +85,7 @@ void backward_reduce(const TwinCall& call) {
 // (grad, input, mean, invstd, weight?, sum_dy, sum_dy_xmu, counts) → grad of the input
 void backward_elemt(const TwinCall& call) {
   const at::Tensor dy = widened(call.tensor(0)), x = widened(call.tensor(1)), invstd = widened(call.tensor(3));
-  const at::Tensor total = widened(call.tensor(7)).sum();
+  const at::Tensor total = as_numbers(call.tensor(7)).sum();
   at::Tensor factor = invstd;
   if (const auto weight = call.optional(4)) factor = factor * widened(*weight);
   const at::Tensor slope = widened(call.tensor(6)) / total * invstd.square();
@@ -103,34 +107,26 @@ void native(const TwinCall& call) {
   call.arguments = {y, mean, invstd};
 }
 
+// (input, weight?, bias?, training, momentum, eps) → (output, mean, invstd)
+void native_without_statistics(const TwinCall& call) {
+  auto [y, mean, invstd] = at::native_batch_norm(call.tensor(0), call.optional(1), call.optional(2), {}, {},
+                                                 call.arguments[3].toBool(), call.number(4), call.number(5));
+  call.arguments = {y, mean, invstd};
+}
+
+// (input, weight?, bias?, running_mean, running_var, momentum, eps) → (output, mean, invstd, reserve)
+void native_with_update(const TwinCall& call) {
+  auto [y, mean, invstd] = at::native_batch_norm(call.tensor(0), call.optional(1), call.optional(2), call.optional(3),
+                                                 call.optional(4), true, call.number(5), call.number(6));
+  call.arguments = {y, mean, invstd, at::empty({0}, at::kByte)};
+}
+
 // (input, weight, bias?, running_mean?, running_var?, training, momentum, eps) → (output, mean, invstd, reserve)
 void cudnn_batch_norm(const TwinCall& call) {
   auto [y, mean, invstd] =
       at::native_batch_norm(call.tensor(0), call.tensor(1), call.optional(2), call.optional(3), call.optional(4),
                             call.arguments[5].toBool(), call.number(6), call.number(7));
   call.arguments = {y, mean, invstd, at::empty({0}, at::kByte)};
-}
-
-std::optional<at::Tensor> widened(const std::optional<at::Tensor>& value) {
-  return value ? std::optional(widened(*value)) : std::nullopt;
-}
-
-at::Tensor in_dtype_of(const at::Tensor& value, const at::Tensor& other) {
-  return value.defined() ? value.to(other.scalar_type()) : value;
-}
-
-// (grad, input, weight?, running_mean?, running_var?, mean?, invstd?, training, eps, mask) → (grads of input, weight,
-// bias). What the forward saved is float32 for a shorter input, which the CPU's kernel does not take.
-void native_backward(const TwinCall& call) {
-  std::array<bool, 3> mask{};
-  const auto wanted = call.arguments[9].toBoolList();
-  for (size_t i = 0; i < mask.size(); ++i) mask[i] = wanted[i];
-  const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
-  auto [dx, dw, db] =
-      at::native_batch_norm_backward(widened(call.tensor(0)), widened(x), widened(call.optional(2)),
-                                     widened(call.optional(3)), widened(call.optional(4)), widened(call.optional(5)),
-                                     widened(call.optional(6)), call.arguments[7].toBool(), call.number(8), mask);
-  call.arguments = {in_dtype_of(dx, x), in_dtype_of(dw, scale), in_dtype_of(db, scale)};
 }
 
 // (input, grad, weight, running_mean?, running_var?, mean?, invstd?, eps, reserve) → (grads of input, weight, bias)
@@ -140,6 +136,41 @@ void cudnn_batch_norm_backward(const TwinCall& call) {
                                      widened(call.optional(3)), widened(call.optional(4)), widened(call.optional(5)),
                                      widened(call.optional(6)), true, call.number(7), {true, true, true});
   call.arguments = {in_dtype_of(dx, call.tensor(0)), in_dtype_of(dw, call.tensor(2)), in_dtype_of(db, call.tensor(2))};
+}
+
+std::array<bool, 3> mask_of(const c10::IValue& value) {
+  std::array<bool, 3> mask{};
+  const auto wanted = value.toBoolList();
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = wanted[i];
+  return mask;
+}
+
+// (grad, input, weight?, running_mean?, running_var?, mean?, invstd?, training, eps, mask, …) → (grads of input,
+// weight, bias). What the forward saved is float32 for a shorter input, which the CPU's kernel does not take.
+void batch_norm_backward(const TwinCall& call) {
+  const at::Tensor x = call.tensor(1), scale = call.optional(2).value_or(x);
+  auto [dx, dw, db] = at::native_batch_norm_backward(
+      widened(call.tensor(0)), widened(x), widened(call.optional(2)), widened(call.optional(3)),
+      widened(call.optional(4)), widened(call.optional(5)), widened(call.optional(6)), call.arguments[7].toBool(),
+      call.number(8), mask_of(call.arguments[9]));
+  call.arguments = {in_dtype_of(dx, x), in_dtype_of(dw, scale), in_dtype_of(db, scale)};
+}
+
+// (input, normalized_shape, weight?, bias?, eps) → (output, mean, rstd)
+void layer_norm(const TwinCall& call) {
+  const at::Tensor& x = call.tensor(0);
+  auto [y, mean, rstd] = at::native_layer_norm(widened(x), call.arguments[1].toIntVector(), widened(call.optional(2)),
+                                               widened(call.optional(3)), call.number(4));
+  call.arguments = {in_dtype_of(y, x), mean, rstd};
+}
+
+// (grad, input, normalized_shape, mean, rstd, weight?, bias?, mask) → (grads of input, weight, bias)
+void layer_norm_backward(const TwinCall& call) {
+  const at::Tensor x = call.tensor(1), weight = call.optional(5).value_or(x), bias = call.optional(6).value_or(x);
+  auto [dx, dw, db] = at::native_layer_norm_backward(
+      widened(call.tensor(0)), widened(x), call.arguments[2].toIntVector(), widened(call.tensor(3)),
+      widened(call.tensor(4)), widened(call.optional(5)), widened(call.optional(6)), mask_of(call.arguments[7]));
+  call.arguments = {in_dtype_of(dx, x), in_dtype_of(dw, weight), in_dtype_of(db, bias)};
 }
 
 // (grad, input, normalized_shape, rstd, weight?, mask) → (grads of input, weight)
@@ -166,7 +197,13 @@ void add_norm_twins(HandWrittenTwins& twins) {
   twins["aten::batch_norm_backward_reduce"] = {Mode::beside, backward_reduce};
   twins["aten::batch_norm_backward_elemt"] = {Mode::beside, backward_elemt};
   twins["aten::native_batch_norm"] = {Mode::beside, native};
-  twins["aten::native_batch_norm_backward"] = {Mode::beside, native_backward};
+  twins["aten::native_batch_norm_backward"] = {Mode::beside, batch_norm_backward};
+  twins["aten::_native_batch_norm_legit"] = {Mode::beside, native};
+  twins["aten::_native_batch_norm_legit.no_stats"] = {Mode::beside, native_without_statistics};
+  twins["aten::_batch_norm_with_update"] = {Mode::instead, native_with_update};
+  twins["aten::batch_norm_backward"] = {Mode::instead, batch_norm_backward};
+  twins["aten::native_layer_norm"] = {Mode::beside, layer_norm};
+  twins["aten::native_layer_norm_backward"] = {Mode::beside, layer_norm_backward};
   twins["aten::cudnn_batch_norm"] = {Mode::instead, cudnn_batch_norm};
   twins["aten::cudnn_batch_norm_backward"] = {Mode::instead, cudnn_batch_norm_backward};
   twins["aten::_fused_rms_norm_backward"] = {Mode::beside, rms_norm_backward};

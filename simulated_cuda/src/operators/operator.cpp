@@ -45,6 +45,21 @@ struct InKernel {
 
 bool inside_a_kernel() { return kernel_arguments != nullptr; }
 
+// True if the kernel whose host code runs was called with this tensor, whose numbers are there then.
+bool is_argument_of_kernel(const at::Tensor& tensor) {
+  bool found = false;
+  for (const c10::IValue& argument : *kernel_arguments)
+    for_each_tensor(argument, [&](const at::Tensor& each) {
+      found |= each.has_storage() && tensor.has_storage() && each.storage().is_alias_of(tensor.storage());
+    });
+  return found;
+}
+
+// The host code of a kernel reads what another kernel inside it computes: so it waits, and the twin gives all results.
+struct ReadsResultInside : std::exception {
+  const char* what() const noexcept override { return "a kernel's host code reads what no kernel has computed"; }
+};
+
 // CPU kernels run below autograd and autocast.
 struct PlainDispatch {
   c10::impl::ExcludeDispatchKeyGuard excluded{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
@@ -69,9 +84,23 @@ void put(const std::string& name, const c10::IValue& target, const c10::IValue& 
   for (size_t i = 0; i < std::min(targets.size(), values.size()); ++i) put(name, targets[i], values[i]);
 }
 
+// One line, which names the operation: what an error of LibTorch says, without its stack.
+[[noreturn]] void fail_in_one_line(const std::string& name, const std::exception& error) {
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  const std::string line = text.substr(0, text.find('\n'));
+  throw std::runtime_error(line.rfind(name, 0) == 0 ? line : name + ": " + line);
+}
+
 // Like a kernel on the current stream. An error means an invalid capture: LibTorch's next call reports it.
 void enqueue(std::function<void()> work, const std::string& name, unsigned flags) {
-  auto* const argument = new std::function<void()>(std::move(work));
+  auto* const argument = new std::function<void()>([work = std::move(work), name] {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      fail_in_one_line(name, error);
+    }
+  });
   simulated_cuda_enqueue(
       c10::cuda::getCurrentCUDAStream().stream(), [](void* f) { (*static_cast<std::function<void()>*>(f))(); },
       argument, [](void* f) { delete static_cast<std::function<void()>*>(f); }, name.c_str(), flags);
@@ -122,7 +151,8 @@ bool runs_later() { return simulated_cuda_runs_later(c10::cuda::getCurrentCUDASt
 
 }  // namespace
 
-RandomState Operator::random_state(const std::vector<c10::IValue>& arguments, c10::Device device) const {
+RandomState Operator::random_state(const std::vector<c10::IValue>& arguments, c10::Device device,
+                                   uint64_t advance) const {
   RandomState state;
   if (!description_.random) return state;
   at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(device.index());
@@ -130,7 +160,7 @@ RandomState Operator::random_state(const std::vector<c10::IValue>& arguments, c1
     if (argument.isGenerator()) generator = argument.toGenerator();
   const std::lock_guard lock(generator.mutex());
   try {
-    state.philox = generator.get<at::CUDAGeneratorImpl>()->philox_cuda_state(0);
+    state.philox = generator.get<at::CUDAGeneratorImpl>()->philox_cuda_state(advance);
     state.used = true;
   } catch (const c10::Error&) {
     // The kernel's own host code gives the reason, if it draws at all.
@@ -178,13 +208,32 @@ void Operator::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet key
     first = &arguments[0].toTensor();
     second = &arguments[1].toTensor();
     if (!first->is_cuda() || !second->is_cuda() || first->device() != second->device()) strided = false;
+    if (inside_a_kernel() && first->is_cpu() && second->is_cuda() && !is_argument_of_kernel(*second))
+      throw ReadsResultInside();
+  }
+  if (on_cuda && strided && inside_a_kernel() && description_.mode == Mode::synchronizing) {
+    // Such as a mask's `nonzero` inside `index`: sizes inside the kernel follow from its result.
+    for (const c10::IValue& argument : arguments)
+      for_each_tensor(argument, [&](const at::Tensor& tensor) {
+        if (!is_argument_of_kernel(tensor)) throw ReadsResultInside();
+      });
+    const c10::cuda::CUDAGuard guard(device);
+    return instead(op, stack, arguments, Mode::synchronizing);
   }
   if (!strided || !on_cuda || inside_a_kernel()) return cuda_kernel_.callBoxed(op, keys, stack);
   if (description_.mode == Mode::instead || description_.mode == Mode::synchronizing) {
     const c10::cuda::CUDAGuard guard(device);
-    return instead(op, stack, arguments);
+    return instead(op, stack, arguments, description_.mode);
   }
-  beside(op, keys, stack, arguments, device);
+  const size_t below = stack->size() - count;
+  try {
+    beside(op, keys, stack, arguments, device);
+  } catch (const ReadsResultInside&) {
+    stack->resize(below);
+    stack->insert(stack->end(), arguments.begin(), arguments.end());
+    const c10::cuda::CUDAGuard guard(device);
+    instead(op, stack, arguments, Mode::synchronizing);
+  }
 }
 
 void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
@@ -194,7 +243,7 @@ void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
     RandomState random;
     c10::OperatorHandle op;
   };
-  auto call = std::make_shared<Call>(Call{{}, {}, random_state(arguments, device), op});
+  auto call = std::make_shared<Call>(Call{{}, {}, random_state(arguments, device, 0), op});
   {
     const InKernel in_kernel(arguments);
     cuda_kernel_.callBoxed(op, keys, stack);
@@ -216,11 +265,13 @@ void Operator::beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
       description_.name, SIMULATED_CUDA_NOT_COUNTED);
 }
 
-void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::vector<c10::IValue>& arguments) {
+void Operator::instead(const c10::OperatorHandle& op, Stack* stack, const std::vector<c10::IValue>& arguments,
+                       Mode mode) {
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream();
-  if (description_.mode == Mode::synchronizing) stream.synchronize();
-  const RandomState random = random_state(arguments, stream.device());
-  const bool later = description_.mode == Mode::instead && runs_later();
+  if (mode == Mode::synchronizing) stream.synchronize();
+  // The host code of a kernel that is given up has not drawn yet.
+  const RandomState random = random_state(arguments, stream.device(), description_.mode == Mode::beside ? 4 : 0);
+  const bool later = mode == Mode::instead && runs_later();
   CpuViews views;
   Stack cpu_arguments;
   for (const c10::IValue& argument : arguments) cpu_arguments.push_back(views.of(argument));
@@ -290,16 +341,7 @@ void LayoutOperator::operator()(const c10::OperatorHandle& op, c10::DispatchKeyS
 
 void HostRead::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   const at::Tensor& tensor = stack->back().toTensor();
-  if (inside_a_kernel()) {
-    bool is_argument = false;
-    for (const c10::IValue& argument : *kernel_arguments)
-      for_each_tensor(argument, [&](const at::Tensor& each) {
-        is_argument |= each.has_storage() && each.storage().is_alias_of(tensor.storage());
-      });
-    TORCH_CHECK_NOT_IMPLEMENTED(is_argument,
-                                "the host code of a CUDA kernel reads a number that another kernel inside it computes, "
-                                "which simulated CUDA does not compute there");
-  }
+  if (inside_a_kernel() && !is_argument_of_kernel(tensor)) throw ReadsResultInside();
   cuda_kernel_.callBoxed(op, keys, stack);
 }
 

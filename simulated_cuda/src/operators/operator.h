@@ -26,8 +26,9 @@ class Operator : public c10::OperatorKernel {
  private:
   void beside(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
               const std::vector<c10::IValue>& arguments, c10::Device device);
-  void instead(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::vector<c10::IValue>& arguments);
-  RandomState random_state(const std::vector<c10::IValue>& arguments, c10::Device device) const;
+  void instead(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::vector<c10::IValue>& arguments,
+               Mode mode);
+  RandomState random_state(const std::vector<c10::IValue>& arguments, c10::Device device, uint64_t advance) const;
   void run_twin(const c10::OperatorHandle& op, torch::jit::Stack& arguments, const torch::jit::Stack& outputs,
                 const RandomState& random) const;
 
@@ -58,7 +59,8 @@ class LayoutOperator : public c10::OperatorKernel {
   SparseTwin twin_;  ///< only for a few operations
 };
 
-/// The host's read of a number: an error if a kernel's host code reads what no kernel has computed.
+/// The host's read of a number. If a kernel's host code reads what a kernel inside it would have computed, the outer
+/// operation waits as the real one does, and its twin alone gives the results.
 ///
 /// Operations called by a kernel's host code launch and allocate as usual, but have no twin: that of the outer
 /// operation computes all results.

@@ -3,18 +3,10 @@
 #include <ATen/ops/_fused_sgd.h>
 
 #include "twin.h"
+#include "widened.h"
 
 namespace simulated_cuda {
 namespace {
-
-std::vector<at::Tensor> widened(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> wide;
-  for (const at::Tensor& tensor : tensors) {
-    const bool is_short = tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-    wide.push_back(is_short ? tensor.to(at::kFloat) : tensor);
-  }
-  return wide;
-}
 
 void write_back(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
   for (size_t i = 0; i < to.size(); ++i)

@@ -14,6 +14,7 @@
 
 #include "philox.h"
 #include "twin.h"
+#include "widened.h"
 
 namespace simulated_cuda {
 namespace {
@@ -81,7 +82,7 @@ Result run_layers(const Layers& l, at::Tensor input, const at::Tensor& hx, const
 
 Layers make_layers(const TwinCall& call, size_t mode_at) {
   Layers l;
-  l.weights = call.arguments[1].toTensorVector();
+  l.weights = widened(call.arguments[1].toTensorVector());
   l.per_direction = call.arguments[2].toInt();
   l.mode = call.arguments[mode_at].toInt();
   l.layers = call.arguments[mode_at + 3].toInt();
@@ -109,10 +110,13 @@ void cudnn_rnn(const TwinCall& call) {
     kept[0] = l.seed;
     kept[1] = l.offset;
   }
-  const Result r = run_layers(l, call.tensor(0), call.tensor(4), call.optional(5).value_or(at::Tensor()));
-  call.arguments = {r.output.contiguous(), r.hy.contiguous(),
-                    r.cy.defined() ? r.cy.contiguous() : at::empty({0}, r.hy.options()), reserve,
-                    call.optional(3).value_or(at::empty({0}, r.hy.options()))};
+  const at::Tensor& input = call.tensor(0);
+  const Result r =
+      run_layers(l, widened(input), widened(call.tensor(4)), widened(call.optional(5)).value_or(at::Tensor()));
+  const at::Tensor none = at::empty({0}, input.options());
+  call.arguments = {in_dtype_of(r.output, input).contiguous(), in_dtype_of(r.hy, input).contiguous(),
+                    r.cy.defined() ? in_dtype_of(r.cy, input).contiguous() : none, reserve,
+                    call.optional(3).value_or(none)};
 }
 
 // Autograd needs a thread with a program's dispatch state, not that inside a kernel.
@@ -142,7 +146,7 @@ void cudnn_rnn_backward(const TwinCall& call) {
   const bool has_cx = call.optional(5).has_value();
   on_fresh_thread([&] {
     const at::AutoGradMode with_gradients(true);
-    const auto leaf = [](const at::Tensor& value) { return value.detach().clone().requires_grad_(true); };
+    const auto leaf = [](const at::Tensor& value) { return widened(value.detach()).clone().requires_grad_(true); };
     const at::Tensor input = leaf(call.tensor(0)), hx = leaf(call.tensor(4)),
                      cx = has_cx ? leaf(*call.optional(5)) : at::Tensor();
     for (at::Tensor& weight : l.weights) weight = leaf(weight);
@@ -154,18 +158,19 @@ void cudnn_rnn_backward(const TwinCall& call) {
     for (size_t i = 0; i < 3; ++i)
       if (const auto grad = call.optional(7 + i); grad && made[i].defined()) {
         outputs.push_back(made[i]);
-        grads.push_back(*grad);
+        grads.push_back(widened(*grad));
       }
     gradients = torch::autograd::grad(outputs, inputs, grads, /*retain_graph=*/false, /*create_graph=*/false,
                                       /*allow_unused=*/true);
     for (size_t i = 0; i < gradients.size(); ++i)
       if (!gradients[i].defined()) gradients[i] = at::zeros_like(inputs[i].detach());
   });
+  for (at::Tensor& gradient : gradients) gradient = in_dtype_of(gradient.detach(), call.tensor(0));
   const size_t first_weight = has_cx ? 3 : 2;
   c10::List<at::Tensor> weights;
-  for (size_t i = first_weight; i < gradients.size(); ++i) weights.push_back(gradients[i].detach());
-  call.arguments = {contiguous_or_none(gradients[0].detach()), contiguous_or_none(gradients[1].detach()),
-                    has_cx ? contiguous_or_none(gradients[2].detach()) : at::Tensor(), weights};
+  for (size_t i = first_weight; i < gradients.size(); ++i) weights.push_back(gradients[i]);
+  call.arguments = {contiguous_or_none(gradients[0]), contiguous_or_none(gradients[1]),
+                    has_cx ? contiguous_or_none(gradients[2]) : at::Tensor(), weights};
 }
 
 // (dropout, train, seed, …) → the state of the dropout between layers

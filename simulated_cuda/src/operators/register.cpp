@@ -1,7 +1,9 @@
 // Registers a twin for every CUDA kernel of LibTorch, when this library is loaded.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -53,7 +55,8 @@ const std::set<std::string> kSynchronizing = {"aten::nonzero",
                                               "aten::repeat_interleave.Tensor",
                                               "aten::equal",
                                               "aten::fake_quantize_per_channel_affine_cachemask",
-                                              "aten::nonzero_static"};
+                                              "aten::nonzero_static",
+                                              "aten::mode"};
 const char* const kSolvers[] = {"aten::linalg_", "aten::_linalg_",         "aten::_cholesky", "aten::cholesky",
                                 "aten::lu_",     "aten::triangular_solve", "aten::geqrf",     "aten::ormqr"};
 // Despite their names they are not solvers.
@@ -79,6 +82,7 @@ HandWrittenTwins hand_written() {
   HandWrittenTwins twins;
   add_random_twins(twins);
   add_recurrent_twins(twins);
+  add_layer_twins(twins);
   add_norm_twins(twins);
   add_convolution_twins(twins);
   add_attention_twins(twins);
@@ -104,6 +108,24 @@ at::Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t
   return buffer;
 }
 
+// Under autocast LibTorch casts to float16, bfloat16 too, and lays the weights out as cuDNN wants them, whose sizes the
+// stand-in does not know: here they are handed over one by one.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_under_autocast(
+    const at::Tensor& input, at::TensorList weights, int64_t stride, const std::optional<at::Tensor>& buffer,
+    const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode, c10::SymInt hidden, c10::SymInt projection,
+    int64_t layers, bool batch_first, double dropout, bool train, bool bidirectional, c10::SymIntArrayRef batch_sizes,
+    const std::optional<at::Tensor>& dropout_state) {
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::AutocastCUDA);
+  const auto cast = [](const at::Tensor& value) { return at::autocast::cached_cast(at::kHalf, value, c10::kCUDA); };
+  std::vector<at::Tensor> cast_weights;
+  for (const at::Tensor& weight : weights) cast_weights.push_back(cast(weight));
+  const bool is_short = weights.front().scalar_type() == at::kHalf;
+  return at::_cudnn_rnn_symint(cast(input), cast_weights, stride, is_short ? buffer : std::nullopt, cast(hx),
+                               cx && cx->defined() ? std::optional(cast(*cx)) : std::nullopt, mode, std::move(hidden),
+                               std::move(projection), layers, batch_first, dropout, train, bidirectional, batch_sizes,
+                               dropout_state);
+}
+
 // LibTorch warns, once, that a kernel is replaced.
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
@@ -111,7 +133,9 @@ struct Silent : c10::WarningHandler {
 
 class Registration {
  public:
-  Registration() : library_(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__) {
+  Registration()
+      : library_(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__),
+        autocast_(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastCUDA, __FILE__, __LINE__) {
     Silent silent;
     const c10::WarningUtils::WarningHandlerGuard guard(&silent);
     const HandWrittenTwins twins = hand_written();
@@ -126,6 +150,7 @@ class Registration {
         if (const auto op = dispatcher.findOp(name); op && op->hasSchema() && op->hasKernelForDispatchKey(key))
           add_of_layout(*op, name, key);
     library_.impl("_cudnn_rnn_flatten_weight", flatten_weights);
+    autocast_.impl("_cudnn_rnn", rnn_under_autocast);
     const char* const broken = std::getenv("SIMULATED_CUDA_BREAK");
     // A negative control: use on another stream is not recorded.
     if (broken != nullptr && std::string(broken) == "record_stream")
@@ -191,7 +216,7 @@ class Registration {
                                     op.getComputedKernelForDispatchKey(key), std::move(twin))));
   }
 
-  torch::Library library_;
+  torch::Library library_, autocast_;
   std::map<std::pair<std::string, c10::DispatchKey>, std::unique_ptr<torch::Library>> libraries_;
 };
 

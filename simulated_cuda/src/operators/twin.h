@@ -63,6 +63,7 @@ const std::map<std::string, SparseTwin>& sparse_twins();
 
 void add_random_twins(HandWrittenTwins& twins);
 void add_recurrent_twins(HandWrittenTwins& twins);
+void add_layer_twins(HandWrittenTwins& twins);
 void add_norm_twins(HandWrittenTwins& twins);
 void add_convolution_twins(HandWrittenTwins& twins);
 void add_attention_twins(HandWrittenTwins& twins);
