@@ -4,6 +4,7 @@ set(TEST_SOURCES
   concat_dataset_test.cpp
   data_loader_test.cpp
   data_modules_test.cpp
+  device_prefetcher_test.cpp
   idx_test.cpp
   input_sets_test.cpp
   iterable_loader_test.cpp

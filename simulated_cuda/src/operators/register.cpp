@@ -5,11 +5,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_cudnn_rnn.h>
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -126,6 +130,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> rnn_under
                                dropout_state);
 }
 
+// A negative control: use on another stream is not recorded, whoever asks for it (the operation, c10's interface for
+// devices, NCCL's process group): so in the allocator, whose table of virtual functions gets one that does nothing.
+void break_record_stream() {
+  using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  void (Allocator::*const method)(const c10::DataPtr&, c10::cuda::CUDAStream) = &Allocator::recordStream;
+  uintptr_t place = 0;  // in bytes, plus one: as the ABI of Linux writes a virtual function's address
+  static_assert(sizeof method >= sizeof place);
+  std::memcpy(&place, &method, sizeof place);
+  auto* const table = *reinterpret_cast<char**>(c10::cuda::CUDACachingAllocator::get());
+  void (*const nothing)(Allocator*, const c10::DataPtr&, c10::cuda::CUDAStream) = [](Allocator*, const c10::DataPtr&,
+                                                                                     c10::cuda::CUDAStream) {};
+  const auto page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  char* const slot = table + (place - 1);
+  auto* const page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) / page_bytes * page_bytes);
+  TORCH_CHECK(mprotect(page, page_bytes, PROT_READ | PROT_WRITE) == 0, "SIMULATED_CUDA_BREAK=record_stream: no access");
+  std::memcpy(slot, &nothing, sizeof nothing);
+  mprotect(page, page_bytes, PROT_READ);
+}
+
 // LibTorch warns, once, that a kernel is replaced.
 struct Silent : c10::WarningHandler {
   void process(const c10::Warning&) override {}
@@ -152,9 +175,7 @@ class Registration {
     library_.impl("_cudnn_rnn_flatten_weight", flatten_weights);
     autocast_.impl("_cudnn_rnn", rnn_under_autocast);
     const char* const broken = std::getenv("SIMULATED_CUDA_BREAK");
-    // A negative control: use on another stream is not recorded.
-    if (broken != nullptr && std::string(broken) == "record_stream")
-      library_.impl("record_stream", [](at::Tensor&, c10::Stream) {});
+    if (broken != nullptr && std::string(broken) == "record_stream") break_record_stream();
   }
 
  private:
