@@ -540,14 +540,17 @@ TEST_CASE("out of memory gets the advice for its place: in an evaluation, in tra
       return SelfPlanned::test_step(b, i, l);
     }
   };
-  const auto told_of = [](const std::string& place, TrainerFn fn) {
+  std::string precision = "32-true";
+  const auto told_of = [&](const std::string& place, TrainerFn fn) {
     TemporaryFolder folder;
     auto module = std::make_shared<Hungry>();
     module->in = place;
     std::string told;
     log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },
                   &told);
-    Trainer trainer(quiet(folder));
+    TrainerOptions options = quiet(folder);
+    options.precision = Spec<Precision>(precision);
+    Trainer trainer(options);
     if (fn == TrainerFn::fit)
       CHECK_THROWS_AS(trainer.fit(module, regression_data()), c10::OutOfMemoryError);
     else
@@ -558,6 +561,9 @@ TEST_CASE("out of memory gets the advice for its place: in an evaluation, in tra
     const bool evaluation = told.find("a smaller evaluation batch") != std::string::npos;
     const bool training = told.find("accumulate_grad_batches") != std::string::npos;
     CHECK_FALSE((evaluation && training));
+    // What is set already is no advice.
+    CHECK((told.find("bf16-mixed or 16-mixed") != std::string::npos) ==
+          ((evaluation || training) && precision == "32-true"));
     return std::string(evaluation ? "evaluation" : training ? "training" : "nothing");
   };
   for (const char* place : {"validation_step", "on_validation_start"})
@@ -569,6 +575,9 @@ TEST_CASE("out of memory gets the advice for its place: in an evaluation, in tra
     CHECK(told_of(place, TrainerFn::fit) == "nothing");
   }
   CHECK(told_of("setup", TrainerFn::test) == "nothing");
+  precision = "bf16-mixed";
+  CHECK(told_of("validation_step", TrainerFn::fit) == "evaluation");
+  CHECK(told_of("training_step", TrainerFn::fit) == "training");
 }
 
 }  // namespace faults_test

@@ -630,17 +630,20 @@ void explain_out_of_memory(const Run& run) {
   // Before the loops there has been no batch yet.
   const bool evaluates = !run.position.failed_in.empty() || (run.fn() != TrainerFn::fit && !run.position.setting_up);
   const bool trains = run.counters.batches_total.ready > 0;
+  // What is set already is no advice.
+  const std::string precision = run.strategy->precision().name();
+  const bool is_whole = precision == "32-true" || precision == "64-true";
+  const bool is_true_half = precision == "16-true" || precision == "bf16-true";
   if (!evaluates && !trains)
-    return log::error(
-        "to use less memory: a smaller model; precision: bf16-true. Other processes may hold memory of the device");
+    return log::error(cat("to use less memory: a smaller model", is_true_half ? "" : "; precision: bf16-true",
+                          ". Other processes may hold memory of the device"));
+  const std::string_view mixed = is_whole ? "; precision: bf16-mixed or 16-mixed" : "";
   // An evaluation has no gradients, and its own batches.
   if (evaluates)
-    return log::error(
-        "to use less memory: a smaller evaluation batch, such as data.eval_batch_size; precision: bf16-mixed or "
-        "16-mixed; outputs not kept on the device");
-  log::error(
-      "to use less memory: a smaller batch with accumulate_grad_batches; precision: bf16-mixed or 16-mixed; activation "
-      "checkpointing (docs/memory.md)");
+    return log::error(cat("to use less memory: a smaller evaluation batch, such as data.eval_batch_size", mixed,
+                          "; outputs not kept on the device"));
+  log::error(cat("to use less memory: a smaller batch with accumulate_grad_batches", mixed,
+                 "; activation checkpointing (docs/memory.md)"));
 }
 
 // A failure while a failure is handled is reported, and does not replace it.
