@@ -12,6 +12,14 @@ std::string list_entries(const std::vector<Batch::Entry>& entries) {
   return names.empty() ? "none" : join(names);
 }
 
+[[noreturn]] void throw_other_kind(size_t index, const Batch::Entry& entry, std::string_view wanted) {
+  static constexpr std::array<std::pair<const char*, const char*>, 3> kKinds{
+      {{"a tensor", "batch[…]"}, {"a list of tensors", "batch.list(…)"}, {"a list of strings", "batch.strings(…)"}}};
+  const auto& [kind, how] = kKinds[entry.second.index()];
+  throw Error(cat("[core.Batch] entry ", index, " '", entry.first, "' is ", kind, ", not ", wanted, "; read it with ",
+                  how, "."));
+}
+
 template <class Function>
 Batch map_tensors(const Batch& batch, Function function) {
   Batch out;
@@ -66,17 +74,32 @@ bool Batch::contains(std::string_view name) const {
   return false;
 }
 
-const Tensor& Batch::operator[](std::string_view name) const {
+size_t Batch::index_of(std::string_view name) const {
   for (size_t i = 0; i < entries_.size(); ++i)
-    if (entries_[i].first == name) return tensor_at(i);
+    if (entries_[i].first == name) return i;
   throw Error(cat("[core.Batch] no entry named '", name, "'; the batch has: ", list_entries(entries_), "."));
 }
+
+const Tensor& Batch::operator[](std::string_view name) const { return tensor_at(index_of(name)); }
+const std::vector<Tensor>& Batch::list(std::string_view name) const { return list(index_of(name)); }
+const std::vector<std::string>& Batch::strings(std::string_view name) const { return strings(index_of(name)); }
 
 const Tensor& Batch::tensor_at(size_t index) const {
   const Entry& found = entry(index);
   if (const auto* tensor = std::get_if<Tensor>(&found.second)) return *tensor;
-  throw Error(cat("[core.Batch] entry ", index, " '", found.first, "' is a list, not a tensor; read it with entry(",
-                  index, ")."));
+  throw_other_kind(index, found, "a tensor");
+}
+
+const std::vector<Tensor>& Batch::list(size_t index) const {
+  const Entry& found = entry(index);
+  if (const auto* tensors = std::get_if<std::vector<Tensor>>(&found.second)) return *tensors;
+  throw_other_kind(index, found, "a list of tensors");
+}
+
+const std::vector<std::string>& Batch::strings(size_t index) const {
+  const Entry& found = entry(index);
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&found.second)) return *texts;
+  throw_other_kind(index, found, "a list of strings");
 }
 
 int64_t Batch::size() const {

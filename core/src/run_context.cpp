@@ -1,8 +1,23 @@
 #include "fulgur/core/run_context.h"
 
+#include <algorithm>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/text.h"
+
 namespace fulgur {
 
 RunContext::~RunContext() = default;
+
+size_t RunContext::optimizer_index(const Optimizer& optimizer) {
+  const std::vector<Optimizer*> all = optimizers();
+  const auto found = std::ranges::find(all, &optimizer);
+  if (found == all.end())
+    throw Error(cat("[core.RunContext.optimizer_index] this ", optimizer.name(), " is not one of the ", all.size(),
+                    " optimizers of the run."));
+  return static_cast<size_t>(found - all.begin());
+}
 
 void RunContext::log_dict(const std::vector<std::pair<std::string, Tensor>>& values, const LogOptions& options) {
   for (const auto& [name, value] : values) log(name, value, options);

@@ -27,6 +27,23 @@ TEST_CASE("Batch returns its entries by index, by name and unpacked") {
   CHECK(label.is_same(batch[1]));
 }
 
+TEST_CASE("Batch returns lists by name and by index, and says what an entry is otherwise") {
+  const Tensor x = at::zeros({2, 2}), y = at::arange(2);
+  const std::vector<Tensor> tokens{at::ones({1}), at::ones({2})};
+  const std::vector<std::string> texts{"a", "b"};
+  const Batch batch{{"x", x}, {"y", y}, {"tokens", tokens}, {"text", texts}};
+  CHECK(batch["y"].is_same(y));
+  CHECK(&batch.list("tokens") == &batch.list(2));
+  CHECK(batch.list("tokens").at(1).is_same(tokens[1]));
+  CHECK(batch.strings("text") == texts);
+  CHECK(batch.strings(3) == texts);
+  CHECK_THROWS_WITH(batch.list("x"), ContainsSubstring("0 'x' is a tensor, not a list of tensors") &&
+                                         ContainsSubstring("read it with batch[…]"));
+  CHECK_THROWS_WITH(batch.strings("tokens"), ContainsSubstring("read it with batch.list(…)"));
+  CHECK_THROWS_WITH(batch.list("token"), ContainsSubstring("no entry named 'token'"));
+  CHECK_THROWS_WITH(batch.strings(4), ContainsSubstring("no entry 4"));
+}
+
 TEST_CASE("Batch names its entries when one is missing") {
   const Batch batch{{"image", at::zeros({1})}};
   CHECK_THROWS_WITH(batch["imgae"], ContainsSubstring("'image'") && ContainsSubstring("imgae"));
@@ -57,7 +74,7 @@ TEST_CASE("Batch narrows tensors and lists alike") {
   CHECK(part[0].equal(at::arange(1, 3)));
   CHECK(std::get<std::vector<std::string>>(part.entry(1).second) == std::vector<std::string>{"b", "c"});
   CHECK(std::get<std::vector<Tensor>>(part.entry(2).second)[1].size(0) == 3);
-  CHECK_THROWS_WITH(batch[1], ContainsSubstring("is a list"));
+  CHECK_THROWS_WITH(batch[1], ContainsSubstring("is a list of strings, not a tensor; read it with batch.strings(…)"));
 }
 
 TEST_CASE("Batch on its own device is not copied") {

@@ -95,6 +95,25 @@ TEST_CASE("two optimizers in manual optimization equal a hand-written loop, bit 
   CHECK(same_weights(weights(*module), by_hand(10)));
 }
 
+TEST_CASE("a hook that is given an optimizer can say which of several it is") {
+  struct Which : Callback {
+    std::vector<std::string> seen;
+    void on_before_optimizer_step(RunContext& run, Optimizer& optimizer) override {
+      seen.push_back(std::to_string(run.optimizer_index(optimizer)) + " " + optimizer.name());
+      SGD other(SGD::Options{});
+      CHECK_THROWS_WITH(run.optimizer_index(other), ContainsSubstring("SGD is not one of the 2 optimizers"));
+    }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.limit_train_batches = 2;
+  const auto which = std::make_shared<Which>();
+  TrainerComponents components;
+  components.add(which);
+  Trainer(options, components).fit(std::make_shared<TwoParts>(), regression_data(40, 0, 4, false));
+  CHECK(which->seen == std::vector<std::string>{"0 AdamW", "0 AdamW", "1 SGD"});
+}
+
 TEST_CASE("each optimizer counts its own steps, also over a resume") {
   struct Counts : TwoParts {
     int64_t maker_steps = 0, judge_steps = 0;

@@ -15,7 +15,7 @@
 namespace fulgur {
 
 /// What a loader yields: ordered, named entries, each a tensor with samples in dimension 0, a list of tensors (ragged
-/// samples) or a list of strings, one per sample. Copies share the tensors.
+/// samples) or a list of strings, one per sample. Copies share the tensors. `Batch{{"x", x}, {"y", y}}` makes one.
 class FULGUR_API Batch {
  public:
   using Value = std::variant<Tensor, std::vector<Tensor>, std::vector<std::string>>;
@@ -45,6 +45,12 @@ class FULGUR_API Batch {
     return tensor_at(static_cast<size_t>(index));
   }
   const Tensor& operator[](std::string_view name) const;
+  /// The list of tensors at `index` or named `name`, one per sample; throws an Error that says what it is otherwise.
+  const std::vector<Tensor>& list(std::string_view name) const;
+  const std::vector<Tensor>& list(size_t index) const;
+  /// The same for a list of strings.
+  const std::vector<std::string>& strings(std::string_view name) const;
+  const std::vector<std::string>& strings(size_t index) const;
   /// The first N entries as tensors: `auto [x, y] = batch.unpack<2>();`
   template <size_t N>
   std::array<Tensor, N> unpack() const {
@@ -72,6 +78,7 @@ class FULGUR_API Batch {
 
  private:
   const Tensor& tensor_at(size_t index) const;
+  size_t index_of(std::string_view name) const;
   std::vector<Entry> entries_;
 };
 

@@ -97,6 +97,9 @@ class FULGUR_API RunContext {
   M& module_as();
   virtual std::vector<Optimizer*> optimizers() = 0;
   virtual std::vector<OptimizerHandle*> optimizer_handles() = 0;
+  /// Place of `optimizer` among those that were planned: which of several a hook such as `on_before_optimizer_step` is
+  /// about. Throws an Error if it is not one of the run's.
+  size_t optimizer_index(const Optimizer& optimizer);
   virtual std::vector<LrScheduler*> lr_schedulers() = 0;
   /// Optimizers with their schedules, as they were planned.
   virtual const OptimizerPlan& optimizer_plan() const = 0;
