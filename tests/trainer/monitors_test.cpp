@@ -11,6 +11,7 @@
 #include "fulgur/core/run_context.h"
 #include "fulgur/optim/reduce_lr_on_plateau.h"
 #include "support/expect_error.h"
+#include "support/shown_lines.h"
 
 namespace monitors_test {
 
@@ -51,11 +52,13 @@ std::shared_ptr<ModelCheckpoint> model_checkpoint(const std::string& monitor) {
   return std::make_shared<ModelCheckpoint>(options);
 }
 
-void fit(const std::shared_ptr<Counting>& module, std::vector<std::shared_ptr<Callback>> callbacks) {
+void fit(const std::shared_ptr<Counting>& module, std::vector<std::shared_ptr<Callback>> callbacks,
+         int64_t sanity_steps = 1, int64_t val_check_interval = 0) {
   const TemporaryFolder folder;
   TrainerOptions options = quiet(folder);
   options.max_epochs = 2;
-  options.num_sanity_val_steps = 1;
+  options.num_sanity_val_steps = sanity_steps;
+  if (val_check_interval > 0) options.val_check_interval = val_check_interval;
   TrainerComponents components;
   components.callbacks = std::move(callbacks);
   Trainer(options, components).fit(module, regression_data());
@@ -70,6 +73,41 @@ TEST_CASE("a misspelt monitor is an error before the first batch, with the neare
     CHECK_THAT(message, ContainsSubstring("'val_los' was not logged") && ContainsSubstring("did you mean 'val_loss'?"));
     CHECK_THAT(message, !ContainsSubstring("?."));
     CHECK(module->batches == 0);
+  };
+  SECTION("of EarlyStopping") { check({early_stopping("val_los")}); }
+  SECTION("of ModelCheckpoint") { check({model_checkpoint("val_los")}); }
+  SECTION("of a plateau schedule") {
+    module->plateau = "val_los";
+    check({});
+  }
+}
+
+TEST_CASE("a monitor that neither validation nor the first training batch logs is a warning after that batch") {
+  const auto module = std::make_shared<Counting>();
+  for (const int64_t sanity : {0, 1}) {
+    CAPTURE(sanity);
+    std::string error;
+    const std::string lines = shown_lines(
+        [&] {
+          fit(module, {early_stopping("accuracy"), model_checkpoint("val_auc"), model_checkpoint("train_loss")}, sanity,
+              sanity == 0 ? 3 : 0);
+        },
+        &error);
+    CHECK_THAT(error, ContainsSubstring("'accuracy' was not logged"));
+    CHECK_THAT(lines, ContainsSubstring("EarlyStopping monitors 'accuracy'") &&
+                          ContainsSubstring("ModelCheckpoint monitors 'val_auc'") &&
+                          ContainsSubstring("neither validation nor the first training batch has logged it; there are: "
+                                            "train_loss, val_accuracy, val_loss. "));
+    CHECK_THAT(lines, !ContainsSubstring("monitors 'train_loss'"));
+  }
+}
+
+TEST_CASE("without a sanity check a misspelt monitor is found after the first validation") {
+  const auto module = std::make_shared<Counting>();
+  const auto check = [&](std::vector<std::shared_ptr<Callback>> callbacks) {
+    const std::string message = message_of<ConfigError>([&] { fit(module, std::move(callbacks), 0, 3); });
+    CHECK_THAT(message, ContainsSubstring("'val_los' was not logged") && ContainsSubstring("did you mean 'val_loss'?"));
+    CHECK(module->batches == 3);
   };
   SECTION("of EarlyStopping") { check({early_stopping("val_los")}); }
   SECTION("of ModelCheckpoint") { check({model_checkpoint("val_los")}); }

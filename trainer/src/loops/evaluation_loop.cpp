@@ -347,6 +347,7 @@ EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_l
 void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
   try {
     evaluate(run, RunningStage::validate, batch_limit);
+    if (!run.validation.logged) run.validation.logged = run.logs.known_names();
   } catch (const StepNotOverridden&) {
     run.position.failed_in.clear();
     warn_no_validation_step();

@@ -8,6 +8,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
+#include "loops/monitor_check.h"
 #include "loops/training_step.h"
 #include "run/signals.h"
 #include "run/slurm.h"
@@ -39,7 +40,7 @@ namespace {
 
 class FitLoop {
  public:
-  explicit FitLoop(Run& run) : run_(run), step_(run) {
+  explicit FitLoop(Run& run) : run_(run), monitors_(run), step_(run) {
     if (run.options.val_check_interval.interval) validation_trigger_.emplace(*run.options.val_check_interval.interval);
   }
 
@@ -196,7 +197,9 @@ class FitLoop {
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
+    const bool first = !run_.validation.logged;
     validate_in_fit(run_);
+    if (first) check_schedule_monitors(run_);
     run_.validation.pending = false;
     run_.validation.start.reset();
     run_.validation.ended_at = run_.counters.batches_total.completed;
@@ -237,6 +240,7 @@ class FitLoop {
       const bool last_batch = batches && batch_idx + 1 == *batches;
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) step_.close_window();
+      monitors_.after_batch();
       run.flush_step_metrics(RunningStage::train, false);
       run.agreement.step();
       // A stop is judged on values from the final weights, as in Lightning.
@@ -354,6 +358,7 @@ class FitLoop {
   }
 
   Run& run_;
+  MonitorCheck monitors_;
   TrainingStep step_;
   std::optional<int64_t> interval_;
   std::optional<IntervalTrigger> validation_trigger_;

@@ -410,4 +410,17 @@ std::vector<std::string> LogStore::names() const {
   return names;
 }
 
+std::vector<std::string> LogStore::known_names() const {
+  std::vector<std::string> names = this->names();
+  for (const auto& s : slots_) {
+    names.push_back(s->name);
+    if (!s->on_step || !s->on_epoch) continue;
+    names.push_back(s->name + "_step");
+    names.push_back(s->name + "_epoch");
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 }  // namespace fulgur::detail

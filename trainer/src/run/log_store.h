@@ -87,6 +87,8 @@ class LogStore {
   std::optional<double> written(std::string_view final_name) const;
   std::optional<RunningStage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
+  /// The same, with those that will have a value once their window or epoch ends.
+  std::vector<std::string> known_names() const;
   /// Newest values on the host of what was logged with prog_bar. Does not wait for a GPU: each call starts a read, and
   /// returns what an earlier call has read.
   Metrics progress_values();

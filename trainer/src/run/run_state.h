@@ -89,6 +89,8 @@ struct ValidationState {
   bool pending = false;   ///< due or under way
   int64_t ended_at = -1;  ///< training batches before the last validation that ended
   int64_t batches = 0;    ///< of evaluations that ended, over the run
+  /// Names of metrics after the first validation or sanity check of this process; nullopt before.
+  std::optional<std::vector<std::string>> logged;
   /// Where the current or interrupted validation of a fit began. A resume repeats it from there.
   struct Start {
     int64_t batches = 0;

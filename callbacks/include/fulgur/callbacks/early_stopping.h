@@ -49,6 +49,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   std::string state_key() const override;
   Phase phase() const override { return Phase::decide; }
   std::vector<std::string> monitored_metrics() const override { return {options_.monitor}; }
+  std::optional<std::string> required_metric() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
@@ -76,6 +77,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   bool enabled(RunContext& run) const;
   void check(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
+  void refuse_misspelt(RunContext& run);
   std::string why_it_stops(EarlyStoppingReason reason, double current) const;
   void tell(RunContext& run, const std::string& message) const;
 
@@ -84,6 +86,7 @@ class FULGUR_API EarlyStopping final : public Callback {
   int64_t stopped_epoch_ = 0;
   EarlyStoppingReason reason_ = EarlyStoppingReason::not_stopped;
   std::string message_;
+  bool saw_names_ = false;
 };
 
 }  // namespace fulgur

@@ -45,6 +45,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   Phase phase() const override { return Phase::checkpoint; }
   std::vector<std::string> monitored_metrics() const override;
   bool saves_on_exception() const override { return options_.save_on_exception; }
+  std::optional<std::string> required_metric() const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
 
@@ -75,6 +76,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::optional<double> current_score(RunContext& run);
   void save(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
+  void refuse_misspelt(RunContext& run);
   std::filesystem::path name_for(RunContext& run);
 
   Options options_;
@@ -86,6 +88,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::optional<IntervalTrigger> trigger_;  // of `every` or `train_time_interval`
   bool waits_for_validation_ = false;
   bool said_that_it_waits_ = false;
+  bool saw_names_ = false;
   bool warned_ = false;
 };
 

@@ -32,6 +32,9 @@ class FULGUR_API Callback : public Stateful {
   virtual Phase phase() const { return Phase::observe; }
   /// The metrics that it asks `RunContext::monitored_metric` for.
   virtual std::vector<std::string> monitored_metrics() const { return {}; }
+  /// The metric without which it ends the run at the end of the first epoch: the Trainer warns early if neither
+  /// validation nor the first training batch has logged it. Default: none.
+  virtual std::optional<std::string> required_metric() const { return std::nullopt; }
   /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
   /// `on_save_checkpoint` with `run.collectives()`.
   StateTree state() const override { return {}; }
@@ -61,6 +64,7 @@ class FULGUR_API Callback : public Stateful {
   virtual void on_before_zero_grad(RunContext&, Optimizer&) {}
   virtual void on_before_backward(RunContext&, const Tensor& /*loss*/) {}
   virtual void on_after_backward(RunContext&) {}
+  /// Of several optimizers it is number `run.optimizer_index(optimizer)`, an `optimizer.name()`.
   virtual void on_before_optimizer_step(RunContext&, Optimizer&) {}
 
   virtual void on_validation_start(RunContext&) {}

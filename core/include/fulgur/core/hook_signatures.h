@@ -83,6 +83,9 @@
 #define FULGUR_CALLBACK_SIGNATURES(HOOK)                                                                             \
   HOOK(state_key, std::string, (), const)                                                                            \
   HOOK(phase, fulgur::Phase, (), const)                                                                              \
+  HOOK(required_metric, std::optional<std::string>, (), const)                                                       \
+  HOOK(monitored_metrics, std::vector<std::string>, (), const)                                                       \
+  HOOK(saves_on_exception, bool, (), const)                                                                          \
   HOOK(state, fulgur::StateTree, (), const)                                                                          \
   HOOK(load_state, void, (const fulgur::StateTree&), )                                                               \
   HOOK(setup, void, (fulgur::RunContext&, fulgur::TrainerFn), )                                                      \
