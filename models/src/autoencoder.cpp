@@ -1,7 +1,9 @@
 #include "fulgur/models/autoencoder.h"
-#include "option_bounds.h"
 
 #include <ATen/ops/mse_loss.h>
+
+#include "fulgur/core/checked_options.h"
+#include "option_bounds.h"
 
 namespace fulgur {
 
@@ -12,7 +14,7 @@ void Autoencoder::Options::fields(Fields& f) {
   f(code_size, "code_size", "Number of values in the code.").range(1, detail::kMostWidth);
 }
 
-Autoencoder::Autoencoder(const Options& options) : options_(options) {
+Autoencoder::Autoencoder(const Options& options) : options_(detail::checked_options(options, "models.Autoencoder")) {
   std::vector<int64_t> widths = {options.in_features};
   widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
   widths.push_back(options.code_size);

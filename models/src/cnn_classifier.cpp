@@ -2,6 +2,7 @@
 
 #include <ATen/ops/max_pool2d.h>
 
+#include "fulgur/core/checked_options.h"
 #include "fulgur/core/text.h"
 #include "option_bounds.h"
 
@@ -30,7 +31,8 @@ void CnnClassifier::Options::fields(Fields& f) {
   f(dropout, "dropout", "Dropout probability in training, in the fully connected part.").at_least(0).less_than(1);
 }
 
-CnnClassifier::CnnClassifier(const Options& options) : options_(options) {
+CnnClassifier::CnnClassifier(const Options& options)
+    : options_(detail::checked_options(options, "models.CnnClassifier")) {
   int64_t channels = options.in_channels, height = options.height, width = options.width;
   for (size_t i = 0; i < options.channels.size(); ++i) {
     height /= 2;

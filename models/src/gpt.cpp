@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "fulgur/core/checked_options.h"
 #include "fulgur/core/text.h"
 #include "fulgur/nn/checkpoint.h"
 #include "option_bounds.h"
@@ -74,7 +75,8 @@ void GPT::Options::fields(Fields& f) {
 }
 
 GPT::GPT(const Options& options)
-    : options_(options), checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
+    : options_(detail::checked_options(options, "models.GPT")),
+      checkpoint_every_(checkpoint_interval(options.activation_checkpointing)) {
   const auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
   wte_ = transformer->register_module("wte", torch::nn::Embedding(options.vocab_size, options.n_embd));
   wpe_ = transformer->register_module("wpe", torch::nn::Embedding(options.block_size, options.n_embd));

@@ -1,4 +1,6 @@
 #include "fulgur/models/mlp_classifier.h"
+
+#include "fulgur/core/checked_options.h"
 #include "option_bounds.h"
 
 namespace fulgur {
@@ -10,7 +12,8 @@ void MlpClassifier::Options::fields(Fields& f) {
   f(dropout, "dropout", "Dropout probability of hidden values in training.").at_least(0).less_than(1);
 }
 
-MlpClassifier::MlpClassifier(const Options& options) : options_(options) {
+MlpClassifier::MlpClassifier(const Options& options)
+    : options_(detail::checked_options(options, "models.MlpClassifier")) {
   std::vector<int64_t> widths = {options.in_features};
   widths.insert(widths.end(), options.hidden.begin(), options.hidden.end());
   widths.push_back(options.num_classes);

@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "fulgur/core/checked_options.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
 #include "option_bounds.h"
@@ -55,7 +56,7 @@ void Seq2Seq::Options::fields(Fields& f) {
       .less_than(1);
 }
 
-Seq2Seq::Seq2Seq(const Options& options) : options_(options) {
+Seq2Seq::Seq2Seq(const Options& options) : options_(detail::checked_options(options, "models.Seq2Seq")) {
   const Seq2SeqPartOptions part{options.vocabulary, options.embedding, options.hidden,
                                 options.layers,     options.cell,      options.dropout};
   encoder_ = nn::register_placed<Seq2SeqEncoder>(*this, "encoder", part);

@@ -58,7 +58,7 @@ class ProbeNet : public fulgur::LightningModule {
     int64_t trouble_step = 3;
     bool gathers = false, logs_rank = false;
     void fields(Fields& f) {
-      f(hidden, "hidden", "Width of the hidden layer.").at_least(1);
+      f(hidden, "hidden", "Width of the hidden layer.");
       f(dropout, "dropout", "Share of hidden values set to zero.");
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");

@@ -36,6 +36,40 @@ int64_t parameters_of(const torch::nn::Module& module) {
 
 }  // namespace
 
+TEST_CASE("options from C++ keep the conditions of a config: sizes of 0 are named") {
+  const auto says = [](const std::string& message, const std::string& option) {
+    CHECK_THAT(message, ContainsSubstring(option + ": must be at least 1"));
+  };
+  says(message_of<ConfigError>([] {
+         MlpClassifier(MlpClassifier::Options{.hidden = {4, 0}});
+       }),
+       "models.MlpClassifier.hidden.1");
+  says(message_of<ConfigError>([] { MlpClassifier(MlpClassifier::Options{.in_features = 0}); }),
+       "models.MlpClassifier.in_features");
+  says(message_of<ConfigError>([] { CnnClassifier(CnnClassifier::Options{.channels = {0}}); }),
+       "models.CnnClassifier.channels.0");
+}
+
+TEST_CASE("the integers of models are bounded from below, where the doc does not say what 0 is") {
+  const ComponentRegistry& registry = component_registry("model");
+  size_t checked = 0;
+  for (const std::string& name : registry.names()) {
+    if (registry.get(name).file.find("models/src") == std::string::npos) continue;
+    const auto options = registry.get(name).make_options();
+    Fields fields;
+    options->fields(fields);
+    for (const Field& field : fields.all()) {
+      const TypeInfo* type = &field.type;
+      while (type->kind == TypeInfo::Kind::list) type = &type->parts[0];
+      if (type->kind != TypeInfo::Kind::integer) continue;
+      CAPTURE(name, field.name);
+      CHECK((type->minimum.value_or(0) >= 1 || field.doc.find("0:") != std::string::npos));
+      ++checked;
+    }
+  }
+  CHECK(checked > 10);
+}
+
 TEST_CASE("the classifiers have the layers that their options say") {
   MlpClassifier mlp({.in_features = 20, .hidden = {7, 5}, .num_classes = 3});
   CHECK(parameters_of(mlp) == 20 * 7 + 7 + 7 * 5 + 5 + 5 * 3 + 3);

@@ -34,6 +34,10 @@ SyntheticDataModule::SyntheticDataModule(const Options& options)
     throw ConfigError(cat("[data.SyntheticDataModule] numbers must not be negative; got num_classes ",
                           options.num_classes, ", num_train ", options.num_train, ", num_val ", options.num_val,
                           ", num_test ", options.num_test, "."));
+  if (const auto none = std::ranges::find_if(options.shape, [](int64_t size) { return size < 1; });
+      none != options.shape.end() || options.shape.empty())
+    throw ConfigError(cat("[data.SyntheticDataModule] shape has one size or more, each at least 1; ",
+                          options.shape.empty() ? "it is empty." : cat("one is ", *none, ".")));
   int64_t bytes = sizeof(float);
   bool overflow = __builtin_mul_overflow(
       bytes, std::max({options.num_train, options.num_val, options.num_test, options.num_classes}), &bytes);

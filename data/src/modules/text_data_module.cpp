@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "datasets/text_windows.h"
+#include "fulgur/core/checked_options.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
@@ -107,6 +108,7 @@ TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<
     throw ConfigError(
         "[data.TextDataModule] samples_per_epoch is for random windows; windows is strided, where each window occurs "
         "once. Set windows to random.");
+  detail::checked_options(options, "data.TextDataModule");
 }
 
 TextDataModule::~TextDataModule() = default;
