@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "fulgur/core/errors.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::cli {
@@ -68,8 +69,8 @@ bool is_one_of(const std::string& name, const Names& names) {
   for (std::string& option : known) option = "--" + option;
   std::string hint = did_you_mean("--" + name, known);
   if (const auto renamed = trainer.hint_for_unknown(name); hint.empty() && renamed) hint = "; " + *renamed;
-  throw ConfigError(
-      cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`trainer --help` lists all."));
+  throw ConfigError(cat("[cli] unknown option '--", escape_controls(name), "'", as_sentence(hint), "`", program_name(),
+                        " --help` lists all."));
 }
 
 YamlStyle parse_style(const std::string& text) {
@@ -150,7 +151,27 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
   return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
-             as_sentence(did_you_mean(extras.front(), verbs)), "`trainer --help` shows what there is.");
+             as_sentence(did_you_mean(extras.front(), verbs)), "`", program_name(), " --help` shows what there is.");
+}
+
+/// The help of a verb, with the program's options that it takes.
+std::string help_of(const CLI::App& verb, const CLI::App& app) {
+  std::vector<std::string> names;
+  const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
+  if (is_run({"fit", "validate", "test", "predict", "config", "schema", "import"})) names.emplace_back("--config");
+  if (!is_run({"export", "inspect"})) names.emplace_back("--plugin");
+  if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--report");
+  if (is_run({"fit", "validate", "test", "predict", "config"})) names.emplace_back("--print_config");
+  if (is_run({"fit"})) names.insert(names.end(), {"--resume", "--allow-config-change"});
+  if (is_run({"fit", "validate", "test", "predict"})) names.emplace_back("--verify");
+  std::vector<const CLI::Option*> options = verb.get_options();
+  for (const std::string& name : names) options.push_back(app.get_option(name));
+  const std::shared_ptr<CLI::FormatterBase> formatter = verb.get_formatter();
+  const CLI::Formatter& format = dynamic_cast<const CLI::Formatter&>(*formatter);
+  std::erase_if(options, [](const CLI::Option* option) { return !option->nonpositional(); });
+  const std::string footer = is_one_of(std::string("--config"), names) ? cat("\n", kFooter, "\n") : "";
+  return format.make_description(&verb) + format.make_usage(&verb, cat(app.get_name(), " ", verb.get_name())) +
+         format.make_positionals(&verb) + format.make_group("Options", false, options) + footer;
 }
 
 /// Verbs that exchange weights with Python, and show the contents of a checkpoint.
@@ -199,7 +220,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
   }
   std::vector<std::string> rest = take_overrides(arguments, out);
 
-  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", "trainer");
+  CLI::App app("Trains and evaluates LibTorch models from a YAML config.", program_name());
   app.footer(kFooter);
   app.set_version_flag("--version", "fulgur " FULGUR_VERSION);
   app.require_subcommand(0, 1);
@@ -238,9 +259,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments, const 
     app.parse(rest);
   } catch (const CLI::Success&) {
     const std::vector<CLI::App*> verbs = app.get_subcommands();
-    out.text = app.get_option("--version")->count() > 0
-                   ? std::string("fulgur " FULGUR_VERSION "\n")
-                   : (verbs.empty() ? app.help() : verbs.front()->help() + "\n" + app.help());
+    out.text = app.get_option("--version")->count() > 0 ? std::string("fulgur " FULGUR_VERSION "\n")
+                                                        : (verbs.empty() ? app.help() : help_of(*verbs.front(), app));
     return out;
   } catch (const CLI::ParseError& error) {
     throw ConfigError(usage_message(error, app));

@@ -1,9 +1,12 @@
 #include "failure.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <new>
 #include <string_view>
+
+#include "fulgur/core/text.h"
 
 namespace fulgur::cli {
 
@@ -22,6 +25,16 @@ Failure current_failure() {
   } catch (...) {
     return {"[cli] an exception of unknown type"};
   }
+}
+
+void print_error(std::string_view process, std::string_view message) {
+  std::string block = process.empty() ? "error: " : cat("[", process, "] error: ");
+  for (size_t begin = 0; begin <= message.size();) {
+    const size_t end = std::min(message.find('\n', begin), message.size());
+    block += escape_controls(message.substr(begin, end - begin)) + "\n";
+    begin = end + 1;
+  }
+  std::fwrite(block.data(), 1, block.size(), stderr);
 }
 
 }  // namespace fulgur::cli

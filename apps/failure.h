@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "fulgur/core/errors.h"
 
@@ -14,5 +15,9 @@ struct Failure {
 
 /// For the current exception, for display.
 Failure current_failure();
+
+/// One block on stderr, of the process with this name (empty: without). The lines are ours; their contents may come
+/// from anywhere and must not reach the terminal as control characters.
+void print_error(std::string_view process, std::string_view message);
 
 }  // namespace fulgur::cli

@@ -1,8 +1,10 @@
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "failure.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/launcher.h"
 #include "verbs.h"
@@ -19,18 +22,9 @@ namespace {
 
 using fulgur::ExitCode;
 
-/// One block on stderr. The lines are ours; their contents may come from anywhere and must not reach the terminal as
-/// control characters.
 int fail(std::string_view message, ExitCode code) {
-  const std::string process = fulgur::log::process_name();
-  std::string block = process.empty() ? "error: " : "[" + process + "] error: ";
-  for (size_t begin = 0; begin <= message.size();) {
-    const size_t end = std::min(message.find('\n', begin), message.size());
-    block += fulgur::escape_controls(message.substr(begin, end - begin)) + "\n";
-    begin = end + 1;
-  }
-  std::fwrite(block.data(), 1, block.size(), stderr);
-  fulgur::tell_launcher(message);
+  // The launcher shows what a rank from 1 on says, unless another one said the same.
+  if (!fulgur::tell_launcher(message)) fulgur::cli::print_error(fulgur::log::process_name(), message);
   return static_cast<int>(code);
 }
 
@@ -42,7 +36,7 @@ std::vector<std::string> environment() {
   return out;
 }
 
-int run(const std::vector<std::string>& arguments) {
+int run(const std::vector<std::string>& arguments, const std::string& program) {
   for (const std::string& argument : arguments) {
     if (!fulgur::is_utf8(argument))
       return fail("[cli] arguments must be valid UTF-8; got '" + argument + "'", ExitCode::usage);
@@ -52,7 +46,7 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(command.text.c_str(), command.is_error ? stderr : stdout);
     return static_cast<int>(command.is_error ? ExitCode::usage : ExitCode::ok);
   }
-  return static_cast<int>(fulgur::cli::run(command, arguments));
+  return static_cast<int>(fulgur::cli::run(command, program, arguments));
 }
 
 }  // namespace
@@ -61,8 +55,11 @@ int main(int argc, char** argv) {
   // A closed pipe, or a file size limit, is an error of write(), not a death in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  if (argc > 0) fulgur::set_program_name(argv[0]);
+  // A rank was started as /proc/self/exe, and ps would show "exe".
+  if (std::getenv("FULGUR_LAUNCHER") != nullptr) ::prctl(PR_SET_NAME, fulgur::program_name().c_str());
   try {
-    return run({argv + 1, argv + argc});
+    return run({argv + 1, argv + argc}, argc > 0 ? argv[0] : "trainer");
   } catch (...) {
     const fulgur::cli::Failure failure = fulgur::cli::current_failure();
     return fail(failure.message, failure.code);

@@ -7,6 +7,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::cli {
@@ -23,8 +24,8 @@ void fill_links(Config& config, DataModule* data, TrainerFn fn) {
   apply_links(config, data->exported_values());
 }
 
-/// The model's options that are numbers, or lists of numbers.
-std::string sizes_of(const Spec<LightningModule>& model) {
+/// The model's options that are numbers, or lists of numbers; those with a 0 in `zeros`.
+std::string sizes_of(const Spec<LightningModule>& model, std::vector<std::string>& zeros) {
   std::vector<std::string> texts;
   const ConfigNode written = model.write();
   const ConfigNode* const arguments = written.find("init_args");
@@ -35,6 +36,7 @@ std::string sizes_of(const Spec<LightningModule>& model) {
       if (!node.is_scalar() || node.text().empty() || node.text().find_first_not_of("0123456789") != std::string::npos)
         return;
       numbers.push_back(node.text());
+      if (node.text() == "0" && (zeros.empty() || zeros.back() != name)) zeros.push_back(name);
     };
     if (value.is_list())
       std::for_each(value.items().begin(), value.items().end(), add);
@@ -46,11 +48,16 @@ std::string sizes_of(const Spec<LightningModule>& model) {
   return join(texts);
 }
 
-/// LibTorch's error for a weight that is too large names no option.
+/// LibTorch's error for a weight that is too large, or for a layer without inputs, names no option.
 std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model) {
   const auto failure = [&](std::string_view why) {
-    return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes_of(model),
-                     ". Is one of them too large? ", why.substr(0, why.find('\n'))));
+    std::vector<std::string> zeros;
+    const std::string sizes = sizes_of(model, zeros);
+    const std::string hint = zeros.empty() ? "Is one of them too large?"
+                                           : cat("A layer has at least one input and one output, and ",
+                                                 join(zeros, " and "), zeros.size() == 1 ? " is 0." : " are 0.");
+    return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes, ". ", hint,
+                     " LibTorch says: ", why.substr(0, why.find('\n'))));
   };
   try {
     return model.create();
@@ -67,7 +74,8 @@ PreparedRun prepare(Config config, TrainerFn fn) {
   if (!config.model) {
     throw ConfigError(cat("[cli] ", name_of(fn),
                           " needs a model; the config names none. Give --config FILE or --model NAME; "
-                          "`trainer list model` shows what there is."));
+                          "`",
+                          program_name(), " list model` shows what there is."));
   }
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;

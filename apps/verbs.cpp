@@ -127,18 +127,19 @@ std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
 }
 
 // Starts the processes that the config asks for. Returns the exit code; nullopt if this one is all that is asked for.
-std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan,
+std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan, const std::string& program,
                                      const std::vector<std::string>& arguments) {
   const int64_t processes = count_processes(config.trainer);
   if (processes * config.trainer.num_nodes == 1) return std::nullopt;
   const NodePlace node = detect_node(process_environment(), config.trainer.num_nodes);
-  std::vector<std::string> command{"trainer"};
+  std::vector<std::string> command{program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   LaunchOptions launched{.processes = processes, .num_nodes = config.trainer.num_nodes, .node_rank = node.node_rank};
   launched.main_address = node.main_address;
   launched.main_port = node.main_port;
   launched.max_restarts = plan.max_restarts;
   launched.start_timeout_s = plan.start_timeout_s;
+  launched.show = [](int64_t rank, const std::string& message) { print_error(cat("rank ", rank), message); };
   const LaunchReport report = launch(launched, command);
   if (report.message.empty()) return static_cast<ExitCode>(report.exit_code);
   throw Error(report.message, static_cast<ExitCode>(report.exit_code));
@@ -146,7 +147,7 @@ std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& pla
 
 }  // namespace
 
-ExitCode run(const CommandLine& command, const std::vector<std::string>& arguments) {
+ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments) {
   for (const std::filesystem::path& plugin : command.plugins) load_plugin(plugin);
   throw_if_registration_failed();
   if (command.verb == "list") return print(list_components(command.argument)), ExitCode::ok;
@@ -169,7 +170,7 @@ ExitCode run(const CommandLine& command, const std::vector<std::string>& argumen
       place = place_of_process(*plan);
       launches = !place;
       if (launches)
-        if (const auto code = launch_ranks(config, *plan, arguments)) return *code;
+        if (const auto code = launch_ranks(config, *plan, program, arguments)) return *code;
       launches = false;
     }
     if (place && place->rank != 0) log::leave_console(cat("rank ", place->rank));

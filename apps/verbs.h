@@ -10,6 +10,6 @@ namespace fulgur::cli {
 
 /// Executes the command line; results go to stdout. Throws on errors. `arguments` are those of the program, for the
 /// processes that it may have to start.
-ExitCode run(const CommandLine& command, const std::vector<std::string>& arguments);
+ExitCode run(const CommandLine& command, const std::string& program, const std::vector<std::string>& arguments);
 
 }  // namespace fulgur::cli

@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -43,7 +44,7 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
       ". If it is your own class, load its plug-in (--plugin FILE.so), or link the object file that registers it into "
       "the program: from a static library, the linker takes only what is referenced";
   if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names), kOwn);
-  return cat(text, "; `trainer list ", registry.kind(), "` shows all", kOwn);
+  return cat(text, "; `", program_name(), " list ", registry.kind(), "` shows all", kOwn);
 }
 
 }  // namespace

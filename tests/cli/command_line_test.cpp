@@ -45,6 +45,40 @@ TEST_CASE("F42 help and version are on stdout, exit 0, with stdout closed or bro
   CHECK(trainer(arguments, {.folder = {}, .broken_pipe = true}).exit_code == 0);
 }
 
+TEST_CASE("the help of a verb has one usage, and the options that the verb takes") {
+  const auto count = [](const std::string& text, const std::string& part) {
+    size_t found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const std::string fit = trainer({"fit", "--help"}).out;
+  CHECK(count(fit, "Usage: ") == 1);
+  CHECK(says(fit, "Usage: trainer fit "));
+  for (const char* option : {"--config", "--plugin", "--report", "--print_config", "--resume", "--verify", "--help"}) {
+    INFO(option);
+    CHECK(says(fit, option));
+  }
+  CHECK(says(fit, "Overrides of the config"));
+  const std::string test = trainer({"test", "--help"}).out;
+  CHECK(says(test, "--config"));
+  CHECK_FALSE(says(test, "--resume"));
+  const std::string exports = trainer({"export", "--help"}).out;
+  CHECK(count(exports, "Usage: ") == 1);
+  CHECK(says(exports, "--format"));
+  CHECK_FALSE(says(exports, "--config"));
+}
+
+TEST_CASE("a program is called by its own name in help, messages and the processes of its ranks") {
+  const TemporaryFolder folder;
+  const std::string mine = (folder / "mine").string();
+  std::filesystem::create_symlink(FULGUR_TRAINER_BIN, mine);
+  CHECK(says(trainer({"--help"}, {.program = mine, .folder = {}}).out, "Usage: mine "));
+  CHECK(says(trainer({"fit", "--help"}, {.program = mine, .folder = {}}).out, "Usage: mine fit "));
+  CHECK(says(trainer({"fit"}, {.program = mine, .folder = {}}).err, "`mine list model`"));
+  CHECK(says(trainer({"--fooo"}, {.program = mine, .folder = {}}).err, "`mine --help`"));
+  CHECK(says(trainer({"describe", "Nothing"}, {.program = mine, .folder = {}}).err, "`mine list`"));
+}
+
 TEST_CASE("F42 unknown options, verbs and keys exit 2 and name the nearest") {
   const auto [arguments, hint] = GENERATE(
       std::pair{std::vector<std::string>{"fit", "--confg", "x.yaml"}, "did you mean '--config'?"},

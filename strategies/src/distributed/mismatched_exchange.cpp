@@ -44,12 +44,12 @@ std::string message_of_gloo() {
       "[strategies.exchange] rank ", g_rank, " of ", g_world_size, ": the ranks exchange different things: ", message,
       "\nwhat the ranks did:", g_heartbeat ? g_heartbeat->report() : std::string(" unknown, the run has ended"),
       "\nOne does something different from the others, ", kMismatchCauses);
-  for (size_t begin = 0; begin <= text.size();) {
+  const bool shown = tell_launcher(text);
+  for (size_t begin = 0; begin <= text.size() && !shown;) {
     const size_t newline = std::min(text.find('\n', begin), text.size());
     log::error(text.substr(begin, newline - begin));
     begin = newline + 1;
   }
-  tell_launcher(text);
   ::_exit(static_cast<int>(ExitCode::distributed));
 }
 

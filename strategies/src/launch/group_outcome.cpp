@@ -84,6 +84,9 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   const RankEnd* headline = &*culprit;
   if (!culprit->end.by_signal && culprit->end.value == kDistributed && silent != ends.end()) headline = &*silent;
   verdict.headline = cat("rank ", headline->rank, " of ", world_size, " ", describe(*headline));
+  RankEnd shown = *headline;
+  if (shown.rank == 0) shown.words.clear();
+  verdict.news = cat("rank ", shown.rank, " of ", world_size, " ", describe(shown));
   std::vector<std::string> others;
   for (const RankEnd& end : ends) {
     if (&end == headline) continue;

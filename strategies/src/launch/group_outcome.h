@@ -25,6 +25,7 @@ struct GroupOutcome {
   bool failed = false;
   bool restartable = false;
   std::string headline;              ///< the rank that failed; empty if none did
+  std::string news;                  ///< the same, without the message if rank 0 has printed it already
   std::vector<std::string> details;  ///< further lines for the report
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <memory>
+#include <set>
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
@@ -80,6 +81,7 @@ class Attempt {
     set("MASTER_PORT", options_.num_nodes > 1 ? options_.main_port : store_->port());
     set("FULGUR_LAUNCHER", 1);
     set("FULGUR_RESTARTS", restarts_);
+    if (options_.show && local_rank + options_.node_rank > 0) set("FULGUR_LAUNCHER_SHOWS", 1);
     // N processes that each use all processors would slow each other down.
     if (out["OMP_NUM_THREADS"].empty()) set("OMP_NUM_THREADS", std::max<int64_t>(1, processors() / options_.processes));
     return out;
@@ -124,7 +126,7 @@ class Attempt {
       link_->report_failure(verdict.headline);
     else
       store_->put_first(launcher_failure_key(restarts_), verdict.headline);
-    end_others(verdict.headline);
+    end_others(verdict.news);
   }
 
   /// Failures on other nodes end this node's processes too.
@@ -158,6 +160,7 @@ class Attempt {
   }
 
   bool conclude(LaunchReport& report) {
+    show_words();
     const GroupOutcome verdict = classify_exits(ends_, world_size());
     report.exit_code = verdict.exit_code;
     headline_ = verdict.headline;
@@ -166,6 +169,15 @@ class Attempt {
     bool again = verdict.restartable && stop_signal_ == 0 && restarts_ < options_.max_restarts;
     if (link_) again = agree(report, verdict, again);
     return again;
+  }
+  /// Each message once: rank 0 prints its own.
+  void show_words() const {
+    if (!options_.show) return;
+    std::set<std::string> said;
+    for (const RankEnd& end : ends_)
+      if (end.rank == 0) said.insert(end.words);
+    for (const RankEnd& end : ends_)
+      if (end.rank != 0 && !end.words.empty() && said.insert(end.words).second) options_.show(end.rank, end.words);
   }
   /// Either all nodes restart, or none.
   bool agree(LaunchReport& report, const GroupOutcome& verdict, bool again) {

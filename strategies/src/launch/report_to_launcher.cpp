@@ -13,7 +13,7 @@
 
 namespace fulgur {
 
-void tell_launcher(std::string_view message) noexcept {
+bool tell_launcher(std::string_view message) noexcept {
   // "FD:INODE", since a grandchild that inherits the variable may have another file under that number.
   const char* variable = std::getenv("FULGUR_FAILURE_PIPE");
   int fd = -1;
@@ -21,11 +21,13 @@ void tell_launcher(std::string_view message) noexcept {
   struct stat status {};
   if (!variable || std::sscanf(variable, "%d:%llu", &fd, &inode) != 2 || ::fstat(fd, &status) != 0 ||
       !S_ISFIFO(status.st_mode) || status.st_ino != inode)
-    return;
+    return false;
   // Write what fits at once, so that we never block on the launcher.
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
-  [[maybe_unused]] const ssize_t written = ::write(fd, message.data(), std::min<size_t>(message.size(), PIPE_BUF));
+  const ssize_t written = ::write(fd, message.data(), std::min<size_t>(message.size(), PIPE_BUF));
   ::close(fd);
+  return written >= 0 && static_cast<size_t>(written) == message.size() &&
+         std::getenv("FULGUR_LAUNCHER_SHOWS") != nullptr;
 }
 
 std::string launcher_failure_key(int64_t restarts) { return "launcher/failed/" + std::to_string(restarts); }

@@ -2,6 +2,7 @@
 
 #include "config/describe.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/registry.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/text_table.h"
@@ -55,8 +56,8 @@ std::string describe(const std::string& name) {
     out += fields.all().empty() ? "  It has no options.\n" : table_of(fields);
   }
   if (!out.empty()) return out;
-  throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)),
-                        "`trainer list` shows all."));
+  throw ConfigError(cat("[describe] unknown component '", name, "'", as_sentence(did_you_mean(name, all_names)), "`",
+                        program_name(), " list` shows all."));
 }
 
 std::string list(const std::optional<std::string>& wanted) {

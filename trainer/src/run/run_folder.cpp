@@ -8,6 +8,7 @@
 
 #include "fulgur/checkpoint/run_lock.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
@@ -138,7 +139,7 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
   const std::string where = name.version ? cat(parent / cat(kVersionPrefix, *name.version), " has no checkpoint '")
                                          : cat("no run under ", parent, " has a checkpoint '");
   throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice,
-                            "'. Run `trainer fit` first, or give the path of a checkpoint."));
+                            "'. Run `", program_name(), " fit` first, or give the path of a checkpoint."));
 }
 
 }  // namespace fulgur::detail

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ struct FULGUR_API LaunchOptions {
   double grace_s = 10;              ///< for the others to fail by themselves; then again between SIGTERM and SIGKILL
   double start_timeout_s = 300;     ///< for the launchers of several nodes to find each other
   std::filesystem::path program{};  ///< empty: the running one
+  /// Receives what a rank from 1 on passed to `tell_launcher`, whole, once all of this node have ended; not if rank 0
+  /// or an earlier rank said the same. For ranks that do not print it themselves.
+  std::function<void(int64_t rank, const std::string& message)> show{};
 };
 
 /// How a launch ended.
@@ -47,8 +51,9 @@ struct FULGUR_API LaunchReport {
 FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
 /// In a process started by `launch`: passes the error that this process is about to end with to the launcher's report.
-/// No effect in other processes. Only the first call counts.
-FULGUR_API void tell_launcher(std::string_view message) noexcept;
+/// No effect in other processes. Only the first call counts. True if the launcher will
+/// show the whole message (`LaunchOptions::show`).
+FULGUR_API bool tell_launcher(std::string_view message) noexcept;
 
 /// The key under which `launch` reports a failure in the store of the run, so that processes waiting in it can stop.
 FULGUR_API std::string launcher_failure_key(int64_t restarts);
