@@ -30,7 +30,7 @@ Json metrics_of(const Metrics& metrics) {
 }
 
 Json path_of(const std::optional<std::filesystem::path>& path) {
-  return path && !path->empty() ? Json(path->string()) : Json(nullptr);
+  return path && !path->empty() ? Json(std::filesystem::absolute(*path).lexically_normal().string()) : Json(nullptr);
 }
 
 // The contents of every fit report, also of a failed fit.
@@ -84,7 +84,7 @@ std::string report_json(const std::string& verb, const EvalReport& report) {
 std::string report_json(const std::string& verb, const PredictReport& report) {
   Json json = start(verb, report.exit_code);
   json["files"] = Json::array();
-  for (const std::filesystem::path& file : report.files) json["files"].push_back(file.string());
+  for (const std::filesystem::path& file : report.files) json["files"].push_back(path_of(file));
   json["samples"] = report.samples;
   json["run_dir"] = path_of(report.run_dir);
   json["checkpoint"] = path_of(report.checkpoint);

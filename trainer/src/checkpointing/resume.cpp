@@ -38,8 +38,9 @@ bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, 
   return more_epochs && more_steps && more_time && !(by_timer && timer_is_over(options, fit_time_s));
 }
 
-// The run in `folder` if it has finished, and would again finish under these options.
-std::optional<FinishedRun> finished_run_in(const fs::path& folder, const TrainerOptions& options) {
+// The run in the folder if it has finished, and would again finish under these options.
+std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerOptions& options) {
+  const fs::path folder = fs::absolute(given).lexically_normal();
   const auto text = read_regular_file(folder / kFinishedMark);
   if (!text) return std::nullopt;
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);

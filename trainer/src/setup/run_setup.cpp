@@ -151,6 +151,7 @@ void RunSetup::create_run_folder() {
     // An evaluation reads the version's checkpoints, and has its own folder.
     if (fn_ != TrainerFn::fit && name.version && is_taken(run.options.default_root_dir, name)) name.version.reset();
     run.run_dir = resumed_run_dir_ ? *resumed_run_dir_ : take_run_folder(run.options.default_root_dir, name);
+    run.run_dir = fs::absolute(run.run_dir).lexically_normal();
     if (!lock_) lock_.emplace(run.run_dir);
     std::error_code error;
     if (fn_ == TrainerFn::fit && run.checkpoints_allowed)
