@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <future>
@@ -37,10 +38,20 @@ int64_t progress_number(const StateTree& state, std::string_view name) {
   return value.holds<int64_t>() ? value.as_int() : 0;
 }
 
+// As names of checkpoints count: the epoch under way, or else the last one that was completed.
+int64_t epoch_of(const StateTree& state) {
+  const int64_t epoch = progress_number(state, "epoch");
+  if (!state.contains("progress") || !state.at("progress").contains("batches")) return epoch;
+  const StateTree& batches = state.at("progress").at("batches");
+  const bool between = batches.is_map() && batches.contains("completed") && batches.at("completed").holds<int64_t>() &&
+                       batches.at("completed").as_int() == 0;
+  return between ? std::max<int64_t>(epoch - 1, 0) : epoch;
+}
+
 Plan make_plan(const CheckpointContent& content) {
   Plan plan;
   plan.manifest.origin = content.origin;
-  plan.manifest.epoch = progress_number(content.state, "epoch");
+  plan.manifest.epoch = epoch_of(content.state);
   plan.manifest.global_step = progress_number(content.state, "global_step");
   plan.manifest.weights_only = content.optimizers.is_null();
   plan.metadata.emplace("format", "pt");

@@ -83,6 +83,34 @@ TEST_CASE("save_top_k keeps k of them, in both modes, and a NaN is the worst") {
         std::set<std::string>{"epoch=1-step=4.ckpt", "last.ckpt"});  // a fit always ends with a checkpoint
 }
 
+TEST_CASE("the epoch of a checkpoint is that of its name, in summaries and for callbacks") {
+  struct Published : Callback {
+    std::vector<CheckpointInfo> all;
+    void on_checkpoint_published(RunContext&, const CheckpointInfo& info) override { all.push_back(info); }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 3;
+  const auto published = std::make_shared<Published>();
+  TrainerComponents components;
+  for (const int64_t every_n_steps : {0, 4}) {
+    ModelCheckpoint::Options how;
+    how.save_top_k = -1;
+    if (every_n_steps > 0) how.every_n_train_steps = every_n_steps;
+    components.callbacks.push_back(std::make_shared<ModelCheckpoint>(how));
+  }
+  components.callbacks.push_back(published);
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data());
+  REQUIRE(published->all.size() > 5);
+  for (const CheckpointInfo& info : published->all) {
+    const std::string name = info.path.filename().string();
+    CAPTURE(name);
+    const std::string epoch = name.substr(6, name.find('-') - 6);
+    CHECK(std::to_string(info.epoch) == epoch);
+    CHECK(std::to_string(summarize_checkpoint(info.path).epoch) == epoch);
+  }
+}
+
 TEST_CASE("a fit always ends with a checkpoint") {
   SECTION("after max_steps in mid-epoch") {
     TemporaryFolder folder;

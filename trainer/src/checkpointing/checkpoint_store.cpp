@@ -47,12 +47,14 @@ CheckpointError not_finite(const fs::path& folder, const std::string& weight) {
 // A canonical form of a path, so that paths can be compared.
 fs::path plain(const fs::path& path) { return fs::absolute(path).lexically_normal(); }
 
+// The epoch under way, or else the last one that was completed.
+int64_t epoch_of(const Progress& p) { return p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0); }
+
 }  // namespace
 
 CheckpointRequest checkpoint_of_now(const RunContext& run, std::string reason) {
   const Progress& p = run.progress();
-  const int64_t epoch = p.batches.completed > 0 ? p.epoch : std::max<int64_t>(p.epoch - 1, 0);
-  return {.name = cat("epoch=", epoch, "-step=", p.global_step),
+  return {.name = cat("epoch=", epoch_of(p), "-step=", p.global_step),
           .reason = std::move(reason),
           .best = false,
           .keep = false,
@@ -252,7 +254,7 @@ void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const Ch
   requests_.erase(requests_.begin());
   resumed_ = CheckpointInfo{.ticket = ticket,
                             .path = path,
-                            .epoch = run_.progress().epoch,
+                            .epoch = epoch_of(run_.progress()),
                             .global_step = run_.progress().global_step,
                             .request = request};
 }
@@ -274,7 +276,7 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
   folder = plain(folder);
   CheckpointInfo info{.ticket = ticket,
                       .path = folder,
-                      .epoch = run_.progress().epoch,
+                      .epoch = epoch_of(run_.progress()),
                       .global_step = run_.progress().global_step,
                       .request = request};
   if (!judged_later()) {

@@ -90,7 +90,8 @@ FULGUR_API void remove_leftovers(const std::filesystem::path& folder);
 /// Summary of a checkpoint, from its manifest only.
 struct FULGUR_API CheckpointSummary {
   std::filesystem::path path;
-  int64_t epoch = 0, global_step = 0;
+  int64_t epoch = 0;  ///< under way, or else the last one completed; counted from 0, as in the names of checkpoints
+  int64_t global_step = 0;
   bool weights_only = false;
   CheckpointOrigin origin;
   std::optional<std::string> problem;  ///< why it cannot be used, as far as its manifest and file sizes show
