@@ -10,6 +10,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <regex>
+#include <sstream>
 
 namespace launch_test {
 
@@ -125,6 +127,9 @@ TEST_CASE("F22, launched: a rank that is stopped is ended with the others") {
   CHECK(run.exit_code == 5);
   CHECK(says(run.err, "timed out waiting for another rank"));
   CHECK(says(run.err, "did not answer"));
+  // Its place is where it was when it last reported; how long ago that was is said to a tenth of a second.
+  CHECK(std::regex_search(run.err, std::regex("rank 1: .* at step [0-9]+, heard of [0-9]+\\.[0-9] s ago")));
+  CHECK(says(run.err, "ranks report once a second"));
 }
 
 TEST_CASE("F28, launched: the rank that failed says why, and the exit code is its own") {
@@ -133,6 +138,31 @@ TEST_CASE("F28, launched: the rank that failed says why, and the exit code is it
       trainer(launched(2, {"--trainer.max_steps", "20", "--model.trouble", "throw"}), {.folder = folder.path()});
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "[rank 1] error: trouble in training_step, as asked for"));
+}
+
+TEST_CASE("launched: what all ranks say is shown where it happened, and in the launcher's last line") {
+  const TemporaryFolder folder;
+  const Finished run = trainer(launched(2, {"--trainer.max_epochs", "1", "--trainer.callbacks+=EarlyStopping",
+                                            "--trainer.callbacks.monitor", "accuracy"}),
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 2);
+  const std::string message = "[callbacks.EarlyStopping] monitor 'accuracy' was not logged";
+  size_t count = 0;
+  for (size_t at = run.err.find(message); at != std::string::npos; at = run.err.find(message, at + 1)) ++count;
+  CHECK(count == 2);
+  CHECK(says(run.err, "rank 0 of 2 exited with code 2: " + message));
+}
+
+TEST_CASE("a model whose layers have no inputs is refused with the option that is 0") {
+  const TemporaryFolder folder;
+  const Finished run = trainer({"fit", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeNet", "--model.hidden", "0",
+                                "--data", "ProbeData", "--optimizer", "SGD"},
+                               {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 1);
+  CHECK(says(run.err, "its sizes are"));
+  CHECK(says(run.err, "A layer has at least one input and one output, and hidden"));
 }
 
 TEST_CASE(
@@ -184,7 +214,7 @@ TEST_CASE("F4, launched: ranks that are killed before there is a run do not resu
   INFO(run.err);
   REQUIRE(run.exit_code == 0);
   CHECK(says(run.err, "starting again, 1 of 1"));
-  CHECK(says(run.err, "run folder: fulgur_logs/version_1"));
+  CHECK(says(run.err, (std::filesystem::canonical(folder.path()) / "fulgur_logs/version_1").string()));
   CHECK(same_bits(last_checkpoint(quiet.path()), folder / "fulgur_logs/version_1/checkpoints/last.ckpt"));
 }
 
@@ -198,6 +228,12 @@ TEST_CASE("launch: SIGTERM to the launcher ends the run with a checkpoint") {
     return std::filesystem::file_size(folder / "fulgur_logs/version_0/metrics.jsonl", error) > 100 &&
            !error;  // nothing of it need exist yet
   }));
+  // The ranks are called as the program is.
+  const std::string launcher = std::to_string(run.pid());
+  std::istringstream children(read_text("/proc/" + launcher + "/task/" + launcher + "/children"));
+  size_t ranks = 0;
+  for (std::string rank; children >> rank; ++ranks) CHECK(read_text("/proc/" + rank + "/comm") == "trainer\n");
+  CHECK(ranks == 2);
   run.signal(SIGTERM);
   CHECK(run.wait().exit_code == 75);
   CHECK(std::filesystem::exists(last_checkpoint(folder.path())));

@@ -1,5 +1,6 @@
 #include "distributed/heartbeat.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -87,8 +88,9 @@ std::string Heartbeat::report() const {
         text += cat("\n  rank ", rank, ": never heard of");
       else
         text += cat("\n  rank ", rank, ": ", beat.substr(mark + 1), ", heard of ",
-                    static_cast<int64_t>(now_s() - std::stod(beat)), " s ago");
+                    format_fixed(std::max(now_s() - std::stod(beat), 0.0), 1), " s ago");
     }
+    text += "\n  (ranks report once a second; since then they may have done more)";
   } catch (const std::exception&) {
     text += "\n  the store of the run does not answer, so what the others did is not known";
   }

@@ -27,7 +27,7 @@ class Heartbeat {
   /// This rank has failed at its current activity. Reports to the store at once: the process may end before the next
   /// beat.
   void say_failed() noexcept;
-  /// One line per rank: what it was last seen doing, and when.
+  /// One line per rank: what it was doing when it last reported, and how long ago that was, to a tenth of a second.
   std::string report() const;
 
  private:
