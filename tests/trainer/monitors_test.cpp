@@ -89,8 +89,14 @@ TEST_CASE("a monitor that neither validation nor the first training batch logs i
     std::string error;
     const std::string lines = shown_lines(
         [&] {
-          fit(module, {early_stopping("accuracy"), model_checkpoint("val_auc"), model_checkpoint("train_loss")}, sanity,
-              sanity == 0 ? 3 : 0);
+          // They look at the end of the epoch, also where validation comes more often.
+          fit(module,
+              {std::make_shared<EarlyStopping>(
+                   EarlyStopping::Options{.monitor = "accuracy", .check_on_train_epoch_end = true}),
+               std::make_shared<ModelCheckpoint>(
+                   ModelCheckpoint::Options{.monitor = "val_auc", .save_on_train_epoch_end = true}),
+               model_checkpoint("train_loss")},
+              sanity, sanity == 0 ? 3 : 0);
         },
         &error);
     CHECK_THAT(error, ContainsSubstring("'accuracy' was not logged"));
