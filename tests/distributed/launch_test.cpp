@@ -150,13 +150,15 @@ TEST_CASE("launched: what all ranks say is shown where it happened, and in the l
   const std::string message = "[callbacks.EarlyStopping] monitor 'accuracy' was not logged";
   size_t count = 0;
   for (size_t at = run.err.find(message); at != std::string::npos; at = run.err.find(message, at + 1)) ++count;
-  CHECK(count == 2);
-  CHECK(says(run.err, "rank 0 of 2 exited with code 2: " + message));
+  CHECK(count >= 2);
+  CHECK(count <= 3);  // once more if rank 1 ended before rank 0 had said it
+  CHECK_FALSE(says(run.err, "[rank 1] error: " + message));
+  CHECK(says(run.err, " of 2 exited with code 2: " + message));
 }
 
 TEST_CASE("a model whose layers have no inputs is refused with the option that is 0") {
   const TemporaryFolder folder;
-  const Finished run = trainer({"fit", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeNet", "--model.hidden", "0",
+  const Finished run = trainer({"fit", "--plugin", FULGUR_PROBE_PLUGIN, "--model", "ProbeWidth", "--model.hidden", "0",
                                 "--data", "ProbeData", "--optimizer", "SGD"},
                                {.folder = folder.path()});
   INFO(run.err);

@@ -58,7 +58,7 @@ class ProbeNet : public fulgur::LightningModule {
     int64_t trouble_step = 3;
     bool gathers = false, logs_rank = false;
     void fields(Fields& f) {
-      f(hidden, "hidden", "Width of the hidden layer.");
+      f(hidden, "hidden", "Width of the hidden layer.").at_least(1);
       f(dropout, "dropout", "Share of hidden values set to zero.");
       f(norm, "norm", "Batch norm behind the first layer.");
       f(spare, "spare", "A parameter that is never used.");
@@ -238,6 +238,21 @@ class ProbeNet : public fulgur::LightningModule {
   bool trained_here_ = false;
 };
 FULGUR_REGISTER(fulgur::LightningModule, ProbeNet, "A net that makes trouble.");
+
+/// Its option has no condition.
+class ProbeWidth : public fulgur::LightningModule {
+ public:
+  struct Options {
+    int64_t hidden = 8;
+    void fields(Fields& f) { f(hidden, "hidden", "Width of the hidden layer."); }
+  };
+  explicit ProbeWidth(const Options& options) : layer_(options.hidden, 2) { register_module("layer", layer_); }
+  fulgur::StepOutput training_step(const Batch& batch, int64_t) override { return layer_(batch[0]).sum(); }
+
+ private:
+  torch::nn::Linear layer_;
+};
+FULGUR_REGISTER(fulgur::LightningModule, ProbeWidth, "A layer.");
 
 /// Two parts that learn against each other, each with its own optimizer.
 class ProbePair : public fulgur::LightningModule {
