@@ -221,24 +221,41 @@ int64_t LrScheduler::position() const { return static_cast<int64_t>(std::floor(e
 
 bool LrScheduler::depends_on_run() const {
   const auto all = parts();
-  return depends_on_run_ || std::any_of(all.begin(), all.end(), [](const auto& part) { return part->depends_on_run(); });
+  return depends_on_run_ ||
+         std::any_of(all.begin(), all.end(), [](const auto& part) { return part->depends_on_run(); });
 }
 
-void LrScheduler::keep_plan(double samples_per_step, std::optional<double> steps_per_epoch) {
-  const double change = *run_length_.samples_per_step / samples_per_step;
-  run_length_.samples_per_step = samples_per_step;
-  run_length_.steps_per_epoch = steps_per_epoch;
+bool LrScheduler::covers_run() const {
+  const auto all = parts();
+  return covers_run_ || std::any_of(all.begin(), all.end(), [](const auto& part) { return part->covers_run(); });
+}
+
+void LrScheduler::keep_plan(const RunLength& plan) {
+  const RunLength now = std::exchange(run_length_, plan);
+  run_length_.epochs = now.epochs;
+  run_length_.max_steps = now.max_steps;
   if (interval_ == ScheduleInterval::step) {
-    pace_ = change;
-    std::optional<double> steps;
-    if (run_length_.epochs && steps_per_epoch) steps = static_cast<double>(*run_length_.epochs) * *steps_per_epoch;
-    if (run_length_.max_steps) {
-      const auto own = static_cast<double>(frequency_);
-      const double left = static_cast<double>(*run_length_.max_steps) - static_cast<double>(steps_) * own;
-      const double limit = resumed_position_ * own + left * pace_;
-      steps = steps ? std::min(*steps, limit) : limit;
+    pace_ = *now.samples_per_step / *plan.samples_per_step;
+    // In steps of the run, like its limits.
+    const auto own = static_cast<double>(frequency_);
+    const double done = static_cast<double>(steps_) * own, position = resumed_position_ * own;
+    const auto by_epochs = [&](const RunLength& length) {
+      return length.epochs && length.steps_per_epoch
+                 ? std::optional(static_cast<double>(*length.epochs) * *length.steps_per_epoch)
+                 : std::nullopt;
+    };
+    const bool same_limits = plan.epochs == now.epochs && plan.max_steps == now.max_steps;
+    std::optional<double> end = by_epochs(run_length_);
+    if (now.max_steps) {
+      const double left = static_cast<double>(*now.max_steps) - done;
+      const double limit = same_limits && plan.steps ? static_cast<double>(*plan.steps) : position + left * pace_;
+      const bool limits = !end || position + left * pace_ < *end;
+      if (limits) {
+        end = end ? std::min(*end, limit) : limit;
+        if (covers_run() && left > 0) pace_ = std::max(*end - position, 0.0) / left;
+      }
     }
-    run_length_.steps = steps ? std::optional<int64_t>(std::llround(*steps)) : std::nullopt;
+    run_length_.steps = end ? std::optional<int64_t>(std::llround(*end)) : std::nullopt;
   }
   decided_.clear();
   on_attach(optimizer());
@@ -274,7 +291,7 @@ std::optional<int64_t> LrScheduler::known_steps() const {
 }
 
 int64_t LrScheduler::total_steps(std::string_view option) const {
-  depends_on_run_ = true;
+  depends_on_run_ = covers_run_ = true;
   const auto steps = known_steps();
   if (!steps) unknown_length(option, "auto");
   const int64_t total = std::max<int64_t>(*steps, 1);
@@ -319,6 +336,7 @@ int64_t LrScheduler::steps_of(const Length& length, std::string_view option) con
                                                         : std::nullopt);
       break;
     case Interval::Unit::run:
+      covers_run_ = true;
       if (const auto total = by_step ? run_length_.steps : run_length_.epochs)
         count = interval.value * static_cast<double>(*total);
       break;
@@ -350,23 +368,35 @@ void LrScheduler::on_attach(const Optimizer&) {}
 std::optional<double> LrScheduler::momentum_at(int64_t) const { return std::nullopt; }
 
 StateTree LrScheduler::state() const {
-  const auto number = [](std::optional<double> value) { return value ? StateTree(*value) : StateTree(nullptr); };
+  const auto number = [](const auto& value) { return value ? StateTree(*value) : StateTree(nullptr); };
   return StateTree::map({{"steps", steps_},
                          {"position", exact_position()},
-                         {"samples_per_step", number(run_length_.samples_per_step)},
-                         {"steps_per_epoch", number(run_length_.steps_per_epoch)}});
+                         {"length", StateTree::map({{"epochs", number(run_length_.epochs)},
+                                                    {"steps", number(run_length_.steps)},
+                                                    {"steps_per_epoch", number(run_length_.steps_per_epoch)},
+                                                    {"samples_per_step", number(run_length_.samples_per_step)},
+                                                    {"max_steps", number(run_length_.max_steps)}})}});
 }
 
 void LrScheduler::load_state(const StateTree& state) {
   steps_ = resumed_steps_ = state.at("steps").as_int();
   resumed_position_ = state.at("position").as_double();
   if (!optimizer_) return;
-  const auto number = [&](const char* key) {
-    return state.at(key).is_null() ? std::nullopt : std::optional(state.at(key).as_double());
+  const StateTree& saved = state.at("length");
+  const auto count = [&](const char* key) {
+    return saved.at(key).is_null() ? std::nullopt : std::optional(saved.at(key).as_int());
   };
-  const auto samples = number("samples_per_step");
-  if (samples && run_length_.samples_per_step && *samples != *run_length_.samples_per_step && depends_on_run())
-    keep_plan(*samples, number("steps_per_epoch"));
+  const auto number = [&](const char* key) {
+    return saved.at(key).is_null() ? std::nullopt : std::optional(saved.at(key).as_double());
+  };
+  const RunLength plan{.epochs = count("epochs"),
+                       .steps = count("steps"),
+                       .steps_per_epoch = number("steps_per_epoch"),
+                       .samples_per_step = number("samples_per_step"),
+                       .max_steps = count("max_steps")};
+  const bool changed =
+      plan.samples_per_step && run_length_.samples_per_step && *plan.samples_per_step != *run_length_.samples_per_step;
+  if (changed && depends_on_run()) keep_plan(plan);
   apply();
 }
 

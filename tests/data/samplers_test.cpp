@@ -226,8 +226,8 @@ TEST_CASE("batches of a batch sampler are shared among ranks as uneven_shares sa
     for (const int64_t sample : of_rank(rank, UnevenShares::pad)) seen.insert(sample);
   CHECK(seen.size() == 33);
   CHECK_THROWS_AS(of_rank(0, UnevenShares::error), DataError);
-  DataLoader even(test::numbers(32), {.batch_sampler = std::make_shared<FixedBatchSampler>(
-                                          std::make_shared<SequentialSampler>(32), 4)});
+  DataLoader even(test::numbers(32),
+                  {.batch_sampler = std::make_shared<FixedBatchSampler>(std::make_shared<SequentialSampler>(32), 4)});
   even.share_evenly(UnevenShares::error);
   CHECK_NOTHROW(even.configure(1, 1, 2));
 }

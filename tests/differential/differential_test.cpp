@@ -45,10 +45,12 @@ Verdict check(Verdict (*relation)(const Plan&, const std::filesystem::path&), co
 
 bool has_gpus_in_a_process() {
   const TemporaryFolder folder;
-  return in_processes(1, folder / "log", [](int64_t) {
-           fulgur::Accelerator* const cuda = fulgur::find_accelerator("cuda");
-           return cuda != nullptr && cuda->device_count() > 0 ? 0 : 1;
-         }).all(0);
+  return in_processes(1, folder / "log",
+                      [](int64_t) {
+                        fulgur::Accelerator* const cuda = fulgur::find_accelerator("cuda");
+                        return cuda != nullptr && cuda->device_count() > 0 ? 0 : 1;
+                      })
+      .all(0);
 }
 
 constexpr std::chrono::seconds kShrinkFor{90};

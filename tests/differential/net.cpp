@@ -145,8 +145,8 @@ Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
 void DifferentialNet::on_validation_epoch_end() {
   log("rank_mean", static_cast<double>(global_rank()), {.sync_dist = true});
   if (summed_.defined()) {
-    const Tensor all = run().collectives().all_reduce(at::stack({summed_, at::full_like(summed_, summed_samples_)}),
-                                                      ReduceOp::sum);
+    const Tensor all =
+        run().collectives().all_reduce(at::stack({summed_, at::full_like(summed_, summed_samples_)}), ReduceOp::sum);
     log("summed_loss", all[0] / all[1]);
   }
   summed_ = Tensor();

@@ -203,7 +203,7 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       events["kill_at"] = random.below(batches + 1);
       events["kill_place"] = kPlaces[random.below(stops ? 4 : std::size(kPlaces))];
       events["kill_rank"] = ranks > 1 ? static_cast<int64_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1 : -1;
-      static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM",
+      static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",  "SIGTERM",
                                               "SIGINT",  "SIGUSR1", "exception"};
       events["kill_by"] = kWays[random.below(std::size(kWays))];
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
@@ -234,7 +234,8 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       continue;
     }
     // The final checkpoint was not written: the run is not finished.
-    if (i < kills && value_at(config, "/trainer/callbacks/0/init_args/full", Plan()).is_array() && ended.all(0)) continue;
+    if (i < kills && value_at(config, "/trainer/callbacks/0/init_args/full", Plan()).is_array() && ended.all(0))
+      continue;
     if (auto bad = trouble("the run", ended)) return {bad->kind, story + bad->text};
     break;
   }
@@ -439,7 +440,8 @@ Verdict rollback_gives_up(const Plan& given, const fs::path& folder) {
   SplitMix64 random = random_of(given, 13);
   const auto ranks = 1 + static_cast<int64_t>(random.below(2));
   if (ranks > 1) plan = shared_out(plan, ranks, false);
-  for (const char* key : {"manual", "manual_steps", "no_loss_every", "nan_every", "skip_epoch"}) plan["model"].erase(key);
+  for (const char* key : {"manual", "manual_steps", "no_loss_every", "nan_every", "skip_epoch"})
+    plan["model"].erase(key);
   for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches"})
     plan["trainer"].erase(key);
   for (const char* key : {"save_at", "stop_at"}) plan["events"].erase(key);
@@ -489,7 +491,8 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   const auto of = [&](std::initializer_list<Plan> choices) {
     return *(choices.begin() + static_cast<int64_t>(random.below(choices.size())));
   };
-  for (const char* key : {"skip_epoch", "no_loss_every", "nan_every", "manual", "manual_steps"}) plan["model"].erase(key);
+  for (const char* key : {"skip_epoch", "no_loss_every", "nan_every", "manual", "manual_steps"})
+    plan["model"].erase(key);
   for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches", "on_nonfinite"})
     plan["trainer"].erase(key);
   for (const char* key : {"kind", "second", "mode", "drop_last"}) plan["data"].erase(key);
@@ -511,7 +514,8 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   });
   for (const char* key : {"lr_scheduler_monitor", "lr_scheduler_strict", "lr_scheduler_frequency"}) plan.erase(key);
   plan["lr_scheduler_interval"] = "step";
-  const auto before = static_cast<int64_t>(1 + random.below(4)), after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
+  const auto before = static_cast<int64_t>(1 + random.below(4)),
+             after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
   const fs::path whole = folder / "whole", changed = folder / "changed";
   plan["trainer"]["accumulate_grad_batches"] = before;
   if (auto bad = trouble("the whole run", fit(config_of(plan, whole), whole))) return *bad;
@@ -533,8 +537,8 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
     if (!expected.contains(samples)) continue;
     ++compared_rates;
     if (std::abs(rate - expected.at(samples)) > 1e-9)
-      return {Kind::differs, cat("accumulation ", before, ", then ", after, ": after ", samples, " samples the rate is ",
-                                 rate, ", without a change ", expected.at(samples))};
+      return {Kind::differs, cat("accumulation ", before, ", then ", after, ": after ", samples,
+                                 " samples the rate is ", rate, ", without a change ", expected.at(samples))};
   }
   if (compared_rates < 2) return {Kind::failed, "no rates to compare"};
   return {};
@@ -553,16 +557,17 @@ Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
     plan["optimizer"] = of({Plan{{"class_path", "Lion"}, {"init_args", {{"lr", 0.01}}}},
                             Plan{{"class_path", "RMSprop"}, {"init_args", {{"lr", 0.01}, {"momentum", 0.5}}}}});
   if (random.below(3) > 0 && !plan.contains("lr_scheduler_monitor")) {
-    plan["lr_scheduler"] = of({Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
-                               Plan{{"class_path", "CyclicLR"},
-                                    {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
+    plan["lr_scheduler"] = of(
+        {Plan{{"class_path", "OneCycleLR"}, {"init_args", {{"max_lr", 0.02}}}},
+         Plan{{"class_path", "CyclicLR"}, {"init_args", {{"base_lr", 0.001}, {"max_lr", 0.02}, {"step_size_up", 3}}}}});
     plan["lr_scheduler_interval"] = "step";
     plan.erase("lr_scheduler_frequency");
-    const bool has_momentum = plan["optimizer"]["class_path"] != "Adagrad" &&
-                              (plan["optimizer"]["class_path"] != "SGD" ||
-                               value_at<double>(plan, "/optimizer/init_args/momentum", 0) > 0);
+    const bool has_momentum =
+        plan["optimizer"]["class_path"] != "Adagrad" &&
+        (plan["optimizer"]["class_path"] != "SGD" || value_at<double>(plan, "/optimizer/init_args/momentum", 0) > 0);
     if (!has_momentum) plan["lr_scheduler"]["init_args"]["cycle_momentum"] = false;
-    if (plan["data"].contains("kind") || plan["data"].contains("second")) plan["lr_scheduler"]["init_args"]["total_steps"] = 40;
+    if (plan["data"].contains("kind") || plan["data"].contains("second"))
+      plan["lr_scheduler"]["init_args"]["total_steps"] = 40;
     if (plan["lr_scheduler"]["class_path"] == "CyclicLR") plan["lr_scheduler"]["init_args"].erase("total_steps");
   }
   plan["trainer"]["precision"] = of({"32-true", "32-true", "bf16-mixed", "16-mixed"});

@@ -42,23 +42,32 @@ TEST_CASE("ddp: a monitored step metric does not depend on the rows that were wr
   const std::string log_every = GENERATE("1", "1000");
   const std::string monitor = GENERATE("own_rank", "rank_of_all");
   const TemporaryFolder folder;
-  const auto runs = fit(folder.path(), 2, 8,
-                        {"--trainer.max_epochs", "9", "--trainer.log_every_n_steps", log_every,
-                         "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", monitor,
-                         "--trainer.callbacks.patience", "3", "--trainer.callbacks+=ModelCheckpoint",
-                         "--trainer.callbacks.monitor", monitor, "--trainer.callbacks.save_top_k", "-1",
-                         "--trainer.callbacks.filename", "{epoch}-{" + monitor + "}"});
+  const auto runs =
+      fit(folder.path(), 2, 8,
+          {"--trainer.max_epochs", "9", "--trainer.log_every_n_steps", log_every, "--trainer.callbacks+=EarlyStopping",
+           "--trainer.callbacks.monitor", monitor, "--trainer.callbacks.patience", "3",
+           "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor", monitor,
+           "--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.filename", "{epoch}-{" + monitor + "}"});
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "did not improve in the last 3 checks"));
   const std::string value = monitor == "own_rank" ? "0" : "0.5";
   for (const char* epoch : {"0", "1", "2", "3"})
-    CHECK(fs::exists(run_folder(folder.path()) / "checkpoints" / ("epoch=" + std::string(epoch) + "-" + monitor + "=" + value + ".ckpt")));
+    CHECK(fs::exists(run_folder(folder.path()) / "checkpoints" /
+                     ("epoch=" + std::string(epoch) + "-" + monitor + "=" + value + ".ckpt")));
 }
 
 TEST_CASE("ddp: resumed over other ranks, a schedule follows the samples that are done") {
-  const Arguments schedule{"--data.num_train", "64", "--trainer.max_epochs", "4", "--trainer.log_every_n_steps", "1",
-                           "--trainer.callbacks+=LearningRateMonitor", "--lr_scheduler", "CosineAnnealingLR",
-                           "--lr_scheduler_interval", "step"};
+  const Arguments schedule{"--data.num_train",
+                           "64",
+                           "--trainer.max_epochs",
+                           "4",
+                           "--trainer.log_every_n_steps",
+                           "1",
+                           "--trainer.callbacks+=LearningRateMonitor",
+                           "--lr_scheduler",
+                           "CosineAnnealingLR",
+                           "--lr_scheduler_interval",
+                           "step"};
   const TemporaryFolder whole, parts;
   REQUIRE(all_exit(fit(whole.path(), 1, 4, schedule), 0));
   Arguments first = schedule, second = schedule;

@@ -199,7 +199,8 @@ TEST_CASE("the names of links are refused as names of checkpoints before a run b
   for (const char* name : {"last", "best"}) {
     ModelCheckpoint::Options options;
     options.filename = name;
-    CHECK_THAT(message_of<ConfigError>([&] { ModelCheckpoint{options}; }), ContainsSubstring("is the name of the link"));
+    CHECK_THAT(message_of<ConfigError>([&] { ModelCheckpoint{options}; }),
+               ContainsSubstring("is the name of the link"));
     options.dirpath = "elsewhere";
     CHECK_NOTHROW(ModelCheckpoint{options});
   }
@@ -359,7 +360,9 @@ TEST_CASE("a checkpoint that an exception causes is of the state before the batc
   };
   const TemporaryFolder quiet_folder;
   const auto whole = run(quiet_folder, nowhere, 0, {});
-  const auto rows = [](const TemporaryFolder& folder) { return read_text(folder / "fulgur_logs/version_0/metrics.csv"); };
+  const auto rows = [](const TemporaryFolder& folder) {
+    return read_text(folder / "fulgur_logs/version_0/metrics.csv");
+  };
   for (const Place place : {in_forward, after_log, after_backward, before_step})
     for (const int64_t batch : {5, 6, 10, 12, 15}) {
       if (place == before_step && batch % 3 != 0 && batch != 10) continue;

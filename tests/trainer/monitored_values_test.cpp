@@ -36,9 +36,7 @@ struct Asking : Callback {
   std::string name;
   explicit Asking(std::string metric) : name(std::move(metric)) {}
   std::vector<std::string> monitored_metrics() const override { return {name}; }
-  void on_train_epoch_end(RunContext& run) override {
-    at_epoch_end.push_back(run.monitored_metric(name).value_or(-1));
-  }
+  void on_train_epoch_end(RunContext& run) override { at_epoch_end.push_back(run.monitored_metric(name).value_or(-1)); }
   void on_validation_end(RunContext& run) override {
     at_validation_end.push_back(run.monitored_metric(name).value_or(-1));
   }
@@ -99,7 +97,9 @@ TEST_CASE("of a name that both stages log, decisions are made by validation's va
       const auto early = std::make_shared<EarlyStopping>(stopping);
       const auto asking = std::make_shared<Asking>("loss");
       TrainerComponents components;
-      for (const std::shared_ptr<Callback>& callback : {std::shared_ptr<Callback>(checkpoints), std::shared_ptr<Callback>(early), std::shared_ptr<Callback>(asking)})
+      for (const std::shared_ptr<Callback>& callback :
+           {std::shared_ptr<Callback>(checkpoints), std::shared_ptr<Callback>(early),
+            std::shared_ptr<Callback>(asking)})
         components.add(callback);
       const auto module = std::make_shared<Both>();
       module->of_training.on_epoch = on_epoch;

@@ -166,8 +166,8 @@ TEST_CASE("a schedule in numbers of steps counts steps, whatever a step has") {
   options.step_size = 10;
   options.gamma = 0.5;
   std::string told;
-  const auto changed =
-      rates(made<StepLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}}, ScheduleInterval::step, &told);
+  const auto changed = rates(made<StepLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+                             ScheduleInterval::step, &told);
   CHECK(told.find("each step counts as") == std::string::npos);
   // 20 steps of 4 samples, then steps of 8.
   CHECK_THAT(changed.at(80), WithinRel(0.1 * 0.25, 1e-9));

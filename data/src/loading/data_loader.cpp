@@ -178,14 +178,14 @@ void DataLoader::Impl::check_shares_of_batches() const {
   if (!evenly) return;
   if (evenly == UnevenShares::error && (!same || sum != all || fewest != most))
     throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
-                        " set are not divided evenly among ", ranks, " processes by the batch sampler: all shares have ",
-                        sum, " samples, a rank has ", fewest == most ? "" : cat(fewest, " to "), most,
+                        " set are not divided evenly among ", ranks,
+                        " processes by the batch sampler: all shares have ", sum, " samples, a rank has ",
+                        fewest == most ? "" : cat(fewest, " to "), most,
                         " batches. Leave some samples out, or set trainer.uneven_shares to pad or drop."));
   if (fewest != most)
-    log::warn("data.uneven_batches",
-              cat("the batch sampler of the ", options.name, " set gives a rank ", fewest, " to ", most,
-                  " batches: ranks train in lockstep, so each epoch has ", fewest,
-                  ". Override BatchSampler::shared_evenly() to share the samples evenly"));
+    log::warn("data.uneven_batches", cat("the batch sampler of the ", options.name, " set gives a rank ", fewest,
+                                         " to ", most, " batches: ranks train in lockstep, so each epoch has ", fewest,
+                                         ". Override BatchSampler::shared_evenly() to share the samples evenly"));
 }
 
 void DataLoader::Impl::check_not_empty() const {

@@ -67,8 +67,9 @@ uint64_t CheckpointStore::request(CheckpointRequest request) {
   const fs::path folder = plain(run_.checkpoint_dir());
   const fs::path name = plain(folder / request.name);
   if (name == folder / "last" || name == folder / "best")
-    throw ConfigError(cat("[trainer.checkpoint] ", name.filename(),
-                          ".ckpt is a link to a checkpoint, and no checkpoint can have its name. Request another name."));
+    throw ConfigError(
+        cat("[trainer.checkpoint] ", name.filename(),
+            ".ckpt is a link to a checkpoint, and no checkpoint can have its name. Request another name."));
   const uint64_t ticket = next_ticket_++;
   requests_.emplace_back(ticket, std::move(request));
   return ticket;

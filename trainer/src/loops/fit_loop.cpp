@@ -248,6 +248,9 @@ class FitLoop {
       if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
         validate();
         run.agreement.settle();
+      } else if (run.agreement.signal() && run.agreement.stop() && run.may_stop() && may_validate()) {
+        // The run that resumes makes the stop, and first validates as this one would have.
+        run.validation.pending = !run.finite.stopped();
       }
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.

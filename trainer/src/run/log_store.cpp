@@ -83,8 +83,7 @@ LogStore::Slot& LogStore::slot(std::string_view name, LogScope scope, RunningSta
   made->stage = stage;
   take_options(*made, options);
   made->step.value = made->epoch.value = start_value(options.reduce_fx);
-  made->monitored =
-      monitored_.contains(made->name) || (made->on_epoch && monitored_.contains(made->name + "_step"));
+  made->monitored = monitored_.contains(made->name) || (made->on_epoch && monitored_.contains(made->name + "_step"));
   Slot& made_slot = *made;
   slots_.push_back(std::move(made));
   index_.emplace(Key{made_slot.name, scope, stage}, &made_slot);

@@ -13,9 +13,10 @@ namespace fulgur::detail {
 
 struct RunState;
 
-/// The run as it was before a training batch, for a checkpoint that an exception in that batch causes: what the batch has
-/// logged, drawn, and added to gradients and buffers cannot be separated from the rest. Taken only if a callback may save
-/// then, since it copies buffers, generators and, inside an accumulation window, gradients. On the run's thread.
+/// The run as it was before a training batch, for a checkpoint that an exception in that batch causes: what the batch
+/// has logged, drawn, and added to gradients and buffers cannot be separated from the rest. Taken only if a callback
+/// may save then, since it copies buffers, generators and, inside an accumulation window, gradients. On the run's
+/// thread.
 class RewindPoint {
  public:
   /// Remembers the run, which is between two batches.

@@ -50,8 +50,8 @@ bool is_of_fit(const fs::path& run_dir) {
   std::error_code error;
   if (fs::is_directory(checkpoint_folder_of(run_dir), error)) return true;
   fs::directory_iterator entries(run_dir, error);
-  return !error &&
-         std::all_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().filename() == "run.lock"; });
+  return !error && std::all_of(begin(entries), end(entries),
+                               [](const auto& entry) { return entry.path().filename() == "run.lock"; });
 }
 
 // Whether another process is using the folder.
@@ -138,8 +138,8 @@ fs::path find_checkpoint(const std::string& choice, const fs::path& root, const 
   }
   const std::string where = name.version ? cat(parent / cat(kVersionPrefix, *name.version), " has no checkpoint '")
                                          : cat("no run under ", parent, " has a checkpoint '");
-  throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice,
-                            "'. Run `", program_name(), " fit` first, or give the path of a checkpoint."));
+  throw CheckpointError(cat("[trainer.ckpt_path] ", where, choice, "'. Run `", program_name(),
+                            " fit` first, or give the path of a checkpoint."));
 }
 
 }  // namespace fulgur::detail

@@ -4,8 +4,8 @@
 
 namespace fulgur::detail {
 
-/// Creates the run's optimizers, schedules and handles: from the module's plan, or the config; applies `scale_lr` to all
-/// learning rates.
+/// Creates the run's optimizers, schedules and handles: from the module's plan, or the config; applies `scale_lr` to
+/// all learning rates.
 void plan_optimizers(Run& run);
 
 /// Writes the decisions into a config: schedule lengths that were `auto`, and the rates times `factor`, without

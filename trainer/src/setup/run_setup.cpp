@@ -578,7 +578,7 @@ void RunSetup::save_config() {
   ConfigNode written =
       run.components.config ? *run.components.config : ConfigNode::map({{"trainer", options_node(run.options)}});
   run.description.config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
-  if (fn_ == TrainerFn::fit) 
+  if (fn_ == TrainerFn::fit)
     resolve_rates(run.description.config, run.plan, run.options.scale_lr == ScaleLr::none ? 1 : run.lr_factor);
   run.description.config_hash = content_hash(to_yaml(run.description.config));
   run.description.devices = devices_.describe();

@@ -72,7 +72,7 @@ class RunSetup {
   int64_t threads_ = 1;
   std::vector<std::shared_ptr<Logger>> started_loggers_;
   std::optional<std::filesystem::path> checkpoint_;
-  std::optional<CheckpointContent> content_;              ///< of it, until it is restored
+  std::optional<CheckpointContent> content_;  ///< of it, until it is restored
   /// The run folder in which the checkpoint is, or a link to it; where a fit with a version that has no checkpoint yet
   /// begins again; and the one that this run continues in.
   std::optional<std::filesystem::path> checkpoint_run_dir_, restarted_run_dir_, resumed_run_dir_;

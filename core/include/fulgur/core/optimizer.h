@@ -64,8 +64,8 @@ class FULGUR_API Optimizer : public Stateful {
   virtual void step(const std::optional<Tensor>& found_inf = std::nullopt) = 0;
   /// Whether `keep_rates_on_device` has an effect.
   virtual bool can_keep_rates_on_device() const { return false; }
-  /// From now on each step reads the learning rates from the parameters' device, so that a recorded step can be launched
-  /// again with other rates. A step that is not being recorded first calls `upload_rates` itself.
+  /// From now on each step reads the learning rates from the parameters' device, so that a recorded step can be
+  /// launched again with other rates. A step that is not being recorded first calls `upload_rates` itself.
   virtual void keep_rates_on_device() {}
   /// Puts the current rates on the device, before a recorded step is launched. Does not wait for the device.
   virtual void upload_rates() {}
@@ -125,10 +125,11 @@ struct FULGUR_API RunLength {
 
 /// A learning-rate schedule over the groups of one optimizer.
 ///
-/// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If the
-/// run resumes with another number of samples in a step (other ranks, accumulation or batch size), these lengths stay,
-/// and each step from there on counts as so many of the first part's as it has samples: the rate is continuous, and
-/// follows the samples that are done. A schedule whose lengths are all numbers of steps counts steps.
+/// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If
+/// the run resumes with another number of samples in a step (other ranks, accumulation or batch size), these lengths
+/// stay, and each step from there on counts as so many of the first part's as it has samples: the rate is continuous,
+/// and follows the samples that are done. (If `max_steps` ends the run, a schedule over the whole run counts so that it
+/// ends there.) A schedule whose lengths are all numbers of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
@@ -183,14 +184,17 @@ class FULGUR_API LrScheduler : public Stateful {
   int64_t position() const;
   /// Whether a length depends on the run's.
   bool depends_on_run() const;
-  void keep_plan(double samples_per_step, std::optional<double> steps_per_epoch);
+  bool covers_run() const;
+  /// Keeps the lengths of `plan`, the run's first part.
+  void keep_plan(const RunLength& plan);
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
   RunLength run_length_;
   double pace_ = 1;
-  double resumed_position_ = 0;  // `exact_position` at the last resume
-  int64_t resumed_steps_ = 0;    // and `steps_`
-  mutable bool depends_on_run_ = false;
+  double resumed_position_ = 0;          // `exact_position` at the last resume
+  int64_t resumed_steps_ = 0;            // and `steps_`
+  mutable bool depends_on_run_ = false;  // a length depends on the run's
+  mutable bool covers_run_ = false;      // and is a part of it
   ScheduleInterval interval_ = ScheduleInterval::epoch;
   int64_t frequency_ = 1;
   bool is_part_ = false;

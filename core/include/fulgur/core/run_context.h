@@ -116,8 +116,8 @@ class FULGUR_API RunContext {
   /// The newest value of a logged metric, by its final name; nullopt if it was never logged. May copy from the device
   /// and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
-  /// The value of a metric that decisions are made by, such as a monitor's: the last epoch's, or for a metric of steps the
-  /// last batch's, whatever rows were written. Of a name that both training and validation log, validation's. With
+  /// The value of a metric that decisions are made by, such as a monitor's: the last epoch's, or for a metric of steps
+  /// the last batch's, whatever rows were written. Of a name that both training and validation log, validation's. With
   /// several ranks it is the same on all of them (rank 0's, or that of all ranks with sync_dist), and all must call it
   /// at the same point. `Callback::monitored_metrics` must name it. Waits for the device.
   virtual std::optional<double> monitored_metric(std::string_view name) { return metric(name); }

@@ -105,7 +105,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< of manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
-  bool graph_is_recorded_ = false;  // static_graph
+  bool graph_is_recorded_ = false;    // static_graph
   std::vector<Tensor> kept_buffers_;  // of the current window, while an evaluation uses rank 0's
 };
 
