@@ -75,8 +75,8 @@ uint64_t CheckpointStore::request(CheckpointRequest request) {
   return ticket;
 }
 
-void CheckpointStore::discard_requests() {
-  const CheckpointError error("[trainer.checkpoint] the state to be saved was discarded by a rollback.");
+void CheckpointStore::discard_requests(const std::string& why) {
+  const CheckpointError error(cat("[trainer.checkpoint] the state to be saved was discarded: ", why, "."));
   for (const auto& [ticket, request] : std::exchange(requests_, {}))
     host_.failed({.ticket = ticket,
                   .path = request.name,

@@ -85,8 +85,8 @@ class CheckpointStore {
   void wait_for_save();
   /// The run resumes from this checkpoint.
   void resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content);
-  /// What was requested is about a state that a rollback has discarded.
-  void discard_requests();
+  /// What was requested is about a state that is discarded; `why` is for the report.
+  void discard_requests(const std::string& why);
   /// Reports it to callbacks as if it had been written now: they counted on that when it was written, and the process
   /// may have died in between. After on_train_start.
   void publish_resumed();

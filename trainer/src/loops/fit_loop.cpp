@@ -56,7 +56,10 @@ class FitLoop {
     run.checkpoints.publish_resumed();
     if (validation_trigger_) validation_trigger_->start(run);
     // The run was interrupted before or inside a validation.
-    if (resumed && run.validation.pending && run.validation.runs) validate();
+    if (resumed && run.validation.pending && run.validation.runs) {
+      validate();
+      if (!epoch_is_over()) run.act_on_checkpoint_requests();
+    }
     bool continue_epoch = resumed && run.counters.batches.completed > 0;
     if (continue_epoch && epoch_is_over()) {
       close_epoch_of_checkpoint();

@@ -14,7 +14,7 @@ void roll_back(Run& run) {
   run.checkpoints.wait_for_save();
   const auto path = run.checkpoints.last();
   if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
-  run.checkpoints.discard_requests();
+  run.checkpoints.discard_requests("a rollback");
   run.finite.count_rollback(summarize_checkpoint(*path).global_step, *path);
   const CheckpointContent content = read_checkpoint(*path);
   load_module_state(*run.model, content.module);

@@ -125,6 +125,8 @@ void Run::rewind_to_batch_start() {
     before_batch.restore(*this);
     rewound = true;
   } else {
+    // What the batch has logged and drawn stays: this is no state to resume from.
+    checkpoints.discard_requests("the batch in which it was requested has failed");
     counters.batches.fall_back();
     counters.batches_total.fall_back();
     seen.fall_back();
