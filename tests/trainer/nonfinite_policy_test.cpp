@@ -110,16 +110,27 @@ TEST_CASE("NonFinitePolicy: in manual optimization a rollback waits for the end 
   CHECK(judged.policy.end_manual_batch(true) == NonFiniteDecision::proceed);
 }
 
-TEST_CASE("NonFinitePolicy: a fourth rollback in a row to the same checkpoint is an error") {
+TEST_CASE("NonFinitePolicy: a fourth rollback in a row without finite training in between is an error") {
   Judged judged(OnNonFinite::rollback);
   judged.loss(kNan);
-  for (int i = 0; i < 3; ++i) judged.policy.count_rollback(7, "step=7.ckpt");
-  CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { judged.policy.count_rollback(7, "step=7.ckpt"); }),
-             ContainsSubstring("after 3 rollbacks to the same weights, of step=7.ckpt"));
-  SECTION("one to another checkpoint begins the count again") {
-    judged.policy.count_rollback(8, "step=8.ckpt");
-    judged.policy.count_rollback(8, "step=8.ckpt");
-    CHECK_NOTHROW(judged.policy.count_rollback(8, "step=8.ckpt"));
+  const auto roll_back = [&](const StateTree& to) { judged.policy.count_rollback(to, "step=7.ckpt"); };
+  const StateTree first = judged.policy.state(false);
+  SECTION("to the same checkpoint") {
+    for (int i = 0; i < 3; ++i) roll_back(first);
+    CHECK_THAT(fulgur::test::message_of<NonFiniteError>([&] { roll_back(first); }),
+               ContainsSubstring("after 3 rollbacks to the same weights, of step=7.ckpt"));
+  }
+  SECTION("to checkpoints that were written before anything was finite again") {
+    roll_back(first);
+    for (int i = 0; i < 2; ++i) roll_back(judged.policy.state(false));
+    CHECK_THROWS_AS(roll_back(judged.policy.state(false)), NonFiniteError);
+  }
+  SECTION("one to a checkpoint of finite training begins the count again") {
+    for (int i = 0; i < 3; ++i) roll_back(first);
+    judged.loss(1);
+    const StateTree later = judged.policy.state(false);
+    for (int i = 0; i < 3; ++i) CHECK_NOTHROW(roll_back(later));
+    CHECK_THROWS_AS(roll_back(later), NonFiniteError);
   }
 }
 

@@ -15,8 +15,8 @@ void roll_back(Run& run) {
   const auto path = run.checkpoints.last();
   if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
   run.checkpoints.discard_requests("a rollback");
-  run.finite.count_rollback(summarize_checkpoint(*path).global_step, *path);
   const CheckpointContent content = read_checkpoint(*path);
+  run.finite.count_rollback(content.state.at("nonfinite"), *path);
   load_module_state(*run.model, content.module);
   restore_optimizers(run, content, {});
   for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();

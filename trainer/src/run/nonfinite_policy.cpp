@@ -58,7 +58,11 @@ NonFiniteDecision NonFinitePolicy::check_loss(const Tensor& loss) {
   if (rolls_back_for_) return NonFiniteDecision::skip;
   if (first_batch_ < 0) first_batch_ = run_.batch_idx();
   if (loss.is_cpu()) {
-    if (std::isfinite(cpu_scalar(loss))) return NonFiniteDecision::proceed;
+    if (std::isfinite(cpu_scalar(loss))) {
+      // The losses of several ranks differ; they agree by the gradients.
+      finite_since_rollback_ |= run_.world_size() == 1;
+      return NonFiniteDecision::proceed;
+    }
     own_loss_is_bad_ = true;
     // What to skip is decided by the gradients: they identify the step, and are the same on all ranks.
     loss_is_bad_ = judges_gradients();
@@ -94,7 +98,9 @@ NonFiniteDecision NonFinitePolicy::check_gradients(Optimizer& optimizer, const T
   Tensor norm = known_norm;
   if (!norm.defined() && judges_gradients()) norm = grad_norm(optimizer.gradients());
   if (norm.defined() && norm.is_cpu()) {
-    if (!std::isfinite(cpu_scalar(norm))) {
+    const bool finite = std::isfinite(cpu_scalar(norm));
+    finite_since_rollback_ |= finite;
+    if (!finite) {
       if (!reported_) {
         const std::string bad = find();
         const auto decision = act(bad.empty() ? "the norm of the gradients" : bad);
@@ -211,6 +217,7 @@ NonFiniteDecision NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t
   if (!on_cpu) own_loss_is_bad_ = !good;
   // Losses on a CPU were checked one by one.
   if (run_.world_size() > 1 && !on_cpu) good = !run_.collectives().any(!good);
+  finite_since_rollback_ |= good && !on_cpu && first_batch >= 0;
   // With skip, a bad loss has left no trace in the weights.
   if (good || settings_.policy == OnNonFinite::skip) return NonFiniteDecision::proceed;
   const OfBatches of_batches(*this, first_batch, last_batch);
@@ -302,10 +309,12 @@ NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
   return NonFiniteDecision::roll_back;
 }
 
-void NonFinitePolicy::count_rollback(int64_t global_step, const std::filesystem::path& path) {
-  // Training has got further only if a step was made between the last rollback and the save of this checkpoint.
-  rollbacks_in_a_row_ = global_step > rolled_back_at_ ? 1 : rollbacks_in_a_row_ + 1;
-  rolled_back_at_ = run_.progress().global_step;
+void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesystem::path& path) {
+  // Training has got further only if all was finite for a while between the last rollback and the save.
+  const bool further =
+      saved.at("rollbacks").as_int() == rollbacks_ && saved.at("finite_since_rollback").as_bool();
+  rollbacks_in_a_row_ = further ? 1 : rollbacks_in_a_row_ + 1;
+  finite_since_rollback_ = false;
   if (rollbacks_in_a_row_ > kMostRollbacks)
     throw NonFiniteError(cat("[trainer.on_nonfinite] ", finding_.what, " is not finite ", finding_.where, ", after ",
                              kMostRollbacks, " rollbacks to the same weights, of ", path,
@@ -368,7 +377,7 @@ StateTree NonFinitePolicy::state(bool window_open) const {
   StateTree tree = StateTree::map({{"skipped_steps", std::move(skipped)},
                                    {"rollbacks", rollbacks_},
                                    {"rollbacks_in_a_row", rollbacks_in_a_row_},
-                                   {"rolled_back_at", rolled_back_at_},
+                                   {"finite_since_rollback", finite_since_rollback_},
                                    {"reported", reported_},
                                    {"counts", counts_},
                                    {"counters_logged_at", counters_logged_at_}});
@@ -382,7 +391,7 @@ void NonFinitePolicy::load_state(const StateTree& state, bool manual) {
   skipped_ = noted_skips_ = skipped;
   rollbacks_ = rollbacks;
   rollbacks_in_a_row_ = state.at("rollbacks_in_a_row").as_int();
-  rolled_back_at_ = state.at("rolled_back_at").as_int();
+  finite_since_rollback_ = state.at("finite_since_rollback").as_bool();
   counts_ = state.at("counts").as_bool();
   counters_logged_at_ = state.at("counters_logged_at").as_int();
   reported_ = state.at("reported").as_bool();

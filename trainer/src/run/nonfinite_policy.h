@@ -89,9 +89,9 @@ class NonFinitePolicy {
     std::string where;  ///< position and batches, in parentheses
   };
   const Finding& finding() const { return finding_; }
-  /// Counts a rollback to the checkpoint `path` of `global_step`, for the last finding. Throws a NonFiniteError if it
-  /// is one too many without a step of training that a checkpoint has.
-  void count_rollback(int64_t global_step, const std::filesystem::path& path);
+  /// Counts a rollback to the checkpoint `path`, whose state of this policy is `saved`, for the last finding. Throws a
+  /// NonFiniteError if it is one too many without a checkpoint of finite training since the one before.
+  void count_rollback(const StateTree& saved, const std::filesystem::path& path);
 
   /// `window_open`: inside an accumulation window.
   StateTree state(bool window_open) const;
@@ -126,7 +126,8 @@ class NonFinitePolicy {
   WindowBuffers buffers_;  // under skip
   bool manual_window_open_ = false, in_manual_batch_ = false;
   Tensor skipped_on_device_;
-  int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0, rolled_back_at_ = -1;
+  int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0;
+  bool finite_since_rollback_ = true;
   int64_t counters_logged_at_ = 0, noted_skips_ = 0;
   bool stopped_ = false;
   std::optional<std::string> rolls_back_for_;  // once the batch of manual optimization is over
