@@ -213,7 +213,8 @@ void LrScheduler::apply() {
 }
 
 double LrScheduler::exact_position() const {
-  return resumed_position_ + static_cast<double>(steps_ - resumed_steps_) * pace_;
+  const int64_t steps = steps_ - resumed_steps_;
+  return resumed_position_ + (steps > 0 ? first_pace_ + static_cast<double>(steps - 1) * pace_ : 0);
 }
 
 // Rounding errors of the pace must not hold a whole step back.
@@ -371,6 +372,7 @@ StateTree LrScheduler::state() const {
   const auto number = [](const auto& value) { return value ? StateTree(*value) : StateTree(nullptr); };
   return StateTree::map({{"steps", steps_},
                          {"position", exact_position()},
+                         {"pace", pace_},
                          {"length", StateTree::map({{"epochs", number(run_length_.epochs)},
                                                     {"steps", number(run_length_.steps)},
                                                     {"steps_per_epoch", number(run_length_.steps_per_epoch)},
@@ -396,7 +398,9 @@ void LrScheduler::load_state(const StateTree& state) {
                        .max_steps = count("max_steps")};
   const bool changed =
       plan.samples_per_step && run_length_.samples_per_step && *plan.samples_per_step != *run_length_.samples_per_step;
+  saved_pace_ = state.at("pace").as_double();
   if (changed && depends_on_run()) keep_plan(plan);
+  first_pace_ = pace_;
   apply();
 }
 

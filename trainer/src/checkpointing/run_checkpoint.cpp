@@ -212,6 +212,8 @@ void restore_loops(RunState& run, CheckpointStore& checkpoints, const Checkpoint
   run.window.length = loop.at("window_length").as_int();
   run.window.done = loop.at("window_done").as_int();
   run.window.losses = loop.at("window_losses").as_int();
+  for (const auto& planned : run.plan.optimizers)
+    if (run.window.done > 0 && planned.scheduler) planned.scheduler->scheduler->resume_in_window();
   run.validation.pending = loop.at("validation_pending").as_bool();
   if (loop.contains("validated_at")) run.validation.ended_at = loop.at("validated_at").as_int();
   if (loop.contains("stop_held_up"))
