@@ -223,6 +223,47 @@ TEST_CASE(
   CHECK(resumed->validated == std::vector<int64_t>{1, 2});
 }
 
+TEST_CASE("data without a length that ends before val_check_interval is validated on at the end of its epoch") {
+  struct Numbers : IterableDataset {
+    int64_t at = 0;
+    void set_share(int64_t, int64_t) override {}
+    void reset(const SampleContext&) override { at = 0; }
+    std::optional<Batch> next(int64_t count, const SampleContext&) override {
+      count = std::min<int64_t>(count, 12 - at);
+      if (count <= 0) return std::nullopt;
+      at += count;
+      return regression(count, static_cast<uint64_t>(at));
+    }
+    StateTree state() const override { return StateTree::map({{"at", at}}); }
+    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+  };
+  struct Counting : SelfPlanned {
+    std::vector<int64_t> validated_at;
+    void on_validation_end() override { validated_at.push_back(run().progress().batches_total.completed); }
+  };
+  const auto run = [](const ValCheckInterval& interval, int64_t limit) {
+    const TemporaryFolder folder;
+    const auto module = std::make_shared<Counting>();
+    const Result result = fit(
+        folder, {}, -1,
+        [&](TrainerOptions& options, TrainerComponents&) {
+          options.val_check_interval = interval;
+          if (limit > 0) options.limit_train_batches = BatchLimit(limit);
+        },
+        module,
+        DataSource(std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
+                   {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
+                                                 DataLoaderOptions{.batch_size = 4})}));
+    return std::pair(module->validated_at, result.told);
+  };
+  // Three batches an epoch.
+  const auto [fraction, told] = run(ValCheckInterval(0.5), 100);
+  CHECK(fraction == std::vector<int64_t>{3, 6, 9});
+  CHECK_THAT(told, ContainsSubstring("ended after 3 batches, before val_check_interval (50 batches)"));
+  CHECK(run(ValCheckInterval(10), 0).first == std::vector<int64_t>{3, 6, 9});
+  CHECK(run(ValCheckInterval(2), 0).first == std::vector<int64_t>{2, 5, 8});
+}
+
 TEST_CASE("a resume into a finished epoch steps the open window and validates, and leaves no gradients") {
   // Ten batches an epoch in windows of four; after the fifth batch the limit becomes five.
   const auto windows = [](int64_t limit) {

@@ -8,6 +8,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <limits>
 
+#include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/trainer/yaml.h"
 #include "parted.h"
@@ -382,6 +383,56 @@ TEST_CASE("monitors report each device, and measure against all of them") {
   CHECK(metric_of(alone, "DeviceStatsMonitor.on_train_batch_end/peak_allocated_bytes") > 0);
   CHECK_THAT(metric_of(alone, "device/mfu"), WithinAbs(metric_of(alone, "device/flops_per_sec") / 1e6,
                                                        1e-9 * metric_of(alone, "device/flops_per_sec")));
+}
+
+namespace {
+
+// Sums up an evaluation in members, and logs the result itself.
+struct Summing : Parted {
+  using Parted::Parted;
+  double sum = 0, samples = 0;
+  Outputs validation_step(const Batch& batch, int64_t, int64_t) override {
+    const auto count = static_cast<double>(batch.size());
+    sum += at::mse_loss(out(batch[0]), batch[1]).item<double>() * count;
+    samples += count;
+    log("val_loss", at::mse_loss(out(batch[0]), batch[1]));
+    return {};
+  }
+  void on_validation_epoch_end() override {
+    log("summed", sum / samples);
+    sum = samples = 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("dp evaluates a module that sums up in members on one device, where they are whole") {
+  const TemporaryFolder folder;
+  for (const int devices : {2, 3}) {
+    CAPTURE(devices);
+    const auto run = train<Summing>(on_virtual(folder, "dp", devices), {}, regression_data(40, 21, 4));
+    CHECK_THAT(metric_of(run.report.metrics, "summed"), WithinAbs(metric_of(run.report.metrics, "val_loss"), 1e-6));
+  }
+}
+
+TEST_CASE("dp says that members which training_step writes are a copy's own, if the module looks at them") {
+  struct Gathering : Parted {
+    using Parted::Parted;
+    void on_train_epoch_end() override {}
+  };
+  const TemporaryFolder folder;
+  const auto told = [&]<class M>() {
+    std::string lines;
+    log::reset_warnings();
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &lines);
+    train<M>(on_virtual(folder, "dp", 2));
+    log::set_sink({}, nullptr);
+    return lines;
+  };
+  CHECK_THAT(told.template operator()<Gathering>(), ContainsSubstring("stays on the copy"));
+  CHECK_THAT(told.template operator()<Parted>(), !ContainsSubstring("stays on the copy"));
 }
 
 }  // namespace dp_test
