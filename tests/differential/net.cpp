@@ -144,7 +144,9 @@ Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
 
 void DifferentialNet::on_validation_epoch_end() {
   log("rank_mean", static_cast<double>(global_rank()), {.sync_dist = true});
-  if (summed_.defined()) {
+  if (options_.sums) {
+    // A rank may have no sample.
+    if (!summed_.defined()) summed_ = at::zeros({}, first_->weight.options().dtype(at::kDouble));
     const Tensor all =
         run().collectives().all_reduce(at::stack({summed_, at::full_like(summed_, summed_samples_)}), ReduceOp::sum);
     log("summed_loss", all[0] / all[1]);

@@ -47,7 +47,7 @@ TEST_CASE("ddp: a monitored step metric does not depend on the rows that were wr
           {"--trainer.max_epochs", "9", "--trainer.log_every_n_steps", log_every, "--trainer.callbacks+=EarlyStopping",
            "--trainer.callbacks.monitor", monitor, "--trainer.callbacks.patience", "3",
            "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.monitor", monitor,
-           "--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.filename", "{epoch}-{" + monitor + "}"});
+           "--trainer.callbacks.save_top_k", "-1", "--trainer.callbacks.filename", "'{epoch}-{" + monitor + "}'"});
   REQUIRE(all_exit(runs, 0));
   CHECK(says(runs[0].err, "did not improve in the last 3 checks"));
   const std::string value = monitor == "own_rank" ? "0" : "0.5";

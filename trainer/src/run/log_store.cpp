@@ -387,6 +387,7 @@ double LogStore::latest_value(const Slot& slot) {
 }
 
 std::optional<double> LogStore::written(std::string_view final_name) const {
+  if (const auto found = validated_.find(final_name); found != validated_.end()) return found->second;
   for (const auto& [name, value] : published_)
     if (name == final_name) return value;
   return std::nullopt;

@@ -83,7 +83,7 @@ class LogStore {
   /// `newest`. With several ranks, which must all call it, the same on all: rank 0's, or that of all ranks with
   /// sync_dist. Reads devices.
   std::optional<double> monitored(std::string_view final_name, Collectives& collectives);
-  /// The last value taken.
+  /// The last value taken; of a name that both training and validation log, validation's.
   std::optional<double> written(std::string_view final_name) const;
   std::optional<RunningStage> stage_of(std::string_view final_name) const;
   std::vector<std::string> names() const;
