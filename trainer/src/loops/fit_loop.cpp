@@ -270,6 +270,7 @@ class FitLoop {
           "drop_last?");
     if (at_end || skipped) {
       step_.close_window();
+      run.flush_step_metrics(RunningStage::train, false);
       progress.epochs.processed = progress.epoch + 1;
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
       if (at_end && is_left_out(batch_idx)) {
