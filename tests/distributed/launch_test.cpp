@@ -306,7 +306,8 @@ std::filesystem::path by_hand(const std::filesystem::path& from, const std::file
 }
 
 std::string step_of(const std::string& checkpoint) {
-  return checkpoint.substr(checkpoint.find("step=") + 5, checkpoint.rfind(".ckpt") - checkpoint.find("step=") - 5);
+  const size_t begin = checkpoint.find("step=") + 5;
+  return checkpoint.substr(begin, checkpoint.find_first_not_of("0123456789", begin) - begin);
 }
 
 }  // namespace
@@ -347,13 +348,19 @@ TEST_CASE(
                  FULGUR_TRAINER_BIN + "'" + quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
                  "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; "
                  "sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
+                 // A checkpoint of a signal is removed once there is a newer one: both are kept for what follows.
+                 "mkdir ../kept; touch ../keeping\n"
+                 "keep() { while [ -e ../keeping ]; do cp -rln fulgur_logs/*/checkpoints/epoch=*.ckpt ../kept 2>/dev/null; "
+                 "sleep 0.05; done; }\n"
+                 "keep & k=$!\n"
                  "node a & a=$!\n"
                  "until_said 'run folder'\n"
                  "node b & b=$!\n"
                  "until_said 'of 2 (torchrun)'; until_said 'processes 1 → 2'; sleep 1\n"
                  "kill -TERM $b; wait $b\n"
                  "until_said 'processes 2 → 1'\n"
-                 "touch ../quick; wait $a\n");
+                 "touch ../quick; wait $a; code=$?; rm ../keeping; wait $k\n"
+                 "cp -rn ../kept/*.ckpt fulgur_logs/*/checkpoints/; exit $code\n");
   const Shell run = shell("bash '" + (folder / "all.sh").string() + "'");
   INFO(run.out);
   const std::string a = read_text(folder / "a.txt"), b = read_text(folder / "b.txt");
