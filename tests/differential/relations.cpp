@@ -223,7 +223,8 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
       // A rollback goes to what could be written.
-      if (ranks == 1 && random.below(5) == 0 && value_at<std::string>(plan, "/trainer/on_nonfinite", "") != "rollback") {
+      if (ranks == 1 && random.below(5) == 0 &&
+          value_at<std::string>(plan, "/trainer/on_nonfinite", "") != "rollback") {
         const auto from = static_cast<int64_t>(random.below(batches + 1));
         events["full"] = Plan::array({from, from + 1 + static_cast<int64_t>(random.below(batches + 1))});
         config["trainer"]["on_save_error"] = "continue";

@@ -338,29 +338,30 @@ TEST_CASE(
                          "--trainer.strategy.start_timeout_s", "60", "--trainer.max_steps", "400",
                          "--trainer.callbacks.sleep_ms", "100", "--allow-config-change", "--resume"});
   // Without the first variable, torchrun 2.11 does not tell an agent that comes later where the store is.
-  write_text(folder / "all.sh",
-             "cd '" + (folder / "run").string() + "'\nexport OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" +
-                 "node() { exec '" + program +
-                 "' --no-python --nnodes 1:2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:" +
-                 std::to_string(free_port()) +
-                 " --rdzv-id elastic --rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6 "
-                 "--local-addr 127.0.0.1 --max-restarts 3 '" +
-                 FULGUR_TRAINER_BIN + "'" + quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
-                 "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; "
-                 "sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
-                 // A checkpoint of a signal is removed once there is a newer one: both are kept for what follows.
-                 "mkdir ../kept; touch ../keeping\n"
-                 "keep() { while [ -e ../keeping ]; do cp -rln fulgur_logs/*/checkpoints/epoch=*.ckpt ../kept 2>/dev/null; "
-                 "sleep 0.05; done; }\n"
-                 "keep & k=$!\n"
-                 "node a & a=$!\n"
-                 "until_said 'run folder'\n"
-                 "node b & b=$!\n"
-                 "until_said 'of 2 (torchrun)'; until_said 'processes 1 → 2'; sleep 1\n"
-                 "kill -TERM $b; wait $b\n"
-                 "until_said 'processes 2 → 1'\n"
-                 "touch ../quick; wait $a; code=$?; rm ../keeping; wait $k\n"
-                 "cp -rn ../kept/*.ckpt fulgur_logs/*/checkpoints/; exit $code\n");
+  write_text(
+      folder / "all.sh",
+      "cd '" + (folder / "run").string() + "'\nexport OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" +
+          "node() { exec '" + program +
+          "' --no-python --nnodes 1:2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:" +
+          std::to_string(free_port()) +
+          " --rdzv-id elastic --rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=6 "
+          "--local-addr 127.0.0.1 --max-restarts 3 '" +
+          FULGUR_TRAINER_BIN + "'" + quoted(probe("fit", 1, 4, all)) + " >../$1.txt 2>&1; }\n" +
+          "until_said() { for i in $(seq 600); do cat ../a.txt ../b.txt 2>/dev/null | grep -q \"$1\" && return; "
+          "sleep 0.1; done; echo \"nobody said $1\"; kill $a $b; exit 1; }\n"
+          // A checkpoint of a signal is removed once there is a newer one: both are kept for what follows.
+          "mkdir ../kept; touch ../keeping\n"
+          "keep() { while [ -e ../keeping ]; do cp -rln fulgur_logs/*/checkpoints/epoch=*.ckpt ../kept 2>/dev/null; "
+          "sleep 0.05; done; }\n"
+          "keep & k=$!\n"
+          "node a & a=$!\n"
+          "until_said 'run folder'\n"
+          "node b & b=$!\n"
+          "until_said 'of 2 (torchrun)'; until_said 'processes 1 → 2'; sleep 1\n"
+          "kill -TERM $b; wait $b\n"
+          "until_said 'processes 2 → 1'\n"
+          "touch ../quick; wait $a; code=$?; rm ../keeping; wait $k\n"
+          "cp -rn ../kept/*.ckpt fulgur_logs/*/checkpoints/; exit $code\n");
   const Shell run = shell("bash '" + (folder / "all.sh").string() + "'");
   INFO(run.out);
   const std::string a = read_text(folder / "a.txt"), b = read_text(folder / "b.txt");

@@ -76,6 +76,21 @@ void damage(const fs::path& file) {
   write_text(file, bytes);
 }
 
+// A stream of 12 samples.
+struct Numbers : IterableDataset {
+  int64_t at = 0;
+  void set_share(int64_t, int64_t) override {}
+  void reset(const SampleContext&) override { at = 0; }
+  std::optional<Batch> next(int64_t count, const SampleContext&) override {
+    count = std::min<int64_t>(count, 12 - at);
+    if (count <= 0) return std::nullopt;
+    at += count;
+    return regression(count, static_cast<uint64_t>(at));
+  }
+  StateTree state() const override { return StateTree::map({{"at", at}}); }
+  void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
+};
+
 fs::path run_folder(const TemporaryFolder& folder, int version = 0) {
   return folder / "fulgur_logs" / ("version_" + std::to_string(version));
 }
@@ -183,19 +198,6 @@ TEST_CASE("ckpt_path auto skips a newer fit that has finished without checkpoint
 TEST_CASE(
     "data without a length: a run that is cut off inside an epoch's last validation validates it once more, not "
     "twice") {
-  struct Numbers : IterableDataset {
-    int64_t at = 0;
-    void set_share(int64_t, int64_t) override {}
-    void reset(const SampleContext&) override { at = 0; }
-    std::optional<Batch> next(int64_t count, const SampleContext&) override {
-      count = std::min<int64_t>(count, 12 - at);
-      if (count <= 0) return std::nullopt;
-      at += count;
-      return regression(count, static_cast<uint64_t>(at));
-    }
-    StateTree state() const override { return StateTree::map({{"at", at}}); }
-    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
-  };
   struct Counting : SelfPlanned {
     std::vector<int64_t> validated;
     bool cuts = false;
@@ -224,19 +226,6 @@ TEST_CASE(
 }
 
 TEST_CASE("data without a length that ends before val_check_interval is validated on at the end of its epoch") {
-  struct Numbers : IterableDataset {
-    int64_t at = 0;
-    void set_share(int64_t, int64_t) override {}
-    void reset(const SampleContext&) override { at = 0; }
-    std::optional<Batch> next(int64_t count, const SampleContext&) override {
-      count = std::min<int64_t>(count, 12 - at);
-      if (count <= 0) return std::nullopt;
-      at += count;
-      return regression(count, static_cast<uint64_t>(at));
-    }
-    StateTree state() const override { return StateTree::map({{"at", at}}); }
-    void load_state(const StateTree& state) override { at = state.at("at").as_int(); }
-  };
   struct Counting : SelfPlanned {
     std::vector<int64_t> validated_at;
     void on_validation_end() override { validated_at.push_back(run().progress().batches_total.completed); }
@@ -251,9 +240,10 @@ TEST_CASE("data without a length that ends before val_check_interval is validate
           if (limit > 0) options.limit_train_batches = BatchLimit(limit);
         },
         module,
-        DataSource(std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
-                   {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
-                                                 DataLoaderOptions{.batch_size = 4})}));
+        DataSource(
+            std::make_shared<IterableLoader>(std::make_shared<Numbers>(), IterableLoaderOptions{.batch_size = 4}),
+            {std::make_shared<DataLoader>(std::make_shared<TensorDataset>(regression(8, 2)),
+                                          DataLoaderOptions{.batch_size = 4})}));
     return std::pair(module->validated_at, result.told);
   };
   // Three batches an epoch.

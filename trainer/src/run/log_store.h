@@ -193,7 +193,7 @@ class LogStore {
   /// unless one of them has logged a metric that another does not know yet.
   void merge(Window& window, Collectives& collectives);
   void publish(const std::string& name, double value, RunningStage stage);
-  /// The slot whose last step value has this name; null if there is none.
+  /// The slot whose last step value has this name; null if no slot has one.
   const Slot* latest_of(std::string_view final_name, RunningStage stage) const;
   double latest_value(const Slot& slot);
   std::optional<double> running(std::string_view final_name, RunningStage stage);

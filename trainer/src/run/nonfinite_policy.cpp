@@ -311,8 +311,7 @@ NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
 
 void NonFinitePolicy::count_rollback(const StateTree& saved, const std::filesystem::path& path) {
   // Training has got further only if all was finite for a while between the last rollback and the save.
-  const bool further =
-      saved.at("rollbacks").as_int() == rollbacks_ && saved.at("finite_since_rollback").as_bool();
+  const bool further = saved.at("rollbacks").as_int() == rollbacks_ && saved.at("finite_since_rollback").as_bool();
   rollbacks_in_a_row_ = further ? 1 : rollbacks_in_a_row_ + 1;
   finite_since_rollback_ = false;
   if (rollbacks_in_a_row_ > kMostRollbacks)

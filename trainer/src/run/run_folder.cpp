@@ -38,7 +38,7 @@ bool has_checkpoint(const fs::path& run_dir) {
   std::error_code error;
   for (fs::directory_iterator entry(checkpoint_folder_of(run_dir), error), end; !error && entry != end;
        entry.increment(error)) {
-    // A link may point to a checkpoint elsewhere (ModelCheckpoint.dirpath); without a target it is none.
+    // A link may point to a checkpoint elsewhere (ModelCheckpoint.dirpath); a link without a target does not count.
     std::error_code ignored;
     if (entry->path().extension() == ".ckpt" && fs::exists(entry->path(), ignored)) return true;
   }

@@ -143,8 +143,8 @@ class FULGUR_API LrScheduler : public Stateful {
   int64_t steps_done() const { return steps_; }
   /// How many steps of the run's first part a step counts as; not 1 only after a resume with other batches.
   double pace() const { return pace_; }
-  /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends it
-  /// counts as the steps before.
+  /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends
+  /// it counts as the steps before.
   void resume_in_window() { first_pace_ = saved_pace_; }
   virtual bool wants_metric() const { return false; }
   /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
@@ -194,10 +194,10 @@ class FULGUR_API LrScheduler : public Stateful {
   int64_t steps_ = 0;
   RunLength run_length_;
   double pace_ = 1, first_pace_ = 1, saved_pace_ = 1;  // since the resume, of the first step after it, before it
-  double resumed_position_ = 0;          // `exact_position` at the last resume
-  int64_t resumed_steps_ = 0;            // and `steps_`
-  mutable bool depends_on_run_ = false;  // a length depends on the run's
-  mutable bool covers_run_ = false;      // and is a part of it
+  double resumed_position_ = 0;                        // `exact_position` at the last resume
+  int64_t resumed_steps_ = 0;                          // and `steps_`
+  mutable bool depends_on_run_ = false;                // a length depends on the run's
+  mutable bool covers_run_ = false;                    // and is a part of it
   ScheduleInterval interval_ = ScheduleInterval::epoch;
   int64_t frequency_ = 1;
   bool is_part_ = false;
