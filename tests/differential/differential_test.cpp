@@ -8,11 +8,10 @@
 #include <iostream>
 #include <string>
 
-#include "forked.h"
-#include "fulgur/core/accelerator.h"
 #include "fulgur/core/text.h"
 #include "plan.h"
 #include "relations.h"
+#include "support/gpu.h"
 #include "support/temporary_folder.h"
 
 namespace differential_test {
@@ -41,16 +40,6 @@ Verdict check(Verdict (*relation)(const Plan&, const std::filesystem::path&), co
   }
   const TemporaryFolder folder;
   return relation(plan, folder.path());
-}
-
-bool has_gpus_in_a_process() {
-  const TemporaryFolder folder;
-  return in_processes(1, folder / "log",
-                      [](int64_t) {
-                        fulgur::Accelerator* const cuda = fulgur::find_accelerator("cuda");
-                        return cuda != nullptr && cuda->device_count() > 0 ? 0 : 1;
-                      })
-      .all(0);
 }
 
 constexpr std::chrono::seconds kShrinkFor{90};
@@ -114,9 +103,8 @@ TEST_CASE("seeds: a run that rolls back again and again ends") { for_all_seeds(r
 TEST_CASE("seeds: schedules follow the samples over a change of accumulation") {
   for_all_seeds(schedules_follow_samples);
 }
-// The processes of a seed open the devices; this one must not.
 TEST_CASE("seeds: captured steps equal eager ones", "[gpu]") {
-  if (!has_gpus_in_a_process()) SKIP("there is no CUDA device");
+  require_gpus_of_forks(1);
   for_all_seeds(captured_equals_eager, 12);
 }
 
