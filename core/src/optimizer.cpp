@@ -312,8 +312,8 @@ void LrScheduler::adopt(LrScheduler& part, const Optimizer& optimizer, std::opti
 
 int64_t LrScheduler::steps_of(const Length& length, std::string_view option) const {
   if (!length.interval) return length.count;
-  depends_on_run_ = true;
   const Interval& interval = *length.interval;
+  depends_on_run_ |= interval.unit != Interval::Unit::steps;
   const std::string text = interval.text();
   const bool by_step = interval_ == ScheduleInterval::step;
   // First in optimizer steps or epochs of the run, as the schedule counts, then in its own steps.

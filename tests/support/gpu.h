@@ -35,9 +35,9 @@ inline int64_t count_gpus() {
 inline void require_gpus_there(int64_t there, int64_t count, const std::string& why_not) {
   const char* const required = std::getenv("FULGUR_REQUIRE_GPU");
   const GpuCheck check = check_gpus(there, count, required);
-  const std::string found = there > 0 ? "this machine has " + std::to_string(there) + " CUDA device(s), " +
-                                            std::to_string(count) + " needed"
-                                      : "no CUDA device: " + why_not;
+  const std::string found =
+      there > 0 ? "this machine has " + std::to_string(there) + " CUDA device(s), " + std::to_string(count) + " needed"
+                : "no CUDA device: " + why_not;
   if (check == GpuCheck::fail) FAIL(found << "; FULGUR_REQUIRE_GPU is '" << required << "'");
   if (check == GpuCheck::skip) SKIP(found);
 }

@@ -255,6 +255,56 @@ TEST_CASE("a run whose final save failed is not finished: --resume repeats what 
   CHECK(summarize_checkpoint(*second.last_checkpoint).global_step == 20);
 }
 
+TEST_CASE("a save that fails while it is under way does not replace the last one of the fit") {
+  const TemporaryFolder folder;
+  write_text(folder / "file", "");
+  ModelCheckpoint::Options saving;
+  saving.dirpath = (folder / "file/checkpoints").string();
+  saving.every_n_train_steps = 2;
+  const auto proceeds = [](TrainerOptions& options, TrainerComponents&) {
+    options.on_save_error = OnSaveError::proceed;
+    options.max_epochs = 1;
+  };
+  const FitReport cut = fit(folder, {.ends_at = 6, .saving = saving, .change = proceeds});
+  CHECK(cut.exit_code == ExitCode::preempted);
+  REQUIRE(cut.last_checkpoint);
+  CHECK(summarize_checkpoint(*cut.last_checkpoint).global_step == 6);
+  const FitReport whole = fit(folder, {.from = "auto", .saving = saving, .change = proceeds});
+  CHECK(whole.global_step == 10);
+  REQUIRE(whole.last_checkpoint);
+  CHECK(summarize_checkpoint(*whole.last_checkpoint).global_step == 10);
+  CHECK(fs::exists(whole.run_dir / "finished.json"));
+}
+
+TEST_CASE("an exception after the optimizer's step loses no row") {
+  struct Failing : Callback {
+    int64_t at = -1;
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      if (run.progress().global_step == at) throw Killed();
+    }
+  };
+  const auto run = [](const TemporaryFolder& folder, int64_t at, CheckpointChoice from, int64_t log_every) {
+    ModelCheckpoint::Options saving;
+    saving.save_on_exception = true;
+    saving.every_n_epochs = 100;
+    auto failing = std::make_shared<Failing>();
+    failing->at = at;
+    fit(folder, {.from = from, .saving = saving, .change = [&](TrainerOptions& options, TrainerComponents& components) {
+                   options.max_epochs = 2;
+                   options.log_every_n_steps = log_every;
+                   components.add(failing);
+                   components.loggers = {std::make_shared<CsvLogger>()};
+                 }});
+    return read_text(folder / "fulgur_logs/version_0/metrics.csv");
+  };
+  for (const int64_t log_every : {1, 3}) {
+    CAPTURE(log_every);
+    const TemporaryFolder folder, quiet_folder;
+    run(folder, 9, {}, log_every);
+    CHECK(run(folder, -1, "auto", log_every) == run(quiet_folder, -1, {}, log_every));
+  }
+}
+
 TEST_CASE("a run that is interrupted again and again leaves no checkpoint for each time") {
   const TemporaryFolder folder, quiet_folder;
   ModelCheckpoint::Options saving;

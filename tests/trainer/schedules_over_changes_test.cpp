@@ -162,17 +162,19 @@ TEST_CASE("a schedule of a resumed run with smaller steps goes as slowly as its 
 }
 
 TEST_CASE("a schedule in numbers of steps counts steps, whatever a step has") {
-  StepLR::Options options;
-  options.step_size = 10;
-  options.gamma = 0.5;
-  std::string told;
-  const auto changed = rates(made<StepLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
-                             ScheduleInterval::step, &told);
-  CHECK(told.find("each step counts as") == std::string::npos);
-  // 20 steps of 4 samples, then steps of 8.
-  CHECK_THAT(changed.at(80), WithinRel(0.1 * 0.25, 1e-9));
-  CHECK_THAT(changed.at(80 + 8 * 9), WithinRel(0.1 * 0.25, 1e-9));
-  CHECK_THAT(changed.at(80 + 8 * 10), WithinRel(0.1 * 0.125, 1e-9));
+  for (const Length& step_size : {Length(10), Length(*Interval::parse("10st"))}) {
+    StepLR::Options options;
+    options.step_size = step_size;
+    options.gamma = 0.5;
+    std::string told;
+    const auto changed = rates(made<StepLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+                               ScheduleInterval::step, &told);
+    CHECK(told.find("each step counts as") == std::string::npos);
+    // 20 steps of 4 samples, then steps of 8.
+    CHECK_THAT(changed.at(80), WithinRel(0.1 * 0.25, 1e-9));
+    CHECK_THAT(changed.at(80 + 8 * 9), WithinRel(0.1 * 0.25, 1e-9));
+    CHECK_THAT(changed.at(80 + 8 * 10), WithinRel(0.1 * 0.125, 1e-9));
+  }
 }
 
 TEST_CASE("a schedule of epochs does not change with the batches") {
@@ -213,6 +215,24 @@ TEST_CASE("scale_lr follows the batch of a resumed run") {
   CHECK_THAT(changed.at(76), WithinRel(0.1, 1e-9));
   CHECK_THAT(changed.at(88), WithinRel(0.2, 1e-9));
   CHECK_THAT(told, ContainsSubstring("those of the checkpoint × 2"));
+}
+
+TEST_CASE("parts of the run are parts of it whatever number of batches makes a step") {
+  struct Widening : Callback {
+    std::vector<int64_t> validated_at;
+    void on_train_epoch_start(RunContext& run) override { run.set_accumulation(run.progress().epoch < 2 ? 1 : 4); }
+    void on_validation_end(RunContext& run) override { validated_at.push_back(run.progress().batches_total.completed); }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 4;
+  options.val_check_interval = *Interval::parse("0.125dur");
+  options.check_val_every_n_epoch = std::nullopt;
+  const auto widening = std::make_shared<Widening>();
+  TrainerComponents components;
+  components.add(widening);
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(64, 8));
+  CHECK(widening->validated_at == std::vector<int64_t>{8, 16, 24, 32, 40, 48, 56, 64});
 }
 
 }  // namespace schedules_over_changes_test

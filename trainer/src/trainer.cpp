@@ -201,6 +201,8 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
 void settle_checkpoints(Run& run) {
   run.rows.settle();
   run.ranks.check_same_ranks();
+  // A save under way may fail: then the last state is still to be saved.
+  run.checkpoints.wait_for_save();
   write_final_checkpoint(run);
   run.checkpoints.wait_for_save();
 }

@@ -89,15 +89,18 @@ int64_t CapturedStep::reserved() const {
 }
 
 void CapturedStep::make_room() {
+  // Ranks record and launch together.
+  if (!recorded_ || run_.world_size() > 1) return;
   const auto memory = device_memory(run_.device());
   const auto free = free_device_memory(run_.device());
   if (!memory || !free) return;
-  // An eager step needs what a recorded one does.
+  // At most what a recorded step needs.
   const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
   if (*free + cached >= pool_bytes_) return;
   if (!std::exchange(made_room_, true))
-    log::info(cat("cuda_graph: the device's memory does not hold the recorded steps (", pool_bytes_ >> 20,
-                  " MiB) and a step that is not recorded, as an epoch's last batch: they are recorded again after it"));
+    log::info(
+        cat("cuda_graph: the device's memory does not hold the recorded steps (", pool_bytes_ >> 20,
+            " MiB) and other work, such as an epoch's last batch or a validation: they are recorded again after it"));
   start_over();
 }
 
@@ -301,7 +304,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     std::shared_ptr<void> on_stream;  // left first
   };
   if (given_up_) return nullptr;
-  if (recorded_) make_room();
+  make_room();
   bool alike = kind_.fits(batch);
   if (!recorded_ && !alike) {
     kind_ = BatchKind(batch);

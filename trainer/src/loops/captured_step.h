@@ -45,6 +45,9 @@ class CapturedStep {
   /// The step's output if the recorded step was launched; nullopt if the step is to be run eagerly. Neither counts the
   /// batch in its window.
   std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx);
+  /// Before work besides the steps, such as an evaluation: frees the recordings if the device's memory does not hold
+  /// both. Their pool serves nothing else.
+  void make_room();
   /// For an eager step, until the returned object is destroyed: a step before a recording runs on the recording stream.
   /// Inspects what it logs.
   std::shared_ptr<void> eager_step(const Batch& batch);
@@ -83,9 +86,6 @@ class CapturedStep {
   std::optional<StepOutput> replay(Recording& recording);
   void look_at(const HostNumbers& numbers, bool last);
   void start_over();
-  /// Before an eager step: frees the recordings if the device's memory does not hold both. Their pool serves nothing
-  /// else.
-  void make_room();
   int64_t reserved() const;
   /// Runs the next steps eagerly. `reason` is what a Trainer reports as `not_captured`.
   void end_capture(const std::string& reason, const char* warning, const std::string& message);

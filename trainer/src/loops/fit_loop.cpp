@@ -198,6 +198,7 @@ class FitLoop {
     run_.validation.pending = true;
     run_.validation.start = {.batches = run_.validation.batches, .loggers = logger_states(run_)};
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
+    step_.before_evaluation();
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     const bool first = !run_.validation.logged;

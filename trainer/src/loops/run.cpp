@@ -67,8 +67,16 @@ std::vector<Optimizer*> Run::optimizers() {
 
 std::optional<double> Run::progress_fraction() const {
   std::optional<double> part;
-  if (const auto steps = estimated_steps(); steps && *steps > 0)
-    part = static_cast<double>(counters.global_step) / static_cast<double>(*steps);
+  const auto at_least = [&](double done, double all) { part = std::max(part.value_or(0), done / all); };
+  // By batches: how many make a step may change.
+  const auto batches = num_batches(RunningStage::train);
+  if (options.epoch_limit && *options.epoch_limit > 0 && batches && *batches > 0) {
+    const double of_epoch = static_cast<double>(counters.batches.processed) / static_cast<double>(*batches);
+    at_least(std::max(static_cast<double>(counters.epoch) + of_epoch, static_cast<double>(counters.epochs.processed)),
+             static_cast<double>(*options.epoch_limit));
+  }
+  if (options.step_limit > 0)
+    at_least(static_cast<double>(counters.global_step), static_cast<double>(options.step_limit));
   if (options.max_time) part = std::max(part.value_or(0), fit_time_s() / options.max_time->value);
   if (part) part = std::min(*part, 1.0);
   return part;
@@ -121,6 +129,7 @@ void Run::rewind_to_batch_start() {
     // The batch has changed the weights: it counts.
     counters.batches.processed = counters.batches.completed = counters.batches.started;
     counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
+    if (!failed_alone) flush_step_metrics(RunningStage::train, false);
   } else if (before_batch.there()) {
     before_batch.restore(*this);
     rewound = true;
@@ -207,7 +216,8 @@ void Run::check_state_keys() {
     const bool stateful = !callback.state().as_map().empty();
     if (stateful && !keys.insert(callback.state_key()).second)
       throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
-                            "'. Make their options differ, or override state_key()."));
+                            "'. The key has the options that tell them apart: let one of those differ, or override "
+                            "state_key()."));
   });
 }
 

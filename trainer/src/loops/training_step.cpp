@@ -84,6 +84,10 @@ void TrainingStep::set_prefetcher(DevicePrefetcher* prefetcher) {
   if (captured_) captured_->set_prefetcher(prefetcher);
 }
 
+void TrainingStep::before_evaluation() {
+  if (captured_) captured_->make_room();
+}
+
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
   Run& run = run_;
   LightningModule& module = *run.model;

@@ -20,6 +20,8 @@ class TrainingStep final : public StepActions {
 
   /// The loader of the batches, if it prefetches them to the device; else nullptr.
   void set_prefetcher(DevicePrefetcher* prefetcher);
+  /// Gives memory of captured steps back if the evaluation that follows needs it.
+  void before_evaluation();
   /// Runs batch `batch_idx` of the epoch. Returns false if the module's `on_train_batch_start` skips the rest of the
   /// epoch.
   bool run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch);
