@@ -265,7 +265,8 @@ TEST_CASE("a save that fails while it is under way does not replace the last one
     options.on_save_error = OnSaveError::proceed;
     options.max_epochs = 1;
   };
-  const FitReport cut = fit(folder, {.ends_at = 6, .saving = saving, .change = proceeds});
+  // The save of step 6 is under way when the signal is acted on.
+  const FitReport cut = fit(folder, {.ends_at = 5, .saving = saving, .change = proceeds});
   CHECK(cut.exit_code == ExitCode::preempted);
   REQUIRE(cut.last_checkpoint);
   CHECK(summarize_checkpoint(*cut.last_checkpoint).global_step == 6);
