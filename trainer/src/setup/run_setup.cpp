@@ -27,6 +27,7 @@
 #include "setup/failure_hints.h"
 #include "setup/plan_optimizers.h"
 #include "setup/rank_consistency.h"
+#include "setup/recurrent_dropout.h"
 #include "setup/shared_data.h"
 
 namespace fulgur::detail {
@@ -501,6 +502,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     for (const auto& [replica, context] : run.replicas) to_channels_last(*replica);
   }
   if (fn_ == TrainerFn::fit) {
+    warn_of_recurrent_dropout(run);
     run.position.doing = "configure_optimizers";
     plan_optimizers(run);
     run.position.doing = nullptr;
