@@ -130,7 +130,7 @@ void DifferentialEvents::note(RunContext& run, const Batch& batch) {
   file << batches_;
   for (const auto& [name, value] : batch) {
     if (!name.ends_with("id")) continue;
-    const Tensor& ids = std::get<Tensor>(value);
+    const Tensor ids = std::get<Tensor>(value).cpu();
     for (int64_t i = 0; i < ids.numel(); ++i) file << ' ' << ids.const_data_ptr<int64_t>()[i];
   }
   file << '\n';

@@ -173,7 +173,7 @@ std::optional<int64_t> DifferentialNet::num_tokens(const Batch& batch) const {
   int64_t tokens = 0;
   for (const auto& [name, value] : batch) {
     if (!name.ends_with("id")) continue;
-    const Tensor& ids = std::get<Tensor>(value);
+    const Tensor ids = std::get<Tensor>(value).cpu();
     for (int64_t i = 0; i < ids.numel(); ++i) tokens += 1 + ids.const_data_ptr<int64_t>()[i] % 3;
   }
   return tokens;
