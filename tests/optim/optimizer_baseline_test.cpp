@@ -71,7 +71,8 @@ TEST_CASE("optimizers equal Python's over 1,000 steps") {
 // Gradients that differ as another processor's rounding would make them (2e-16, here 1e-14) end at the same weights:
 // else recorded weights would be those of one processor.
 TEST_CASE("the problem of the optimizers' baselines does not amplify rounding") {
-  for (const auto& entry : read_baseline("optimizers.json").at("cases")) {
+  const auto baseline = read_baseline("optimizers.json");
+  for (const auto& entry : baseline.at("cases")) {
     INFO(text_of(entry));
     BaselineProblem plain, disturbed;
     disturbed.disturbance = 1e-14;
