@@ -31,7 +31,8 @@ namespace {
 
 const at::Device d0(at::kPrivateUse1, 0), d1(at::kPrivateUse1, 1);
 
-bool close(const Tensor& a, const Tensor& b) { return at::allclose(a.cpu(), b.cpu(), 1e-6, 1e-7); }
+// In which order a kernel sums depends on the processor and on how memory is aligned.
+bool close(const Tensor& a, const Tensor& b) { return at::allclose(a.cpu(), b.cpu(), 1e-5, 1e-6); }
 
 // Values and gradients of a module on a virtual device equal those on the CPU.
 template <class M>

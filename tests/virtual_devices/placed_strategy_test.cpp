@@ -48,6 +48,8 @@ TEST_CASE("model_parallel and hybrid on 2, 4 and 8 devices equal one device afte
   for (TrainerOptions* options : {&one, &many}) {
     options->max_epochs = 4;
     options->gradient_clip_val = 0.5;
+    // What float32 rounds in 100 steps depends on the processor's kernels.
+    options->precision = Spec<Precision>("64-true");
   }
   const auto a = train<Pair>(one, {}, data()), b = train<Pair>(many, {}, data());
   CHECK(a.report.global_step == 100);
@@ -55,7 +57,7 @@ TEST_CASE("model_parallel and hybrid on 2, 4 and 8 devices equal one device afte
   CHECK(b.module->encoder->in->weight.device() == virtual_device(0));
   CHECK(b.module->decoder->in->weight.device() == virtual_device(strategy == "hybrid" ? devices / 2 : devices - 1));
   CHECK(b.module->scale.device() == virtual_device(0));
-  CHECK(largest_difference(a.weights, b.weights) < 1e-6);
+  CHECK(largest_difference(a.weights, b.weights) < 1e-10);
   for (const char* name : {"train_loss_epoch", "val_loss"})
     CHECK_THAT(metric_of(b.report.metrics, name), WithinAbs(metric_of(a.report.metrics, name), 1e-5));
 }
