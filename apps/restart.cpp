@@ -46,13 +46,18 @@ bool written_since_launch(const fs::path& file) {
   return ::stat(file.c_str(), &status) == 0 && seconds(status.st_mtim) >= launched_s();
 }
 
-// Where the trainer looks for `auto`: the config's own run folder, else the `version_N` with the highest number.
+// Where the trainer looks for `auto`: the config's own run folder, else the version that the logger names, or the
+// `version_N` with the highest number.
 fs::path newest_run(const Config& config) {
   std::error_code error;
   if (!config.folder.empty() && fs::is_directory(config.folder / "checkpoints", error)) return config.folder;
   std::string name = "fulgur_logs";
-  if (!config.trainer.logger.loggers.empty())
-    name = config.trainer.logger.loggers.front().create()->run_name().value_or(name);
+  if (!config.trainer.logger.loggers.empty()) {
+    const auto first = config.trainer.logger.loggers.front().create();
+    name = first->run_name().value_or(name);
+    if (const auto version = first->run_version())
+      return fs::path(config.trainer.default_root_dir) / name / cat("version_", *version);
+  }
   fs::path newest;
   int64_t most = -1;
   for (const auto& entry : fs::directory_iterator(fs::path(config.trainer.default_root_dir) / name, error)) {

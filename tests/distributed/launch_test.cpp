@@ -191,6 +191,20 @@ TEST_CASE(
   CHECK(same_bits(last_checkpoint(quiet.path()), last_checkpoint(hunted.path())));
 }
 
+TEST_CASE("F21: a group with a version of the logger is restarted in that version, whatever newer ones there are") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder / "fulgur_logs/version_5/checkpoints");
+  const Finished run = trainer(
+      launched(2, {"--trainer.max_steps", "8", "--trainer.logger", "[{class_path: CsvLogger, init_args: {version: 1}}]",
+                   "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.every_n_train_steps", "4",
+                   "--model.trouble", "kill", "--model.trouble_step", "6", "--trainer.strategy.max_restarts", "1"}),
+      {.folder = folder.path()});
+  INFO(run.err);
+  CHECK(run.exit_code == 5);  // rank 1 is killed at that step again
+  CHECK(says(run.err, "version_1/checkpoints/epoch=0-step=4.ckpt"));
+  CHECK_FALSE(says(run.err, "already exists"));
+}
+
 TEST_CASE("F4, launched: a rank that is killed on its way out of a finished run leaves nothing to do") {
   const int rank = GENERATE(0, 1);
   const TemporaryFolder folder;
