@@ -240,13 +240,9 @@ void LrScheduler::keep_plan(const RunLength& plan) {
     // In steps of the run, like its limits.
     const auto own = static_cast<double>(frequency_);
     const double done = static_cast<double>(steps_) * own, position = resumed_position_ * own;
-    const auto by_epochs = [&](const RunLength& length) {
-      return length.epochs && length.steps_per_epoch
-                 ? std::optional(static_cast<double>(*length.epochs) * *length.steps_per_epoch)
-                 : std::nullopt;
-    };
     const bool same_limits = plan.epochs == now.epochs && plan.max_steps == now.max_steps;
-    std::optional<double> end = by_epochs(run_length_);
+    std::optional<double> end;
+    if (now.epochs && plan.steps_per_epoch) end = static_cast<double>(*now.epochs) * *plan.steps_per_epoch;
     if (now.max_steps) {
       const double left = static_cast<double>(*now.max_steps) - done;
       const double limit = same_limits && plan.steps ? static_cast<double>(*plan.steps) : position + left * pace_;

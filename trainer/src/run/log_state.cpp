@@ -142,8 +142,10 @@ void LogStore::load_state(const StateTree& state) {
                    log_options_from(item));
     accumulator(s.step, item.at("step"));
     accumulator(s.epoch, item.at("epoch"));
-    s.monitored |= item.contains("latest");
-    if (s.monitored && item.contains("latest")) accumulator(s.latest, item.at("latest"));
+    if (item.contains("latest")) {
+      s.monitored = true;
+      accumulator(s.latest, item.at("latest"));
+    }
     s.of_checkpoint = true;
   }
   for (const StateTree& item : state.at("values").as_list()) {
