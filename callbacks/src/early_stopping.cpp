@@ -69,7 +69,6 @@ void EarlyStopping::setup(RunContext&, TrainerFn fn) {
   stopped_epoch_ = 0;
   reason_ = EarlyStoppingReason::not_stopped;
   message_.clear();
-  saw_names_ = false;
 }
 
 void EarlyStopping::refuse_monitor(RunContext& run) const {
@@ -77,19 +76,10 @@ void EarlyStopping::refuse_monitor(RunContext& run) const {
                         " Name one of them, or set strict: false."));
 }
 
-// The first validation of a process, be it the sanity check, shows the names.
-void EarlyStopping::refuse_misspelt(RunContext& run) {
-  if (std::exchange(saw_names_, true) || run.fast_dev_run()) return;
-  const auto monitor = required_metric();
-  if (monitor && misspells_validation_metric(*monitor, run.metric_names())) refuse_monitor(run);
-}
-
 std::optional<std::string> EarlyStopping::required_metric() const {
   if (!options_.strict) return std::nullopt;
   return options_.monitor;
 }
-
-void EarlyStopping::on_sanity_check_end(RunContext& run) { refuse_misspelt(run); }
 
 void EarlyStopping::on_train_start(RunContext& run) {
   if (enabled(run) && !checks_at_train_epoch_end(run) && !run.has_validation())
@@ -102,7 +92,6 @@ void EarlyStopping::on_train_epoch_end(RunContext& run) {
 }
 
 void EarlyStopping::on_validation_end(RunContext& run) {
-  if (run.fn() == TrainerFn::fit && !run.sanity_checking()) refuse_misspelt(run);
   if (enabled(run) && !checks_at_train_epoch_end(run)) check(run);
 }
 

@@ -138,7 +138,6 @@ void ModelCheckpoint::setup(RunContext&, TrainerFn) {
   ranking_->forget_pending();
   batches_at_start_ = -1;
   waits_for_validation_ = false;
-  saw_names_ = false;
 }
 
 void ModelCheckpoint::refuse_monitor(RunContext& run) const {
@@ -146,20 +145,11 @@ void ModelCheckpoint::refuse_monitor(RunContext& run) const {
       cat("[callbacks.ModelCheckpoint] ", monitor_not_logged(*options_.monitor, run), " Name one of them."));
 }
 
-// The first validation of a process, be it the sanity check, shows the names.
-void ModelCheckpoint::refuse_misspelt(RunContext& run) {
-  if (std::exchange(saw_names_, true) || run.fast_dev_run()) return;
-  const auto monitor = required_metric();
-  if (monitor && misspells_validation_metric(*monitor, run.metric_names())) refuse_monitor(run);
-}
-
 std::optional<std::string> ModelCheckpoint::required_metric() const {
   // One that saves less often than each epoch may monitor what is logged as rarely.
   const bool from_first_epoch = options_.every_n_epochs == 1 && options_.save_top_k != 0;
   return from_first_epoch ? options_.monitor : std::nullopt;
 }
-
-void ModelCheckpoint::on_sanity_check_end(RunContext& run) { refuse_misspelt(run); }
 
 // Before an initial validation: its checkpoint is already ranked.
 void ModelCheckpoint::on_fit_start(RunContext& run) {
@@ -209,7 +199,6 @@ void ModelCheckpoint::on_train_epoch_end(RunContext& run) {
 }
 
 void ModelCheckpoint::on_validation_end(RunContext& run) {
-  if (run.fn() == TrainerFn::fit && !run.sanity_checking()) refuse_misspelt(run);
   const bool by_epoch = epoch_due(run) && !saves_at_train_epoch_end(run);
   if ((by_epoch || waits_for_validation_) && enabled(run)) save(run);
   if (!run.sanity_checking()) waits_for_validation_ = false;

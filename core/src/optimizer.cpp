@@ -220,36 +220,52 @@ double LrScheduler::exact_position() const {
 // Rounding errors of the pace must not hold a whole step back.
 int64_t LrScheduler::position() const { return static_cast<int64_t>(std::floor(exact_position() + 1e-6)); }
 
-bool LrScheduler::depends_on_run() const {
+bool LrScheduler::any(bool LrScheduler::*flag) const {
   const auto all = parts();
-  return depends_on_run_ ||
-         std::any_of(all.begin(), all.end(), [](const auto& part) { return part->depends_on_run(); });
+  return this->*flag || std::any_of(all.begin(), all.end(), [&](const auto& part) { return part->any(flag); });
 }
 
-bool LrScheduler::covers_run() const {
-  const auto all = parts();
-  return covers_run_ || std::any_of(all.begin(), all.end(), [](const auto& part) { return part->covers_run(); });
+double LrScheduler::pace_of_batches(const RunLength& plan) const {
+  const bool samples_known = plan.samples_per_step && part_.samples_per_step;
+  const double by_samples = samples_known ? *part_.samples_per_step / *plan.samples_per_step : 1;
+  const bool by_epochs = any(&LrScheduler::counts_epochs_) || (any(&LrScheduler::covers_run_) && part_.epochs);
+  if (!by_epochs || !plan.steps_per_epoch || !part_.steps_per_epoch || *part_.steps_per_epoch == 0) return by_samples;
+  const double epoch = *plan.steps_per_epoch, epoch_now = *part_.steps_per_epoch;
+  // The last step of an epoch may have fewer samples than the others.
+  if (std::abs(epoch_now * by_samples - epoch) < std::max(by_samples, 1.0)) return by_samples;
+  if (!part_.epochs) return epoch / epoch_now;
+  // The epoch under way ends at its new length, after the steps that it has had.
+  const double position = resumed_position_ * static_cast<double>(frequency_);
+  const double epochs_done = std::floor(position / epoch + 1e-6);
+  const double of_epoch = std::clamp((position - epochs_done * epoch) / saved_pace_, 0.0, epoch_now);
+  const auto epochs = static_cast<double>(*part_.epochs);
+  const double left = (epochs - epochs_done) * epoch_now - of_epoch;
+  return left > 0 ? (epochs * epoch - position) / left : epoch / epoch_now;
 }
 
-void LrScheduler::keep_plan(const RunLength& plan) {
-  const RunLength now = std::exchange(run_length_, plan);
-  run_length_.epochs = now.epochs;
-  run_length_.max_steps = now.max_steps;
+double LrScheduler::pace_of(const RunLength& plan) const {
+  return interval_ == ScheduleInterval::step ? pace_of_batches(plan) : 1;
+}
+
+void LrScheduler::keep_plan(const RunLength& plan, bool same_part) {
+  pace_ = same_part ? saved_pace_ : pace_of(plan);
+  run_length_ = plan;
+  run_length_.epochs = part_.epochs;
+  run_length_.max_steps = part_.max_steps;
   if (interval_ == ScheduleInterval::step) {
-    pace_ = *now.samples_per_step / *plan.samples_per_step;
     // In steps of the run, like its limits.
     const auto own = static_cast<double>(frequency_);
     const double done = static_cast<double>(steps_) * own, position = resumed_position_ * own;
-    const bool same_limits = plan.epochs == now.epochs && plan.max_steps == now.max_steps;
+    const bool same_limits = plan.epochs == part_.epochs && plan.max_steps == part_.max_steps;
     std::optional<double> end;
-    if (now.epochs && plan.steps_per_epoch) end = static_cast<double>(*now.epochs) * *plan.steps_per_epoch;
-    if (now.max_steps) {
-      const double left = static_cast<double>(*now.max_steps) - done;
+    if (part_.epochs && plan.steps_per_epoch) end = static_cast<double>(*part_.epochs) * *plan.steps_per_epoch;
+    if (part_.max_steps) {
+      const double left = static_cast<double>(*part_.max_steps) - done;
       const double limit = same_limits && plan.steps ? static_cast<double>(*plan.steps) : position + left * pace_;
       const bool limits = !end || position + left * pace_ < *end;
       if (limits) {
         end = end ? std::min(*end, limit) : limit;
-        if (covers_run() && left > 0) pace_ = std::max(*end - position, 0.0) / left;
+        if (!same_part && any(&LrScheduler::covers_run_) && left > 0) pace_ = std::max(*end - position, 0.0) / left;
       }
     }
     run_length_.steps = end ? std::optional<int64_t>(std::llround(*end)) : std::nullopt;
@@ -265,7 +281,7 @@ void LrScheduler::step(std::optional<double> metric) {
 }
 
 void LrScheduler::set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency) {
-  run_length_ = length;
+  part_ = run_length_ = length;
   interval_ = interval;
   frequency_ = frequency;
 }
@@ -320,6 +336,7 @@ int64_t LrScheduler::steps_of(const Length& length, std::string_view option) con
   };
   switch (interval.unit) {
     case Interval::Unit::epochs:
+      counts_epochs_ |= by_step;
       if (!by_step)
         count = interval.value;
       else if (run_length_.steps_per_epoch)
@@ -364,38 +381,51 @@ void LrScheduler::observe(int64_t, std::optional<double>) {}
 void LrScheduler::on_attach(const Optimizer&) {}
 std::optional<double> LrScheduler::momentum_at(int64_t) const { return std::nullopt; }
 
-StateTree LrScheduler::state() const {
+namespace {
+
+StateTree to_state(const RunLength& length) {
   const auto number = [](const auto& value) { return value ? StateTree(*value) : StateTree(nullptr); };
+  return StateTree::map({{"epochs", number(length.epochs)},
+                         {"steps", number(length.steps)},
+                         {"steps_per_epoch", number(length.steps_per_epoch)},
+                         {"samples_per_step", number(length.samples_per_step)},
+                         {"max_steps", number(length.max_steps)}});
+}
+
+RunLength to_run_length(const StateTree& state) {
+  const auto count = [&](const char* key) {
+    return state.at(key).is_null() ? std::nullopt : std::optional(state.at(key).as_int());
+  };
+  const auto number = [&](const char* key) {
+    return state.at(key).is_null() ? std::nullopt : std::optional(state.at(key).as_double());
+  };
+  return {.epochs = count("epochs"),
+          .steps = count("steps"),
+          .steps_per_epoch = number("steps_per_epoch"),
+          .samples_per_step = number("samples_per_step"),
+          .max_steps = count("max_steps")};
+}
+
+}  // namespace
+
+StateTree LrScheduler::state() const {
   return StateTree::map({{"steps", steps_},
                          {"position", exact_position()},
                          {"pace", pace_},
-                         {"length", StateTree::map({{"epochs", number(run_length_.epochs)},
-                                                    {"steps", number(run_length_.steps)},
-                                                    {"steps_per_epoch", number(run_length_.steps_per_epoch)},
-                                                    {"samples_per_step", number(run_length_.samples_per_step)},
-                                                    {"max_steps", number(run_length_.max_steps)}})}});
+                         {"length", to_state(run_length_)},
+                         {"part", to_state(part_)}});
 }
 
 void LrScheduler::load_state(const StateTree& state) {
   steps_ = resumed_steps_ = state.at("steps").as_int();
   resumed_position_ = state.at("position").as_double();
   if (!optimizer_) return;
-  const StateTree& saved = state.at("length");
-  const auto count = [&](const char* key) {
-    return saved.at(key).is_null() ? std::nullopt : std::optional(saved.at(key).as_int());
-  };
-  const auto number = [&](const char* key) {
-    return saved.at(key).is_null() ? std::nullopt : std::optional(saved.at(key).as_double());
-  };
-  const RunLength plan{.epochs = count("epochs"),
-                       .steps = count("steps"),
-                       .steps_per_epoch = number("steps_per_epoch"),
-                       .samples_per_step = number("samples_per_step"),
-                       .max_steps = count("max_steps")};
-  const bool changed =
-      plan.samples_per_step && run_length_.samples_per_step && *plan.samples_per_step != *run_length_.samples_per_step;
+  const RunLength plan = to_run_length(state.at("length"));
   saved_pace_ = state.at("pace").as_double();
-  if (changed && depends_on_run()) keep_plan(plan);
+  const bool other_batches =
+      plan.samples_per_step && part_.samples_per_step && *plan.samples_per_step != *part_.samples_per_step;
+  const bool changed = other_batches || pace_of(plan) != 1;
+  if (changed && any(&LrScheduler::depends_on_run_)) keep_plan(plan, to_run_length(state.at("part")) == part_);
   first_pace_ = pace_;
   apply();
 }

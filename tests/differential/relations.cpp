@@ -64,12 +64,6 @@ Verdict compared(const std::string& what, const fs::path& first, const fs::path&
   return different ? Verdict{Kind::differs, cat(what, ":\n", *different)} : Verdict{};
 }
 
-bool has_callback(const Plan& plan, const std::string& name) {
-  for (const Plan& each : plan.value("callbacks", Plan::array()))
-    if (each.value("class_path", "") == name) return true;
-  return false;
-}
-
 // How far runs may differ that sum up in another order. LBFGS divides by differences of gradients that are nearly
 // equal.
 double rounding_of(const Plan& plan) {
@@ -193,10 +187,9 @@ bool belongs_to_end(const Plan& config, int code) {
 
 // Several ends at places that the plan's seed says, then a run to the end.
 Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
-  Plan plan = given;
-  // A stop that was requested is not part of a checkpoint: if the process ends before the run does, training continues.
-  plan["events"].erase("stop_at");
-  const bool stops = has_callback(plan, "EarlyStopping");
+  const Plan& plan = given;
+  // A signal writes a checkpoint, which is then the one that a rollback returns to.
+  const bool rolls_back = value_at<std::string>(plan, "/trainer/on_nonfinite", "") == "rollback";
   const fs::path undisturbed = folder / "quiet", disturbed = folder / "killed";
   if (auto bad = trouble("the quiet run", fit(config_of(plan, undisturbed, ranks), undisturbed, ranks)))
     return ranks > 1 ? allowed(*bad) : *bad;
@@ -215,16 +208,15 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
                                                 "batch_end",   "epoch_end",      "save",        "validation_end",
                                                 "published"};
       events["kill_at"] = random.below(batches + 1);
-      events["kill_place"] = kPlaces[random.below(stops ? 4 : std::size(kPlaces))];
+      events["kill_place"] = kPlaces[random.below(std::size(kPlaces))];
       events["kill_rank"] = ranks > 1 ? static_cast<int64_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1 : -1;
       static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",  "SIGTERM",
                                               "SIGINT",  "SIGUSR1", "exception"};
-      events["kill_by"] = kWays[random.below(std::size(kWays))];
+      events["kill_by"] = kWays[random.below(rolls_back ? 2 : std::size(kWays))];
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
       // A rollback goes to what could be written.
-      if (ranks == 1 && random.below(5) == 0 &&
-          value_at<std::string>(plan, "/trainer/on_nonfinite", "") != "rollback") {
+      if (ranks == 1 && random.below(5) == 0 && !rolls_back) {
         const auto from = static_cast<int64_t>(random.below(batches + 1));
         events["full"] = Plan::array({from, from + 1 + static_cast<int64_t>(random.below(batches + 1))});
         config["trainer"]["on_save_error"] = "continue";

@@ -207,6 +207,29 @@ TEST_CASE("on two GPUs, replicas are compared after captured steps as after eage
   CHECK(says(run.err, "after step 16 these differ from rank 0's: the weights 'last.weight' of rank 1"));
 }
 
+TEST_CASE("on two GPUs, NaN on one rank in a captured step is acted upon as in an eager one", "[gpu]") {
+  require_gpus(2);
+  const std::string policy = GENERATE("skip", "stop", "raise");
+  CAPTURE(policy);
+  const auto fit = [&](const TemporaryFolder& folder, const std::string& captures) {
+    return trainer(on_cuda(2, {"--trainer.devices", "2", "--trainer.cuda_graph", captures, "--trainer.on_nonfinite",
+                               policy, "--model.trouble", "nan_between", "--model.trouble_step", "13"}),
+                   {.folder = folder.path()});
+  };
+  const TemporaryFolder eager, captured;
+  const Finished plain = fit(eager, "false"), run = fit(captured, "true");
+  INFO(plain.err << run.err << run.out);
+  CHECK(says(run.out + run.err, "the step is captured"));
+  CHECK(run.exit_code == plain.exit_code);
+  CHECK((run.exit_code == 0) == (policy == "skip"));
+  const auto noted = [](const TemporaryFolder& folder) {
+    return read_text(run_folder(folder.path()) / "nonfinite.jsonl");
+  };
+  CHECK_FALSE(noted(eager).empty());
+  CHECK(noted(captured) == noted(eager));
+  if (policy == "skip") CHECK(same_bits(last_checkpoint(eager.path()), last_checkpoint(captured.path())));
+}
+
 TEST_CASE("on two GPUs, an option of ddp that keeps steps from being captured is named, with what to set", "[gpu]") {
   require_gpus(2);
   using Strings = std::vector<std::string>;

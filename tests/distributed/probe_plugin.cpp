@@ -91,6 +91,7 @@ class ProbeNet : public fulgur::LightningModule {
                    "stop_between",
                    "loop_between",
                    "flip_between",
+                   "nan_between",
                    "out_of_memory"});
       f(trouble_rank, "trouble_rank", "On which rank.");
       f(trouble_step, "trouble_step", "At which step, or batch of validation.");
@@ -130,13 +131,14 @@ class ProbeNet : public fulgur::LightningModule {
   }
 
   // Between steps, of which captured ones do not run training_step.
-  int on_train_batch_start(const Batch&, int64_t batch_idx) override {
+  int on_train_batch_start(const Batch& batch, int64_t batch_idx) override {
     if (options_.trouble == "skip_epoch" && batch_idx == options_.trouble_step) return -1;
     if (!here() || global_step() != options_.trouble_step) return 0;
     if (options_.trouble == "kill_between") ::raise(SIGKILL);
     if (options_.trouble == "stop_between") ::raise(SIGSTOP);
     if (options_.trouble == "loop_between") hang();
     if (options_.trouble == "flip_between") flip();
+    if (options_.trouble == "nan_between") Tensor(batch[0]).fill_(std::numeric_limits<double>::quiet_NaN());
     return 0;
   }
 

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "checkpointing/resume.h"
+#include "fulgur/callbacks/early_stopping.h"
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/errors.h"
@@ -127,6 +128,145 @@ TEST_CASE("a stop that was requested before a signal is made by the resumed run"
   const FitReport second = fit(folder, {.from = "auto", .change = minimum});
   CHECK(second.epochs == 3);
   CHECK(second.stop_reason == "enough");
+}
+
+TEST_CASE("a stop that was requested is made by the resumed run, however the process ended") {
+  struct Stopping : Callback {
+    enum class End { none, signal, kill } end = End::none;
+    void on_train_epoch_end(RunContext& run) override {
+      if (run.progress().epoch != 1) return;
+      run.request_stop("enough");
+      if (end == End::signal) std::raise(SIGTERM);
+    }
+    void on_train_end(RunContext&) override {
+      if (end == End::kill) throw Killed();
+    }
+  };
+  for (const auto end : {Stopping::End::signal, Stopping::End::kill}) {
+    CAPTURE(end == Stopping::End::kill);
+    const TemporaryFolder folder;
+    const auto stopping = std::make_shared<Stopping>();
+    stopping->end = end;
+    const auto with_stop = [&](TrainerOptions&, TrainerComponents& components) { components.add(stopping); };
+    fit(folder, {.change = with_stop});
+    CHECK_FALSE(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
+    const FitReport second = fit(folder, {.from = "auto"});
+    CHECK(second.epochs == 2);
+    CHECK(second.stop_reason == "enough");
+    CHECK(fs::exists(folder / "fulgur_logs/version_0/finished.json"));
+    // A finished run that is asked for more trains on.
+    CHECK(fit(folder, {.from = "last"}).epochs == 6);
+  }
+}
+
+TEST_CASE("hooks and validations that an exception or a signal ends leave nothing in the resumed run") {
+  // Counts what a resume repeats, and logs and draws in hooks.
+  struct Counting : Callback {
+    int64_t starts = 0, ends = 0, validations = 0, validated_batches = 0;
+    StateTree state() const override {
+      return StateTree::map(
+          {{"starts", starts}, {"ends", ends}, {"validations", validations}, {"validated_batches", validated_batches}});
+    }
+    void load_state(const StateTree& state) override {
+      starts = state.at("starts").as_int();
+      ends = state.at("ends").as_int();
+      validations = state.at("validations").as_int();
+      validated_batches = state.at("validated_batches").as_int();
+    }
+    void on_train_epoch_start(RunContext& run) override {
+      ++starts;
+      run.log("drawn", at::rand({1}).item<double>(), {.on_epoch = true});
+    }
+    void on_train_epoch_end(RunContext& run) override {
+      ++ends;
+      run.log("drawn_at_end", at::rand({1}).item<double>(), {.on_epoch = true});
+    }
+    void on_validation_batch_end(RunContext&, const Outputs&, const Batch&, int64_t, int64_t) override {
+      ++validated_batches;
+    }
+    void on_validation_end(RunContext&) override { ++validations; }
+  };
+  struct Throwing : Callback {
+    std::string_view place;
+    bool by_signal = false;
+    explicit Throwing(std::string_view at, bool signal) : place(at), by_signal(signal) {}
+    Phase phase() const override { return Phase::checkpoint; }  // after all others have decided
+    void at(RunContext& run, std::string_view here) const {
+      if (here != place || run.progress().epoch != 2) return;
+      if (by_signal)
+        std::raise(SIGTERM);
+      else
+        throw Killed();
+    }
+    void on_train_epoch_start(RunContext& run) override { at(run, "epoch start"); }
+    void on_train_epoch_end(RunContext& run) override { at(run, "epoch end"); }
+    void on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) override {
+      at(run, "validation batch");
+    }
+    void on_validation_end(RunContext& run) override { at(run, "validation end"); }
+  };
+  struct Dropping : SelfPlanned {
+    Dropping() : SelfPlanned(0.3) {}
+    StepOutput training_step(const Batch& batch, int64_t batch_idx) override {
+      log("noise", at::rand({1}).item<double>(), {.on_step = true});
+      return SelfPlanned::training_step(batch, batch_idx);
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.monitor = "val_loss";
+  saving.save_top_k = 2;
+  saving.save_on_exception = true;
+  const auto with = [](std::shared_ptr<Counting> counting, std::shared_ptr<EarlyStopping> stopping,
+                       std::shared_ptr<Throwing> throwing) {
+    return [=](TrainerOptions& options, TrainerComponents& components) {
+      options.log_every_n_steps = 1;
+      components.add(counting);
+      components.add(stopping);
+      if (throwing) components.add(throwing);
+    };
+  };
+  const auto stopping = [] {
+    EarlyStopping::Options options;
+    options.monitor = "val_loss";
+    options.mode = MonitorMode::max;  // so that it waits
+    options.patience = 4;
+    return std::make_shared<EarlyStopping>(options);
+  };
+  const auto module = [] {
+    at::manual_seed(3);
+    return std::make_shared<Dropping>();
+  };
+  const TemporaryFolder quiet_folder;
+  const auto counted = std::make_shared<Counting>();
+  const auto waited = stopping();
+  const FitReport whole =
+      fit(quiet_folder, {.saving = saving, .change = with(counted, waited, nullptr), .module = module()});
+  REQUIRE(waited->wait_count() > 2);
+  for (const std::string_view place : {"epoch start", "epoch end", "validation batch", "validation end"})
+    for (const bool by_signal : {false, true}) {
+      if (by_signal && place != "validation batch") continue;
+      CAPTURE(place, by_signal);
+      const TemporaryFolder folder;
+      const auto counting = std::make_shared<Counting>();
+      fit(folder, {.saving = saving,
+                   .change = with(counting, stopping(), std::make_shared<Throwing>(place, by_signal)),
+                   .module = module()});
+      const auto again = std::make_shared<Counting>();
+      const auto waits = stopping();
+      const FitReport report =
+          fit(folder, {.from = "auto", .saving = saving, .change = with(again, waits, nullptr), .module = module()});
+      CHECK(report.global_step == whole.global_step);
+      CHECK(report.stop_reason == whole.stop_reason);
+      CHECK(again->state().as_map().size() == 4);
+      const StateTree expected = counted->state();
+      for (const auto& [key, value] : expected.as_map()) {
+        CAPTURE(key);
+        CHECK(again->state().at(key).as_int() == value.as_int());
+      }
+      CHECK(waits->wait_count() == waited->wait_count());
+      CHECK(read_text(folder / "fulgur_logs/version_0/metrics.csv") ==
+            read_text(quiet_folder / "fulgur_logs/version_0/metrics.csv"));
+    }
 }
 
 TEST_CASE("--resume and last of a version that the logger names are those of that version") {

@@ -5,6 +5,7 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
+#include <iterator>
 
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/core/log.h"
@@ -43,6 +44,7 @@ struct Part {
   int64_t accumulation = 1;
   int64_t steps = -1;  ///< ends after these, to be resumed
   int64_t max_epochs = 4;
+  int64_t batches = 16;  ///< of an epoch
 };
 
 std::map<int64_t, double> rates(const MakeSchedule& make, const std::vector<Part>& parts,
@@ -63,6 +65,7 @@ std::map<int64_t, double> rates(const MakeSchedule& make, const std::vector<Part
     TrainerOptions options = quiet(folder);
     options.max_epochs = part.max_epochs;
     options.accumulate_grad_batches = part.accumulation;
+    options.limit_train_batches = BatchLimit(part.batches);
     if (change) change(options);
     ModelCheckpoint::Options saving;
     saving.every_n_train_steps = 1;
@@ -158,6 +161,49 @@ TEST_CASE("a schedule of a resumed run with smaller steps goes as slowly as its 
       CAPTURE(samples);
       CHECK_THAT(rate, WithinRel(whole.at(samples - samples % 8), 1e-9));
     }
+  }
+}
+
+TEST_CASE("a schedule of a resumed run with other epochs ends with the last of them") {
+  // 4 epochs. The second part begins at an epoch's start, inside one, or where its epochs have ended before.
+  for (const Case& schedule : by_samples()) {
+    if (schedule.name == std::string("StepLR in samples") || schedule.name == std::string("SequentialLR")) continue;
+    const auto whole = rates(schedule.make, {{}});
+    for (const std::vector<Part>& parts :
+         {std::vector<Part>{{.steps = 16}, {.batches = 8}}, std::vector<Part>{{.steps = 8, .batches = 8}, {}},
+          std::vector<Part>{{.steps = 5, .batches = 8}, {}}, std::vector<Part>{{.steps = 21}, {.batches = 8}},
+          std::vector<Part>{{.steps = 28}, {.batches = 8}},
+          std::vector<Part>{{.steps = 5, .batches = 8}, {.steps = 12}, {.steps = 40}, {}},
+          std::vector<Part>{{.steps = 16}, {.accumulation = 2, .batches = 8}}}) {
+      std::string told;
+      const auto changed = rates(schedule.make, parts, ScheduleInterval::step, &told);
+      CAPTURE(schedule.name, parts.size(), parts[0].steps, parts[0].batches, parts[1].accumulation, told);
+      CHECK_THAT(told, ContainsSubstring("each step counts as"));
+      const double before_last = std::next(whole.rbegin())->second, last = whole.rbegin()->second;
+      CHECK(changed.rbegin()->second >= last * (1 - 1e-9));
+      CHECK(changed.rbegin()->second <= std::max(before_last, std::next(whole.rbegin(), 3)->second) * (1 + 1e-9));
+      if (schedule.name == std::string("CosineAnnealingLR")) {
+        double highest = 1;
+        for (const auto& [samples, rate] : changed) {
+          CAPTURE(samples);
+          CHECK(rate <= highest + 1e-12);  // it never rises
+          highest = rate;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a schedule of epochs in steps changes at the epochs of a resumed run, whatever they have") {
+  StepLR::Options options;
+  options.step_size = Length(*Interval::parse("1ep"));
+  options.gamma = 0.5;
+  const auto changed = rates(made<StepLR>(options), {{.steps = 16}, {.batches = 8}});
+  // 16 batches of 4 samples, then three times 8.
+  for (const auto& [samples, rate] : changed) {
+    CAPTURE(samples);
+    const int64_t epoch = samples < 64 ? 0 : 1 + (samples - 64) / 32;
+    CHECK_THAT(rate, WithinRel(0.1 * std::pow(0.5, epoch), 1e-9));
   }
 }
 

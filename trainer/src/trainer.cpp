@@ -11,6 +11,7 @@
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
+#include "loops/monitor_check.h"
 #include "loops/training_step.h"
 #include "run/peak_memory.h"
 #include "run/signals.h"
@@ -155,6 +156,7 @@ void validate_before_training(Run& run) {
   if (!run.validation.runs) return;
   if (run.options.validate_first) {
     detail::validate_in_fit(run);
+    detail::refuse_misspelt_monitors(run);
     ++run.counters.validations;
     run.act_on_checkpoint_requests();
     return;
@@ -165,7 +167,7 @@ void validate_before_training(Run& run) {
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
   detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
   run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
-  detail::check_schedule_monitors(run);
+  detail::refuse_misspelt_monitors(run);
   run.logs.reset(RunningStage::validate);
   run.position.sanity_checking = false;
 }
@@ -242,11 +244,11 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
     report.last_checkpoint = run.last_checkpoint();
     report.best_checkpoint = run.best_checkpoint();
   };
-  const auto fill = [&](Run& run) {
+  const auto fill = [&](Run& run, const std::string& reason) {
     fill_own(run);
     impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.rank = run.rank();
-    report.stop_reason = run.stop_reason.value_or("");
+    report.stop_reason = reason;
     nonfinite = run.finite.stopped();
     run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
                   counted(report.global_step, "step"), " · last checkpoint: ",
@@ -281,9 +283,8 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
         } catch (const Interrupted& interrupted) {
           run.position.sanity_checking = false;
           settle_checkpoints(run);
-          // After the checkpoint, which holds a requested stop: a signal ends this process, not the run.
-          run.stop_reason = cat("signal ", interrupted.signal());
-          fill(run);
+          // Not the run's stop_reason, which is part of its state: a signal ends this process, not the run.
+          fill(run, cat("signal ", interrupted.signal()));
           throw;
         }
         settle_checkpoints(run);
@@ -301,7 +302,7 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
                     "again from the last one");
         else if (!run.finite.stopped() && run.is_global_zero())
           detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, run.fit_time_s());
-        fill(run);
+        fill(run, run.stop_reason.value_or(""));
       },
       failed);
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());

@@ -7,6 +7,7 @@
 
 #include "cluster/environment_values.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur {
@@ -47,7 +48,8 @@ ProcessPlace read_torch_variables(const EnvironmentValues& values, std::string n
 ProcessPlace launcher_place(const Environment& environment) {
   const EnvironmentValues values(
       environment, "launcher",
-      "'trainer fit' sets these variables for the processes that it starts; unset FULGUR_LAUNCHER in others.");
+      cat("'", program_name(),
+          " fit' sets these variables for the processes that it starts; unset FULGUR_LAUNCHER in others."));
   ProcessPlace place = read_torch_variables(values, "launcher");
   place.store_is_hosted = true;
   place.restarts = values.integer("FULGUR_RESTARTS", 0).value_or(0);
@@ -57,8 +59,8 @@ ProcessPlace launcher_place(const Environment& environment) {
 
 ProcessPlace torchrun_place(const Environment& environment) {
   const EnvironmentValues values(environment, "torchrun",
-                                 "torchrun sets it: start with 'torchrun --no-python --nproc-per-node N trainer fit "
-                                 "…', or name another cluster_environment.");
+                                 cat("torchrun sets it: start with 'torchrun --no-python --nproc-per-node N ",
+                                     program_name(), " fit …', or name another cluster_environment."));
   values.need_text("TORCHELASTIC_RUN_ID");
   ProcessPlace place = read_torch_variables(values, "torchrun");
   // As PyTorch reads it: Python's True; otherwise rank 0 hosts the store.

@@ -1,4 +1,5 @@
 #include "cluster/environment_values.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
@@ -6,7 +7,8 @@ namespace {
 
 EnvironmentValues mpi_values(const Environment& environment) {
   return {environment, "mpi",
-          "mpirun sets it: start with 'mpirun -np N trainer fit …', or name another cluster_environment."};
+          cat("mpirun sets it: start with 'mpirun -np N ", program_name(),
+              " fit …', or name another cluster_environment.")};
 }
 
 /// 20000 to 29999, the same for the same text on every machine (FNV-1a).

@@ -3,15 +3,17 @@
 
 #include "cluster/environment_values.h"
 #include "fulgur/core/errors.h"
+#include "fulgur/core/program_name.h"
 #include "fulgur/core/text.h"
 
 namespace fulgur::detail {
 namespace {
 
-const char* const kAdvice =
-    "srun sets it: start with 'srun --ntasks-per-node N trainer fit …', or name another cluster_environment.";
-
-EnvironmentValues slurm_values(const Environment& environment) { return {environment, "slurm", kAdvice}; }
+EnvironmentValues slurm_values(const Environment& environment) {
+  return {environment, "slurm",
+          cat("srun sets it: start with 'srun --ntasks-per-node N ", program_name(),
+              " fit …', or name another cluster_environment.")};
+}
 
 bool digits(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });

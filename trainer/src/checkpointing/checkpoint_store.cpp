@@ -75,9 +75,13 @@ uint64_t CheckpointStore::request(CheckpointRequest request) {
   return ticket;
 }
 
-void CheckpointStore::discard_requests(const std::string& why) {
+void CheckpointStore::discard_requests(const std::string& why, uint64_t first) {
   const CheckpointError error(cat("[trainer.checkpoint] the state to be saved was discarded: ", why, "."));
-  for (const auto& [ticket, request] : std::exchange(requests_, {}))
+  const auto discarded = std::stable_partition(requests_.begin(), requests_.end(),
+                                               [&](const auto& request) { return request.first < first; });
+  std::vector<PendingRequest> requests(discarded, requests_.end());
+  requests_.erase(discarded, requests_.end());
+  for (const auto& [ticket, request] : requests)
     host_.failed({.ticket = ticket,
                   .path = request.name,
                   .epoch = run_.progress().epoch,

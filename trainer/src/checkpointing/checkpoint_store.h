@@ -50,7 +50,8 @@ class CheckpointHost {
 /// The checkpoint that a run resumes from.
 struct ResumedCheckpoint {
   std::filesystem::path path;
-  bool same_run = false;  ///< the run continues in the run folder that the checkpoint belongs to
+  bool same_run = false;    ///< the run continues in the run folder that the checkpoint belongs to
+  bool unfinished = false;  ///< and was not marked as finished there; on rank 0
 };
 
 /// The checkpoints of a run: writes those that are requested (in the background unless `async_checkpoint` is off),
@@ -85,8 +86,10 @@ class CheckpointStore {
   void wait_for_save();
   /// The run resumes from this checkpoint.
   void resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content);
-  /// What was requested is about a state that is discarded; `why` is for the report.
-  void discard_requests(const std::string& why);
+  /// The ticket of the next request.
+  uint64_t next_ticket() const { return next_ticket_; }
+  /// What was requested, from ticket `first` on, is about a state that is discarded; `why` is for the report.
+  void discard_requests(const std::string& why, uint64_t first = 0);
   /// Reports it to callbacks as if it had been written now: they counted on that when it was written, and the process
   /// may have died in between. After on_train_start.
   void publish_resumed();

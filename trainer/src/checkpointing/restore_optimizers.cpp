@@ -44,8 +44,8 @@ void restore_optimizers(RunState& run, const CheckpointContent& content, const C
     }
     if (schedule.pace() != pace_before)
       run.context.print(
-          cat("schedule: a step has other samples than when the run began; lengths in samples, epochs or "
-              "parts of the run stay as they were, and each step counts as ",
+          cat("schedule: steps or epochs have another number of samples than when the run began; lengths in samples, "
+              "epochs or parts of the run stay as they were, and each step counts as ",
               schedule.pace(), " of theirs"));
   }
   run.strategy->precision().load_state(state.at("precision"));

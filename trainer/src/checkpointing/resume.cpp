@@ -29,9 +29,8 @@ bool timer_is_over(const TrainerOptions& options, double fit_time_s) {
 
 // Whether a run that ended for `finished.reason` has anything left to do under the current limits.
 bool has_more_to_do(const TrainerOptions& options, const FinishedRun& finished, double fit_time_s) {
+  if (!is_of_limit(finished.reason)) return false;
   const bool by_timer = finished.reason.starts_with(kTimer);
-  if (!by_timer && finished.reason != "max_epochs" && finished.reason != "max_steps" && finished.reason != kMaxTime)
-    return false;
   const bool more_epochs = !options.max_epochs || *options.max_epochs < 0 || *options.max_epochs > finished.epochs;
   const bool more_steps = options.max_steps < 0 || options.max_steps > finished.global_step;
   const bool more_time = !options.max_time || options.max_time->value > fit_time_s;
@@ -130,7 +129,15 @@ std::optional<fs::path> run_folder_of(const fs::path& checkpoint) {
   return folder.parent_path();
 }
 
-bool is_of_time(std::string_view stop_reason) { return stop_reason == kMaxTime || stop_reason.starts_with(kTimer); }
+bool is_of_limit(std::string_view stop_reason) {
+  return stop_reason == "max_epochs" || stop_reason == "max_steps" || stop_reason == kMaxTime ||
+         stop_reason.starts_with("limit_train_batches") || stop_reason.starts_with(kTimer);
+}
+
+bool is_marked_finished(const fs::path& run_dir) {
+  std::error_code error;
+  return fs::exists(run_dir / kFinishedMark, error);
+}
 
 void mark_finished(const fs::path& run_dir, const std::string& reason, const Progress& progress, double fit_time_s) {
   if (run_dir.empty()) return;

@@ -31,12 +31,15 @@ std::optional<ResumePoint> find_resume_point(const std::filesystem::path& run_di
 /// The run folder of a checkpoint, or of a link to one (`RUN/checkpoints/NAME.ckpt`); nullopt if it is elsewhere.
 std::optional<std::filesystem::path> run_folder_of(const std::filesystem::path& checkpoint);
 
-/// Whether a stop was requested by a time limit. Such a limit triggers again after a resume, unless it was raised.
-bool is_of_time(std::string_view stop_reason);
+/// Whether a stop was requested by a limit of epochs, steps or time. Such a limit triggers again after a resume, unless
+/// it was raised.
+bool is_of_limit(std::string_view stop_reason);
 
 /// Marks in a run folder that its run has finished.
 void mark_finished(const std::filesystem::path& run_dir, const std::string& reason, const Progress& progress,
                    double fit_time_s);
+/// Whether a run folder has that marker.
+bool is_marked_finished(const std::filesystem::path& run_dir);
 /// Removes the marker: the run continues.
 void unmark_finished(const std::filesystem::path& run_dir);
 

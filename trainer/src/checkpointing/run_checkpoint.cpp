@@ -35,7 +35,7 @@ StateTree published_metrics(const RunState& run) {
 }
 
 StateTree logger_states(const RunState& run) {
-  if (run.validation.start) return run.validation.start->loggers;
+  if (run.loggers_before) return *run.loggers_before;
   StateTree::List states;
   for (const auto& logger : run.active_loggers) {
     StateTree state = nullptr;
@@ -88,25 +88,26 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
     state["rng"] = rng_state(run.strategy->devices());
     StateTree::List loaders;
     if (run.rewound)
-      loaders = run.before_batch.loaders();
+      loaders = run.rewind_point.loaders();
     else
       for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["loggers"] = logger_states(run);
     state["logs"] = run.logs.state(/*late=*/run.context.world_size() == 1);
     state["nonfinite"] = run.finite.state(run.window.done > 0);
-    state["loop"] = StateTree::map(
-        {{"accumulation", run.window.target},
-         {"accumulate_grad_batches", run.options.accumulate_grad_batches},
-         {"window_length", run.window.length},
-         {"window_done", run.window.done},
-         {"window_losses", run.window.losses},
-         {"validation_pending", run.validation.pending},
-         {"validated_at", run.validation.ended_at},
-         {"stop_held_up", run.stop_reason && !run.may_stop() && !is_of_time(*run.stop_reason) ? *run.stop_reason : ""},
-         {"logged_step", run.logged_step},
-         {"loaders_created_at", run.loaders_created_at},
-         {"evaluation_batches", run.validation.start ? run.validation.start->batches : run.validation.batches}});
+    state["loop"] =
+        StateTree::map({{"accumulation", run.window.target},
+                        {"accumulate_grad_batches", run.options.accumulate_grad_batches},
+                        {"window_length", run.window.length},
+                        {"window_done", run.window.done},
+                        {"window_losses", run.window.losses},
+                        {"validation_pending", run.validation.pending},
+                        {"validated_at", run.validation.ended_at},
+                        {"stop", run.stop_reason && !is_of_limit(*run.stop_reason) ? *run.stop_reason : ""},
+                        {"stop_held_up", !run.may_stop()},
+                        {"logged_step", run.logged_step},
+                        {"loaders_created_at", run.loaders_created_at},
+                        {"evaluation_batches", run.validation.batches_before.value_or(run.validation.batches)}});
     // Inside an accumulation window the gradients are part of the state.
     StateTree gradients;
     for (const auto& [name, value] : unique_parameters(*run.model))
@@ -216,9 +217,10 @@ void restore_loops(RunState& run, CheckpointStore& checkpoints, const Checkpoint
     if (run.window.done > 0 && planned.scheduler) planned.scheduler->scheduler->resume_in_window();
   run.validation.pending = loop.at("validation_pending").as_bool();
   if (loop.contains("validated_at")) run.validation.ended_at = loop.at("validated_at").as_int();
-  if (loop.contains("stop_held_up"))
-    if (const std::string& reason = loop.at("stop_held_up").as_string(); !reason.empty())
-      run.context.request_stop(reason);
+  // The process ended before the run stopped. A run that had finished was asked to train on.
+  const bool stops = loop.at("stop_held_up").as_bool() || checkpoint.unfinished;
+  if (const std::string& reason = loop.at("stop").as_string(); !reason.empty() && stops)
+    run.context.request_stop(reason);
   run.logged_step = loop.at("logged_step").as_int();
   run.position.batch_idx = std::max<int64_t>(run.counters.batches.completed - 1, 0);
   if (state.contains("last_batch")) run.position.batch_samples = state.at("last_batch").at("samples").as_double();

@@ -29,7 +29,7 @@ struct RunState;
 ///     loggers            how much each has written
 ///     logs               means that are under way
 ///     nonfinite          what `on_nonfinite` has left out or rolled back
-///     loop               the accumulation window, pending validation, a stop that min_epochs holds up
+///     loop               the accumulation window, pending validation, a stop that was requested
 ///     gradients          of parameters inside an accumulation window
 ///     last_batch         its number of samples
 ///     strategy           of the strategy
@@ -56,7 +56,7 @@ CheckpointOrigin origin_of(const RunState& run);
 /// The `metrics` of a checkpoint.
 StateTree published_metrics(const RunState& run);
 
-/// The `loggers` of a checkpoint; in a validation of a fit, what they had written before it.
+/// The `loggers` of a checkpoint: what they had written before what a resume repeats, such as a validation under way.
 StateTree logger_states(const RunState& run);
 
 }  // namespace fulgur::detail

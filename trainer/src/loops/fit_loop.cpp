@@ -10,6 +10,7 @@
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
 #include "loops/training_step.h"
+#include "run/callback_states.h"
 #include "run/signals.h"
 #include "run/slurm.h"
 
@@ -196,16 +197,27 @@ class FitLoop {
   void validate() {
     run_.rows.settle();
     run_.validation.pending = true;
-    run_.validation.start = {.batches = run_.validation.batches, .loggers = logger_states(run_)};
+    run_.validation.batches_before = run_.validation.batches;
+    run_.loggers_before = logger_states(run_);
     run_.checkpoints.before_writes();  // callbacks may evaluate other weights
     step_.before_evaluation();
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     const bool first = !run_.validation.logged;
-    validate_in_fit(run_);
-    if (first) check_schedule_monitors(run_);
+    // Also a signal may end it here, and the Trainer saves then.
+    const CallbackStates before(run_.callbacks);
+    const uint64_t first_ticket = run_.checkpoints.next_ticket();
+    try {
+      validate_in_fit(run_);
+    } catch (...) {
+      run_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
+      before.restore();
+      throw;
+    }
+    if (first) refuse_misspelt_monitors(run_);
     run_.validation.pending = false;
-    run_.validation.start.reset();
+    run_.validation.batches_before.reset();
+    run_.loggers_before.reset();
     run_.validation.ended_at = run_.counters.batches_total.completed;
     ++run_.counters.validations;
   }
@@ -226,13 +238,15 @@ class FitLoop {
     } else {
       progress.batches.reset();
       run.window.done = run.window.losses = 0;
-      callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
-      module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
+      repeatable([&] {
+        callbacks(LogScope::train_epoch, &Callback::on_train_epoch_start);
+        module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_start);
+      });
     }
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (run.remembers_batches) run.before_batch.take(run);
+      if (run.remembers_batches) run.rewind_point.take(run);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -345,6 +359,16 @@ class FitLoop {
     run.seen.settle();
     run.rows.settle();
     run.ranks.check_same_ranks();
+    repeatable([&] { end_hooks(); });
+    ++progress.epoch;
+    progress.epochs.completed = progress.epoch;
+    progress.batches.reset();
+    run.window.done = run.window.losses = 0;
+    run.act_on_checkpoint_requests();
+  }
+
+  void end_hooks() {
+    Run& run = run_;
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
       if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
@@ -357,12 +381,32 @@ class FitLoop {
       if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
     });
     // In manual optimization the module steps the schedules.
-    if (!run.step.manual) step_schedulers(run, ScheduleInterval::epoch, progress.epoch + 1);
-    ++progress.epoch;
-    progress.epochs.completed = progress.epoch;
-    progress.batches.reset();
-    run.window.done = run.window.losses = 0;
-    run.act_on_checkpoint_requests();
+    if (!run.step.manual) step_schedulers(run, ScheduleInterval::epoch, run.counters.epoch + 1);
+  }
+
+  // Hooks between batches, which a resume repeats if an exception ends them: a checkpoint that a callback saves then
+  // has nothing of what they did.
+  template <class Hooks>
+  void repeatable(Hooks hooks) {
+    Run& run = run_;
+    if (run.remembers_batches) {
+      run.rewind_point.take(run);
+      run.loggers_before = logger_states(run);
+    }
+    const uint64_t first_ticket = run.checkpoints.next_ticket();
+    try {
+      hooks();
+    } catch (...) {
+      // What the last batch has requested is saved as of before the hooks, if that is remembered.
+      run.checkpoints.discard_requests("hooks between batches have failed",
+                                       run.rewind_point.there() ? first_ticket : 0);
+      if (run.rewind_point.there()) {
+        run.rewind_point.restore(run);
+        run.rewound = true;
+      }
+      throw;
+    }
+    run.loggers_before.reset();
   }
 
   Run& run_;

@@ -2,14 +2,43 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "fulgur/core/errors.h"
 #include "fulgur/core/log.h"
+#include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
 #include "loops/run.h"
 
 namespace fulgur::detail {
+
+namespace {
+
+// Calls `look` with each metric whose absence ends the run at the end of the first epoch, and with who monitors it.
+template <class Look>
+void each_required(const Run& run, Look look) {
+  for (const auto& callback : run.callbacks) {
+    const std::string key = callback->state_key();
+    if (const auto monitor = callback->required_metric())
+      look(cat("callbacks.", key.substr(0, key.find('{'))), *monitor);
+  }
+  for (const auto& planned : run.plan.optimizers) {
+    if (run.step.manual || !planned.scheduler || !planned.scheduler->scheduler->wants_metric()) continue;
+    // One that steps less often than each epoch may follow what is logged as rarely.
+    if (planned.scheduler->strict && planned.scheduler->frequency == 1)
+      look("lr_scheduler", planned.scheduler->monitor.value_or(""));
+  }
+}
+
+}  // namespace
+
+void refuse_misspelt_monitors(const Run& run) {
+  if (run.fast_dev_run()) return;
+  each_required(run, [&](const std::string& owner, const std::string& monitor) {
+    if (misspells_validation_metric(monitor, run.metric_names()))
+      throw ConfigError(cat("[", owner, "] ", monitor_not_logged(monitor, run), " Name one of them."));
+  });
+}
 
 void MonitorCheck::after_batch() {
   if (done_ || (run_.validation.runs && !run_.validation.logged)) return;
@@ -20,19 +49,10 @@ void MonitorCheck::after_batch() {
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   std::vector<std::string> missing;
-  const auto look = [&](std::string_view owner, const std::string& monitor) {
+  each_required(run_, [&](const std::string& owner, const std::string& monitor) {
     if (!std::binary_search(names.begin(), names.end(), monitor))
       missing.push_back(cat(owner, " monitors '", monitor, "'", did_you_mean(monitor, names)));
-  };
-  for (const auto& callback : run_.callbacks) {
-    const std::string key = callback->state_key();
-    if (const auto monitor = callback->required_metric()) look(key.substr(0, key.find('{')), *monitor);
-  }
-  for (const auto& planned : run_.plan.optimizers) {
-    if (run_.step.manual || !planned.scheduler || !planned.scheduler->scheduler->wants_metric()) continue;
-    if (planned.scheduler->strict && planned.scheduler->frequency == 1)
-      look("the learning rate schedule", planned.scheduler->monitor.value_or(""));
-  }
+  });
   if (missing.empty()) return;
   log::warn("trainer.monitor_missing",
             cat(join(missing, "; "), "; ",

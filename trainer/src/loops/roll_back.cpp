@@ -28,6 +28,7 @@ void roll_back(Run& run) {
   else
     run.logs.forget_watched();
   run.rows.forgive();
+  run.rewind_point.drop();
   log::error(cat(text, ": weights, optimizers and schedules are those of ", *path,
                  " again; training continues with the next batch."));
 }

@@ -130,8 +130,8 @@ void Run::rewind_to_batch_start() {
     counters.batches.processed = counters.batches.completed = counters.batches.started;
     counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
     if (!failed_alone) flush_step_metrics(RunningStage::train, false);
-  } else if (before_batch.there()) {
-    before_batch.restore(*this);
+  } else if (rewind_point.there()) {
+    rewind_point.restore(*this);
     rewound = true;
   } else {
     // What the batch has logged and drawn stays: this is no state to resume from.

@@ -29,17 +29,6 @@ namespace {
 
 }  // namespace
 
-void check_schedule_monitors(const Run& run) {
-  if (run.step.manual) return;
-  for (const auto& planned : run.plan.optimizers) {
-    if (!planned.scheduler || !planned.scheduler->scheduler->wants_metric() || !planned.scheduler->strict) continue;
-    // One that steps less often than each epoch may follow what is logged as rarely.
-    if (planned.scheduler->frequency == 1 &&
-        misspells_validation_metric(planned.scheduler->monitor.value_or(""), run.metric_names()))
-      refuse_monitor(run, *planned.scheduler);
-  }
-}
-
 void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
   for (auto& planned : run.plan.optimizers) {
     if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0)

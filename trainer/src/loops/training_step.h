@@ -70,7 +70,4 @@ class TrainingStep final : public StepActions {
 /// Steps the schedulers of `interval` that are due according to their frequency.
 void step_schedulers(Run& run, ScheduleInterval interval, int64_t count);
 
-/// After the sanity check: throws a ConfigError if a schedule follows a misspelt validation metric.
-void check_schedule_monitors(const Run& run);
-
 }  // namespace fulgur::detail

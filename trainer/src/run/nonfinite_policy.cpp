@@ -171,56 +171,50 @@ void NonFinitePolicy::log_counters() {
 
 class NonFinitePolicy::OfBatches {
  public:
-  OfBatches(NonFinitePolicy& guard, int64_t first, int64_t last)
-      : guard_(guard), running_(std::exchange(guard.first_batch_, first)) {
-    guard.last_batch_ = last;
-  }
-  ~OfBatches() {
-    guard_.first_batch_ = running_;
-    guard_.last_batch_ = -1;
-  }
+  OfBatches(NonFinitePolicy& guard, const BatchRange& batches) : guard_(guard) { guard.judged_ = batches; }
+  ~OfBatches() { guard_.judged_.reset(); }
   OfBatches(const OfBatches&) = delete;
   OfBatches& operator=(const OfBatches&) = delete;
 
  private:
   NonFinitePolicy& guard_;
-  int64_t running_;
 };
 
-void NonFinitePolicy::check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch) {
+void NonFinitePolicy::check_skipped_steps(int64_t skipped, const BatchRange& batches) {
   // A scaled loss overflows now and then, which is not an error; on the CPU each was recorded when it occurred.
   const bool decided_by_device =
       settings_.policy == OnNonFinite::skip && skipped_on_device_.defined() && !settings_.precision->loss_scale();
   if (!decided_by_device || skipped <= noted_skips_) return;
   const int64_t steps = skipped - std::exchange(noted_skips_, skipped);
-  const OfBatches of_batches(*this, first_batch, last_batch);
+  const OfBatches of_batches(*this, batches);
   const std::string what = "the norm of the gradients";
   bad_ranks_.clear();  // the device does not report it
   note(what);
   log::warn("trainer.nonfinite_skipped",
             cat(what, " is not finite: the optimizer's step is skipped (", position_(), ", ", steps,
-                steps == 1 ? " step " : " steps ", first_batch_ < 0 || first_batch_ == this->last_batch() ? "in " : "",
-                batches(), ")"));
+                steps == 1 ? " step " : " steps ", batches.is_one() ? "in " : "", describe_batches(), ")"));
 }
 
 void NonFinitePolicy::after_replay() {
   if (settings_.policy != OnNonFinite::off && first_batch_ < 0) first_batch_ = run_.batch_idx();
 }
 
-std::pair<int64_t, int64_t> NonFinitePolicy::close_window() {
-  return {std::exchange(first_batch_, -1), run_.batch_idx()};
+BatchRange NonFinitePolicy::close_window() {
+  const BatchRange batches = suspects();
+  first_batch_ = -1;
+  return batches;
 }
 
-NonFiniteDecision NonFinitePolicy::judge(bool good, int64_t first_batch, int64_t last_batch) {
+NonFiniteDecision NonFinitePolicy::judge(bool good, const BatchRange& batches) {
   if (settings_.policy == OnNonFinite::off) return NonFiniteDecision::proceed;
   const bool on_cpu = run_.device().is_cpu();
   if (!on_cpu) own_loss_is_bad_ = !good;
   // Losses on a CPU were checked one by one.
   if (run_.world_size() > 1 && !on_cpu) good = !run_.collectives().any(!good);
-  finite_since_rollback_ |= good && !on_cpu && first_batch >= 0;
+  finite_since_rollback_ |= good && !on_cpu && batches.first >= 0;
   // With skip, a bad loss has left no trace in the weights.
   if (good || settings_.policy == OnNonFinite::skip) return NonFiniteDecision::proceed;
-  const OfBatches of_batches(*this, first_batch, last_batch);
+  const OfBatches of_batches(*this, batches);
   return act("a loss or the norm of the gradients");
 }
 
@@ -230,9 +224,7 @@ NonFiniteDecision NonFinitePolicy::judge_running_window() {
   // A non-finite loss may be the result of a failed exchange.
   run_.collectives().check();
   if (!good) logs_.forget_watched();
-  const auto decision = judge(good, first_batch_, run_.batch_idx());
-  first_batch_ = -1;
-  return decision;
+  return judge(good, close_window());
 }
 
 // One number says whether anything is wrong; only then is each tensor checked.
@@ -275,7 +267,7 @@ NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
   const OnNonFinite policy = settings_.policy;
   bad_ranks_ = policy == OnNonFinite::off ? std::vector<int64_t>() : find_ranks();
   note(what);
-  finding_ = {.what = what, .where = cat("(", position_(), ", ", batches(), ")")};
+  finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")")};
   switch (policy) {
     case OnNonFinite::off:
       return NonFiniteDecision::proceed;
@@ -289,7 +281,7 @@ NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
     case OnNonFinite::skip:
       reported_ = true;
       log::warn("trainer.nonfinite_skipped", cat(what, " is not finite: the optimizer's step is skipped (", position_(),
-                                                 bad_ranks_.empty() ? "" : cat(", ", batches()), ")"));
+                                                 bad_ranks_.empty() ? "" : cat(", ", describe_batches()), ")"));
       return NonFiniteDecision::proceed;
     case OnNonFinite::stop:
       stopped_ = true;
@@ -305,7 +297,7 @@ NonFiniteDecision NonFinitePolicy::act(const std::string& what) {
 }
 
 NonFiniteDecision NonFinitePolicy::roll_back(const std::string& what) {
-  finding_ = {.what = what, .where = cat("(", position_(), ", ", batches(), ")")};
+  finding_ = {.what = what, .where = cat("(", position_(), ", ", describe_batches(), ")")};
   return NonFiniteDecision::roll_back;
 }
 
@@ -331,10 +323,11 @@ void NonFinitePolicy::note(const std::string& what) const {
     return log::error(error.what());
   }
   std::ofstream file(run_.log_dir() / "nonfinite.jsonl", std::ios::app);
-  nlohmann::ordered_json line{{"epoch", run_.progress().epoch},
-                              {"global_step", run_.progress().global_step},
-                              {"first_batch", first_batch_},
-                              {"last_batch", last_batch()},
+  const BatchRange batches = suspects();
+  nlohmann::ordered_json line{{"epoch", batches.epoch},
+                              {"global_step", batches.global_step},
+                              {"first_batch", batches.first},
+                              {"last_batch", batches.last},
                               {"what", what},
                               {"policy", enum_text(settings_.policy)}};
   if (!bad_ranks_.empty()) line["ranks"] = bad_ranks_;
@@ -360,14 +353,21 @@ std::string NonFinitePolicy::find_in_weights() const {
   return "";
 }
 
-int64_t NonFinitePolicy::last_batch() const { return last_batch_ < 0 ? run_.batch_idx() : last_batch_; }
+BatchRange NonFinitePolicy::suspects() const {
+  if (judged_) return *judged_;
+  return {.first = first_batch_,
+          .last = run_.batch_idx(),
+          .epoch = run_.progress().epoch,
+          .global_step = run_.progress().global_step};
+}
 
-std::string NonFinitePolicy::batches() const {
+std::string NonFinitePolicy::describe_batches() const {
   std::vector<std::string> ranks;
   for (const int64_t rank : bad_ranks_) ranks.push_back(std::to_string(rank));
   const std::string of = ranks.empty() ? "" : cat(ranks.size() == 1 ? " of rank " : " of ranks ", join(ranks));
-  if (first_batch_ < 0 || first_batch_ == last_batch()) return cat("batch ", last_batch(), of);
-  return cat("in batches ", first_batch_, " to ", last_batch(), of);
+  const BatchRange batches = suspects();
+  if (batches.is_one()) return cat("batch ", batches.last, of);
+  return cat("in batches ", batches.first, " to ", batches.last, of);
 }
 
 StateTree NonFinitePolicy::state(bool window_open) const {

@@ -28,6 +28,14 @@ enum class NonFiniteDecision {
   roll_back,  ///< to the newest checkpoint
 };
 
+/// Batches of an epoch, and the step after them.
+struct BatchRange {
+  int64_t first = -1;  ///< -1: unknown, as if it were the last
+  int64_t last = -1;
+  int64_t epoch = 0, global_step = 0;
+  bool is_one() const { return first < 0 || first == last; }
+};
+
 /// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. It decides; the loops act.
 /// A CPU loss is read directly. A device loss is watched there (`LogStore::watch`), and judged with the row of metrics
 /// that covers it, before a validation, before checkpoints and at each epoch's end.
@@ -67,12 +75,11 @@ class NonFinitePolicy {
   void log_counters();
   /// The row of these batches reports how many steps the device has skipped so far: under `skip`, new ones are
   /// recorded.
-  void check_skipped_steps(int64_t skipped, int64_t first_batch, int64_t last_batch);
-  /// The window of watched losses is closed: returns its first and last batch.
-  std::pair<int64_t, int64_t> close_window();
-  /// What the policy wants if losses of the batches from `first_batch` to `last_batch` were not `finite` on any
-  /// rank.
-  NonFiniteDecision judge(bool finite, int64_t first_batch, int64_t last_batch);
+  void check_skipped_steps(int64_t skipped, const BatchRange& batches);
+  /// The window of watched losses is closed: returns its batches.
+  BatchRange close_window();
+  /// What the policy wants if losses of these batches were not `finite` on any rank.
+  NonFiniteDecision judge(bool finite, const BatchRange& batches);
   /// Judges the losses of the current window. Synchronizes with the device.
   NonFiniteDecision judge_running_window();
   /// The first non-finite parameter or buffer; nullopt with `off`. Synchronizes with the device.
@@ -107,10 +114,11 @@ class NonFinitePolicy {
   void note(const std::string& what) const;
   std::string find() const;
   std::string find_in_weights() const;
-  std::string batches() const;
+  std::string describe_batches() const;
   /// Which ranks saw a non-finite loss in what is reported; with `raise` only this rank is asked.
   std::vector<int64_t> find_ranks() const;
-  int64_t last_batch() const;
+  /// The batches that a finding may come from.
+  BatchRange suspects() const;
   /// What is reported during its lifetime is about these batches.
   class OfBatches;
 
@@ -120,8 +128,8 @@ class NonFinitePolicy {
   std::function<std::string()> position_;
   Settings settings_;
   Finding finding_;
-  int64_t first_batch_ = -1;  // of those that a finding may come from
-  int64_t last_batch_ = -1;   // of a closed window being judged; else the batch is the current one
+  int64_t first_batch_ = -1;            // of the current window
+  std::optional<BatchRange> judged_{};  // a closed window
   std::optional<Tensor> found_inf_;
   WindowBuffers buffers_;  // under skip
   bool manual_window_open_ = false, in_manual_batch_ = false;

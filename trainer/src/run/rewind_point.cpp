@@ -14,6 +14,7 @@ void RewindPoint::take(RunState& run) {
             .logs = run.logs.mark(),
             .rng = rng_state(run.strategy->devices()),
             .loaders = {},
+            .callbacks = CallbackStates(run.callbacks),
             .buffers = {},
             .gradients = {},
             .window_length = run.window.length,
@@ -38,6 +39,7 @@ void RewindPoint::restore(RunState& run) {
   run.seen.restore(then.seen);
   run.logs.restore(then.logs);
   load_rng_state(run.strategy->devices(), then.rng);
+  then.callbacks.restore();
   for (const auto& [buffer, values] : then.buffers) buffer.copy_(values);
   for (const auto& [parameter, gradient] : then.gradients) parameter.mutable_grad() = gradient;
   run.window.length = then.window_length;

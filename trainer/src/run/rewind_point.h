@@ -6,6 +6,7 @@
 
 #include "fulgur/core/progress.h"
 #include "fulgur/core/state_tree.h"
+#include "run/callback_states.h"
 #include "run/log_store.h"
 #include "run/seen_counts.h"
 
@@ -13,15 +14,17 @@ namespace fulgur::detail {
 
 struct RunState;
 
-/// The run as it was before a training batch, for a checkpoint that an exception in that batch causes: what the batch
-/// has logged, drawn, and added to gradients and buffers cannot be separated from the rest. Taken only if a callback
-/// may save then, since it copies buffers, generators and, inside an accumulation window, gradients. On the run's
-/// thread.
+/// The run as it was before a training batch, or before the hooks of an epoch's start or end, for a checkpoint that an
+/// exception in them causes: what they have logged, drawn, and added to gradients, buffers and callbacks cannot be
+/// separated from the rest. Taken only if a callback may save then, since it copies buffers, generators, the states of
+/// callbacks and, inside an accumulation window, gradients. On the run's thread.
 class RewindPoint {
  public:
   /// Remembers the run, which is between two batches.
   void take(RunState& run);
   bool there() const { return taken_.has_value(); }
+  /// The run has been taken back further, by a rollback.
+  void drop() { taken_.reset(); }
   /// Takes the run back. The training loader is not moved: `loaders` is where it was, for a checkpoint.
   void restore(RunState& run);
   const StateTree::List& loaders() const { return taken_->loaders; }
@@ -33,6 +36,7 @@ class RewindPoint {
     LogStore::Mark logs;
     StateTree rng;
     StateTree::List loaders;
+    CallbackStates callbacks;
     std::vector<std::pair<Tensor, Tensor>> buffers, gradients;  // with their values, by parameter
     int64_t window_length, window_done, window_losses;
     int64_t logged_step;

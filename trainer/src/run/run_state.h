@@ -91,12 +91,8 @@ struct ValidationState {
   int64_t batches = 0;    ///< of evaluations that ended, over the run
   /// Names of metrics after the first validation or sanity check of this process; nullopt before.
   std::optional<std::vector<std::string>> logged;
-  /// Where the current or interrupted validation of a fit began. A resume repeats it from there.
-  struct Start {
-    int64_t batches = 0;
-    StateTree loggers;
-  };
-  std::optional<Start> start;
+  /// `batches` before the current or interrupted validation of a fit, which a resume repeats.
+  std::optional<int64_t> batches_before;
 };
 
 struct RunTimes {
@@ -163,8 +159,10 @@ struct RunState {
   /// Where the run was when its training loaders were created: a resume creates them as of there.
   StateTree loaders_created_at;
   bool remembers_batches = false;  ///< a callback may save on an exception
-  RewindPoint before_batch;        ///< the training batch under way, if one may
+  RewindPoint rewind_point;        ///< of the batch or the hooks under way, if one may
   bool rewound = false;            ///< an exception has taken the run back to there
+  /// What loggers had written before what a resume repeats; nullopt: it repeats nothing.
+  std::optional<StateTree> loggers_before;
 
   RunPosition position;
   AccumulationWindow window;

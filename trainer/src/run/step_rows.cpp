@@ -24,13 +24,9 @@ void warn_of_small_scale(const Metrics& values) {
 }  // namespace
 
 void StepRows::begin(RunningStage stage) {
-  const auto [first_batch, last_batch] =
-      stage == RunningStage::train ? run_.finite.close_window() : std::pair<int64_t, int64_t>(-1, -1);
-  rows_.push_back({.window = run_.logs.close_step_window(stage),
-                   .stage = stage,
-                   .place = row_place(run_),
-                   .first_batch = first_batch,
-                   .last_batch = last_batch});
+  const BatchRange batches = stage == RunningStage::train ? run_.finite.close_window() : BatchRange();
+  rows_.push_back(
+      {.window = run_.logs.close_step_window(stage), .stage = stage, .place = row_place(run_), .batches = batches});
   if (!run_.strategy->device().is_cuda()) settle();
 }
 
@@ -81,15 +77,14 @@ void StepRows::write(Row& row) {
   if (row.stage == RunningStage::train) {
     warn_of_small_scale(values);
     for (const auto& [name, value] : values)
-      if (name == "skipped_steps")
-        run_.finite.check_skipped_steps(static_cast<int64_t>(value), row.first_batch, row.last_batch);
+      if (name == "skipped_steps") run_.finite.check_skipped_steps(static_cast<int64_t>(value), row.batches);
   }
   send_metrics(run_, std::move(values), row.place);
 }
 
 void StepRows::judge(const Row& row) {
   if (row.stage != RunningStage::train || row.forgiven || run_.failed_alone) return;
-  act_(run_.finite.judge(row.finite, row.first_batch, row.last_batch));
+  act_(run_.finite.judge(row.finite, row.batches));
 }
 
 }  // namespace fulgur::detail

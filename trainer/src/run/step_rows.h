@@ -39,7 +39,7 @@ class StepRows {
     LogStore::Window window;
     RunningStage stage;
     RowPlace place;
-    int64_t first_batch, last_batch;
+    BatchRange batches;
     int64_t age = 0;
     bool written = false;  // only its losses still need to be judged
     bool finite = true;

@@ -156,21 +156,22 @@ void scale_rates(ConfigNode& node, const TypeInfo& type, double factor) {
   }
 }
 
-// `node` is the `{class_path, init_args}` from which `scheduler` was created.
-void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
+// Notes beside each length that is `auto` how many steps it is. The length stays `auto`, so that it fits if another
+// option is changed. `node` is the `{class_path, init_args}` from which `scheduler` was created.
+void note_lengths(ConfigNode& node, const LrScheduler& scheduler) {
   ConfigNode* options = node.find("init_args");
   if (!options) return;
   for (const auto& [option, steps] : scheduler.decided()) {
-    std::string comment;
-    if (const ConfigNode* before = options->find(option)) comment = before->comment;
-    options->set(option, ConfigNode::integer(steps));
-    options->find(option)->comment = std::move(comment);
+    if (!options->find(option)) options->set(option, ConfigNode::string("auto"));
+    std::string& comment = options->find(option)->comment;
+    if (!comment.empty()) comment += '\n';
+    comment += cat(steps, " steps of the schedule in this run");
   }
   // Its parts appear in its options in the same order.
   const auto parts = scheduler.parts();
   size_t next = 0;
   const auto visit = [&](ConfigNode& value) {
-    if (value.find("class_path") && next < parts.size()) write_lengths(value, *parts[next++]);
+    if (value.find("class_path") && next < parts.size()) note_lengths(value, *parts[next++]);
   };
   for (auto& [key, value] : options->entries()) {
     visit(value);
@@ -183,7 +184,7 @@ void write_lengths(ConfigNode& node, const LrScheduler& scheduler) {
 void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor) {
   ConfigNode* schedule = config.find("lr_scheduler");
   if (schedule && schedule->is_map() && !plan.optimizers.empty() && plan.optimizers.front().scheduler)
-    write_lengths(*schedule, *plan.optimizers.front().scheduler->scheduler);
+    note_lengths(*schedule, *plan.optimizers.front().scheduler->scheduler);
   if (factor == 1) return;
   ConfigNode* trainer = config.find("trainer");
   const ConfigNode* optimizer = config.find("optimizer");

@@ -8,8 +8,8 @@ namespace fulgur::detail {
 /// all learning rates.
 void plan_optimizers(Run& run);
 
-/// Writes the decisions into a config: schedule lengths that were `auto`, and the rates times `factor`, without
-/// `scale_lr`, so that the config reproduces the run.
+/// Writes the decisions into a config so that it reproduces the run: the rates times `factor`, without `scale_lr`. Each
+/// schedule length that is `auto` gets a comment with its number of steps.
 void resolve_rates(ConfigNode& config, const OptimizerPlan& plan, double factor);
 
 }  // namespace fulgur::detail

@@ -460,6 +460,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   // Imported weights start a new run, wherever they are.
   if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
   if (run.components.load.loads_loops()) resumed_run_dir_ = content_ ? checkpoint_run_dir_ : restarted_run_dir_;
+  resumes_unfinished_ = resumed_run_dir_ && run.is_global_zero() && !is_marked_finished(*resumed_run_dir_);
   if (!resumed_run_dir_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
   const std::optional<CheckpointContent>& content = content_;
 
@@ -515,7 +516,9 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (content) {
     if (fn_ == TrainerFn::fit)
       restore_run(run, run.checkpoints, *content,
-                  {.path = *checkpoint_, .same_run = resumed_run_dir_ && !run.run_dir.empty()});
+                  {.path = *checkpoint_,
+                   .same_run = resumed_run_dir_ && !run.run_dir.empty(),
+                   .unfinished = resumes_unfinished_});
     // Schedules of a run with other batches keep the lengths that they had.
     const auto& planned = run.plan.optimizers;
     if (std::any_of(planned.begin(), planned.end(),

@@ -76,6 +76,7 @@ class RunSetup {
   /// The run folder in which the checkpoint is, or a link to it; where a fit with a version that has no checkpoint yet
   /// begins again; and the one that this run continues in.
   std::optional<std::filesystem::path> checkpoint_run_dir_, restarted_run_dir_, resumed_run_dir_;
+  bool resumes_unfinished_ = false;  // the run in resumed_run_dir_; on rank 0
   std::optional<RunLock> lock_;
   bool finished_ = false;
   bool set_up_ = false;

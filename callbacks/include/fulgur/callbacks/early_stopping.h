@@ -55,8 +55,6 @@ class FULGUR_API EarlyStopping final : public Callback {
 
   /// A fit starts from scratch, unless it is resumed.
   void setup(RunContext& run, TrainerFn fn) override;
-  /// Rejects a misspelt monitor before training begins, if the sanity check reveals it.
-  void on_sanity_check_end(RunContext& run) override;
   void on_train_start(RunContext& run) override;
   /// Throws a ConfigError if the metric is missing and `strict` is on; so does `on_validation_end`.
   void on_train_epoch_end(RunContext& run) override;
@@ -77,7 +75,6 @@ class FULGUR_API EarlyStopping final : public Callback {
   bool enabled(RunContext& run) const;
   void check(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
-  void refuse_misspelt(RunContext& run);
   std::string why_it_stops(EarlyStoppingReason reason, double current) const;
   void tell(RunContext& run, const std::string& message) const;
 
@@ -86,7 +83,6 @@ class FULGUR_API EarlyStopping final : public Callback {
   int64_t stopped_epoch_ = 0;
   EarlyStoppingReason reason_ = EarlyStoppingReason::not_stopped;
   std::string message_;
-  bool saw_names_ = false;
 };
 
 }  // namespace fulgur

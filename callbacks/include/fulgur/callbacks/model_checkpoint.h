@@ -51,9 +51,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
 
   void setup(RunContext& run, TrainerFn fn) override;
   void on_fit_start(RunContext& run) override;
-  /// Throws a ConfigError if the run cannot measure `every`. Rejects a misspelt monitor before training begins, if the
-  /// sanity check reveals it.
-  void on_sanity_check_end(RunContext& run) override;
+  /// Throws a ConfigError if the run cannot measure `every`.
   void on_train_start(RunContext& run) override;
   void on_train_batch_end(RunContext& run, const StepOutput& output, const Batch& batch, int64_t batch_idx) override;
   void on_train_epoch_end(RunContext& run) override;
@@ -76,7 +74,6 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::optional<double> current_score(RunContext& run);
   void save(RunContext& run);
   [[noreturn]] void refuse_monitor(RunContext& run) const;
-  void refuse_misspelt(RunContext& run);
   std::filesystem::path name_for(RunContext& run);
 
   Options options_;
@@ -88,7 +85,6 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   std::optional<IntervalTrigger> trigger_;  // of `every` or `train_time_interval`
   bool waits_for_validation_ = false;
   bool said_that_it_waits_ = false;
-  bool saw_names_ = false;
   bool warned_ = false;
 };
 

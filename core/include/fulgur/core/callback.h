@@ -36,7 +36,9 @@ class FULGUR_API Callback : public Stateful {
   /// validation nor the first training batch has logged it. Default: none.
   virtual std::optional<std::string> required_metric() const { return std::nullopt; }
   /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
-  /// `on_save_checkpoint` with `run.collectives()`.
+  /// `on_save_checkpoint` with `run.collectives()`. The Trainer also returns a callback to its state of before a
+  /// validation, a batch or the hooks of an epoch's start or end, if an exception or a signal ends them and a resume
+  /// repeats them.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 

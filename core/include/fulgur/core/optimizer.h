@@ -121,6 +121,7 @@ struct FULGUR_API RunLength {
   std::optional<double> steps_per_epoch;
   std::optional<double> samples_per_step;  ///< of this rank, times the world size
   std::optional<int64_t> max_steps = {};   ///< a limit of `steps` that does not depend on the data
+  bool operator==(const RunLength& other) const = default;
 };
 
 /// A learning-rate schedule over the groups of one optimizer.
@@ -129,7 +130,8 @@ struct FULGUR_API RunLength {
 /// the run resumes with another number of samples in a step (other ranks, accumulation or batch size), these lengths
 /// stay, and each step from there on counts as so many of the first part's as it has samples: the rate is continuous,
 /// and follows the samples that are done. (If `max_steps` ends the run, a schedule over the whole run counts so that it
-/// ends there.) A schedule whose lengths are all numbers of steps counts steps.
+/// ends there. If epochs have another number of samples, a schedule with lengths in epochs, or in parts of a run of
+/// epochs, counts so that it ends with the last epoch.) A schedule whose lengths are all numbers of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
@@ -185,19 +187,24 @@ class FULGUR_API LrScheduler : public Stateful {
   /// Steps of the run's first part that are done.
   double exact_position() const;
   int64_t position() const;
-  /// Whether a length depends on the run's.
-  bool depends_on_run() const;
-  bool covers_run() const;
-  /// Keeps the lengths of `plan`, the run's first part.
-  void keep_plan(const RunLength& plan);
+  /// Whether `flag` is set in this schedule or in one of its parts.
+  bool any(bool LrScheduler::*flag) const;
+  /// How many steps of `plan`, the run's first part, each step counts as after a resume with other batches or epochs.
+  double pace_of(const RunLength& plan) const;
+  /// The same if a step has other samples, or an epoch other steps.
+  double pace_of_batches(const RunLength& plan) const;
+  /// Keeps the lengths of `plan`. `same_part`: the part of the run before this one was as long as this one.
+  void keep_plan(const RunLength& plan, bool same_part);
   Optimizer* optimizer_ = nullptr;
   int64_t steps_ = 0;
-  RunLength run_length_;
+  RunLength part_;                                     // of the run, since the resume
+  RunLength run_length_;                               // of the run's first part, but with the limits of this one
   double pace_ = 1, first_pace_ = 1, saved_pace_ = 1;  // since the resume, of the first step after it, before it
   double resumed_position_ = 0;                        // `exact_position` at the last resume
   int64_t resumed_steps_ = 0;                          // and `steps_`
   mutable bool depends_on_run_ = false;                // a length depends on the run's
   mutable bool covers_run_ = false;                    // and is a part of it
+  mutable bool counts_epochs_ = false;                 // or a number of its epochs
   ScheduleInterval interval_ = ScheduleInterval::epoch;
   int64_t frequency_ = 1;
   bool is_part_ = false;
