@@ -75,7 +75,7 @@ fs::path newest_run(const Config& config) {
 
 }  // namespace
 
-std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessPlace& place, bool locks) {
+std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks) {
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
   const fs::path run = newest_run(config);
   // A process killed on the way out has nothing left to do.

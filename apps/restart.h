@@ -11,6 +11,6 @@ namespace fulgur::cli {
 /// newest checkpoint that was written since the first start; nowhere, with `auto`, where the run was finished since
 /// then; else as it was started. Under torchrun the newest checkpoint counts however old it is, since an agent
 /// may join late. Looks at files only, so that all ranks decide alike.
-std::vector<ConfigDifference> go_on_after_restart(Config& config, const ProcessPlace& place, bool locks);
+std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks);
 
 }  // namespace fulgur::cli

@@ -73,7 +73,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const bool first_rank = !place || place->rank == 0;
   // Rank 0 decides and reports from where the run resumes.
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
-  const auto differences = place && place->restarts > 0 ? go_on_after_restart(config, *place, first_rank)
+  const auto differences = place && place->restarts > 0 ? continue_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
   for (const ConfigDifference& difference : differences) log::info(cat("resume: ", difference.describe()));
   PreparedRun run = prepare(config, fulgur::TrainerFn::fit);

@@ -47,7 +47,8 @@ class Stored : public fulgur::detail::CheckpointHost {
   std::function<void(CheckpointContent&)> late_values() override {
     return [](CheckpointContent&) {};
   }
-  void write_rows() override {}
+  void write_rows(bool) override {}
+  void settle_steps() override {}
   void when_rows_are_written(std::function<void()> then) override { then(); }
   void check_ranks() override {}
   Tensor weight_norm() override { return {}; }
@@ -63,7 +64,7 @@ class Stored : public fulgur::detail::CheckpointHost {
     value = static_cast<double>(++run.now.global_step);
     request.owner = request.owner.empty() ? "keeper" : request.owner;
     store.request(std::move(request));
-    store.process_requests();
+    store.act_on_requests();
   }
   void release(const std::string& name) { store.release(run.checkpoint_dir() / name, "keeper"); }
   /// Checkpoints on disk, without links.
@@ -118,7 +119,7 @@ TEST_CASE("CheckpointStore: removes what nobody keeps, once the next one is safe
   Stored stored(folder.path());
   stored.save({.name = "a", .reason = "test"});
   stored.release("a.ckpt");
-  stored.store.process_requests();
+  stored.store.act_on_requests();
   // The newest stays.
   CHECK(stored.on_disk() == Names{"a.ckpt"});
   stored.save({.name = "b", .reason = "test", .keep = false});

@@ -20,8 +20,9 @@
 namespace fulgur {
 namespace fs = std::filesystem;
 using detail::checkpoint_of_now;
-using detail::Run;
 using detail::RunSetup;
+using detail::RunState;
+using detail::Services;
 
 struct Trainer::Impl {
   TrainerOptions options;
@@ -43,7 +44,7 @@ ExitCode code_of(const std::exception& error) {
 // The single code path around every run, however it ends: normally, by a signal, by an exception. Returns the signal.
 // `failed` is called with the exit code while the run that an exception has ended still exists.
 template <class Body, class Failed>
-std::optional<int> guarded(RunSetup& session, std::atomic<bool>& running, Body body, Failed failed) {
+std::optional<int> guarded(RunSetup& setup, std::atomic<bool>& running, Body body, Failed failed) {
   if (running.exchange(true)) throw Error("[trainer] a run is in progress; a Trainer runs one at a time.");
   struct Reset {
     std::atomic<bool>& flag;
@@ -52,21 +53,21 @@ std::optional<int> guarded(RunSetup& session, std::atomic<bool>& running, Body b
   detail::signals::Scope signals;
   try {
     body();
-    session.finish(RunStatus::success);
+    setup.finish(RunStatus::success);
     return std::nullopt;
   } catch (const Interrupted& signal) {
-    session.on_exception(signal);
-    session.finish(RunStatus::interrupted);
+    setup.on_exception(signal);
+    setup.finish(RunStatus::interrupted);
     return signal.signal();
   } catch (const std::exception& error) {
-    session.on_exception(error);
-    failed(session.run(), code_of(error));
-    session.finish(RunStatus::failed);
+    setup.on_exception(error);
+    failed(setup.state(), setup.services(), code_of(error));
+    setup.finish(RunStatus::failed);
     throw;
   } catch (...) {
-    session.on_exception(Error("an exception that is not a std::exception"));
-    failed(session.run(), ExitCode::other);
-    session.finish(RunStatus::failed);
+    setup.on_exception(Error("an exception that is not a std::exception"));
+    failed(setup.state(), setup.services(), ExitCode::other);
+    setup.finish(RunStatus::failed);
     throw;
   }
 }
@@ -131,7 +132,7 @@ std::optional<FitReport> Trainer::last_fit() const { return impl_->last_fit; }
 
 namespace {
 
-constexpr auto kNothingMore = [](Run&, ExitCode) {};
+constexpr auto kNothingMore = [](RunState&, Services&, ExitCode) {};
 
 // What every verb does around its loops: `body` receives the prepared run, `failed` the one that an exception has
 // ended. Returns the signal that ended it.
@@ -139,49 +140,49 @@ template <class Impl, class Body, class Failed = decltype(kNothingMore)>
 std::optional<int> with_run(std::shared_ptr<Impl> impl, TrainerFn fn, std::shared_ptr<LightningModule> module,
                             DataSource data, const CheckpointChoice& checkpoint, Body body,
                             Failed failed = kNothingMore) {
-  RunSetup session(impl->options, impl->components, fn);
+  RunSetup setup(impl->options, impl->components, fn);
   const auto whole = [&] {
-    session.prepare(std::move(module), std::move(data), checkpoint, impl->latest);
-    impl->run_dir = session.run().run_dir;
-    session.run().start();
-    body(session.run(), session.checkpoint());
+    setup.prepare(std::move(module), std::move(data), checkpoint, impl->latest);
+    impl->run_dir = setup.state().run_dir;
+    setup.start();
+    body(setup.state(), setup.services(), setup.checkpoint());
   };
-  return guarded(session, impl->running, whole, failed);
+  return guarded(setup, impl->running, whole, failed);
 }
 
 using ChosenCheckpoint = std::optional<fs::path>;
 
 // Validation before training: a sanity check whose metrics are discarded, or, with validate_first, one that counts.
-void validate_before_training(Run& run) {
+void validate_before_training(RunState& run, Services& services) {
   if (!run.validation.runs) return;
   if (run.options.validate_first) {
-    detail::validate_in_fit(run);
-    detail::refuse_misspelt_monitors(run);
+    detail::validate_in_fit(run, services);
+    detail::refuse_misspelt_monitors(run, services);
     ++run.counters.validations;
-    run.act_on_checkpoint_requests();
+    services.checkpoints.act_on_requests();
     return;
   }
   const int64_t batches = run.options.num_sanity_val_steps;
   if (batches == 0) return;
   run.position.sanity_checking = true;
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(run); });
-  detail::validate_in_fit(run, batches < 0 ? std::nullopt : std::optional(batches));
-  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(run); });
-  detail::refuse_misspelt_monitors(run);
-  run.logs.reset(RunningStage::validate);
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_start(services.context); });
+  detail::validate_in_fit(run, services, batches < 0 ? std::nullopt : std::optional(batches));
+  run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_sanity_check_end(services.context); });
+  detail::refuse_misspelt_monitors(run, services);
+  services.logs.reset(RunningStage::validate);
   run.position.sanity_checking = false;
 }
 
 // Whatever ended the loops, their last state is saved.
-void write_final_checkpoint(Run& run) {
-  if (!run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved()) return;
-  run.request_checkpoint(checkpoint_of_now(run, "end of fit"));
-  run.act_on_checkpoint_requests();
+void write_final_checkpoint(RunState& run, Services& services) {
+  if (!run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved()) return;
+  services.context.request_checkpoint(checkpoint_of_now(services.context, "end of fit"));
+  services.checkpoints.act_on_requests();
 }
 
 // A run whose final save failed is not finished: a resume repeats what came after the last good checkpoint.
-bool last_state_is_saved(const Run& run) {
-  return !run.checkpoints_allowed || run.counters.global_step == 0 || run.checkpoints.is_saved();
+bool last_state_is_saved(const RunState& run, const Services& services) {
+  return !run.checkpoints_allowed || run.counters.global_step == 0 || services.checkpoints.is_saved();
 }
 
 // The result of a fit that had already finished: the weights, and the metrics.
@@ -200,13 +201,13 @@ void take_result(LightningModule& module, const fs::path& checkpoint, FitReport&
   }
 }
 
-void settle_checkpoints(Run& run) {
-  run.rows.settle();
-  run.ranks.check_same_ranks();
+void settle_checkpoints(RunState& run, Services& services) {
+  services.rows.settle();
+  services.rank_checks.check_same_ranks();
   // A save under way may fail: then the last state is still to be saved.
-  run.checkpoints.wait_for_save();
-  write_final_checkpoint(run);
-  run.checkpoints.wait_for_save();
+  services.checkpoints.wait_for_save();
+  write_final_checkpoint(run, services);
+  services.checkpoints.wait_for_save();
 }
 
 }  // namespace
@@ -233,33 +234,33 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   bool nonfinite = false;
   std::optional<double> started;  // the loops' time of their start
   // What needs no other rank.
-  const auto fill_own = [&](Run& run) {
-    if (started) report.train_seconds = run.elapsed_s() - *started;
+  const auto fill_own = [&](RunState& run, Services& services) {
+    if (started) report.train_seconds = services.context.elapsed_s() - *started;
     report.epochs = run.counters.epochs.completed;
     report.global_step = run.counters.global_step;
-    report.metrics = run.logs.published();
+    report.metrics = services.logs.published();
     report.captured_batches = run.captured.batches;
     report.not_captured = run.captured.refused;
     report.run_dir = run.run_dir;
-    report.last_checkpoint = run.last_checkpoint();
-    report.best_checkpoint = run.best_checkpoint();
+    report.last_checkpoint = services.context.last_checkpoint();
+    report.best_checkpoint = services.context.best_checkpoint();
   };
-  const auto fill = [&](Run& run, const std::string& reason) {
-    fill_own(run);
+  const auto fill = [&](RunState& run, Services& services, const std::string& reason) {
+    fill_own(run, services);
     impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.rank = run.rank();
     report.stop_reason = reason;
-    nonfinite = run.finite.stopped();
+    nonfinite = services.finite.stopped();
     run.print(cat("stopped: ", report.stop_reason, " · ", counted(report.epochs, "epoch"), ", ",
                   counted(report.global_step, "step"), " · last checkpoint: ",
                   report.last_checkpoint ? report.last_checkpoint->filename().string() : "none"));
-    report.peak_memory = detail::gather_peak_memory(run);
+    report.peak_memory = detail::gather_peak_memory(services.context);
     run.print(peak_memory_text(report.peak_memory));
     if (const std::string devices = run.strategy->device_report(); !devices.empty()) run.print(devices);
   };
-  const auto failed = [&](Run& run, ExitCode code) {
+  const auto failed = [&](RunState& run, Services& services, ExitCode code) {
     if (run.strategy) report.rank = run.rank();
-    fill_own(run);
+    fill_own(run, services);
     if (report.last_checkpoint) impl->latest = {.last = report.last_checkpoint, .best = report.best_checkpoint};
     report.stop_reason = "exception";
     report.exit_code = code;
@@ -267,42 +268,42 @@ FitReport Trainer::fit(std::shared_ptr<LightningModule> module, DataSource data,
   };
   const auto signal = with_run(
       impl, TrainerFn::fit, std::move(module), std::move(data), checkpoint,
-      [&](Run& run, const ChosenCheckpoint& path) {
-        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(run); });
+      [&](RunState& run, Services& services, const ChosenCheckpoint& path) {
+        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_start(services.context); });
         run.position.doing = "on_fit_start of the module";
         run.model->on_fit_start();
         run.position.doing = nullptr;
-        run.times.fit_started_s = run.elapsed_s();
+        run.times.fit_started_s = services.context.elapsed_s();
         started = run.times.fit_started_s;
         try {
-          const bool goes_on = path && run.components.load.loads_loops();
-          if (!goes_on) validate_before_training(run);
-          run.times.fit_started_s = run.elapsed_s();
+          const bool resumes = path && run.load.loads_loops();
+          if (!resumes) validate_before_training(run, services);
+          run.times.fit_started_s = services.context.elapsed_s();
           started = run.times.fit_started_s;
-          detail::fit_loop(run, goes_on);
+          detail::fit_loop(run, services, resumes);
         } catch (const Interrupted& interrupted) {
           run.position.sanity_checking = false;
-          settle_checkpoints(run);
+          settle_checkpoints(run, services);
           // Not the run's stop_reason, which is part of its state: a signal ends this process, not the run.
-          fill(run, cat("signal ", interrupted.signal()));
+          fill(run, services, cat("signal ", interrupted.signal()));
           throw;
         }
-        settle_checkpoints(run);
+        settle_checkpoints(run, services);
         // The rest of a window of step metrics is not lost. After the checkpoint, in which the window is still open;
         // after a signal the run that continues from there closes it.
-        run.flush_step_metrics(RunningStage::train, true);
-        run.ranks.check_exchanges();
-        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(run); });
+        services.rows.end_batch(RunningStage::train, true);
+        services.rank_checks.check_exchanges();
+        run.each_callback(detail::LogScope::forbidden, [&](Callback& c) { c.on_fit_end(services.context); });
         run.model->on_fit_end();
-        run.act_on_checkpoint_requests();
-        run.checkpoints.wait_for_save();
-        if (!last_state_is_saved(run))
+        services.checkpoints.act_on_requests();
+        services.checkpoints.wait_for_save();
+        if (!last_state_is_saved(run, services))
           log::warn("trainer.not_finished",
                     "the final checkpoint was not written, so the run does not count as finished: --resume trains "
                     "again from the last one");
-        else if (!run.finite.stopped() && run.is_global_zero())
-          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, run.fit_time_s());
-        fill(run, run.stop_reason.value_or(""));
+        else if (!services.finite.stopped() && run.is_global_zero())
+          detail::mark_finished(run.run_dir, run.stop_reason.value_or(""), run.counters, services.context.fit_time_s());
+        fill(run, services, run.stop_reason.value_or(""));
       },
       failed);
   report.exit_code = nonfinite ? ExitCode::non_finite : exit_code_of(signal, report.last_checkpoint.has_value());
@@ -314,7 +315,7 @@ namespace {
 
 // `evaluate` makes the report; if a signal interrupts it, the report at least says where it was.
 template <class Report, class Evaluate>
-void report_of(Report& report, const Run& run, const ChosenCheckpoint& checkpoint, Evaluate evaluate) {
+void report_of(Report& report, const RunState& run, const ChosenCheckpoint& checkpoint, Evaluate evaluate) {
   const auto place = [&] {
     report.rank = run.rank();
     report.run_dir = run.run_dir;
@@ -329,10 +330,10 @@ template <class Impl>
 EvalReport evaluate_with(const std::shared_ptr<Impl>& impl, TrainerFn fn, RunningStage stage,
                          std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& checkpoint) {
   EvalReport report;
-  const auto signal =
-      with_run(impl, fn, std::move(module), std::move(data), checkpoint, [&](Run& run, const ChosenCheckpoint& path) {
-        report_of(report, run, path, [&] { return detail::evaluate(run, stage); });
-      });
+  const auto signal = with_run(impl, fn, std::move(module), std::move(data), checkpoint,
+                               [&](RunState& run, Services& services, const ChosenCheckpoint& path) {
+                                 report_of(report, run, path, [&] { return detail::evaluate(run, services, stage); });
+                               });
   report.exit_code = exit_code_of(signal, false);
   return report;
 }
@@ -353,8 +354,8 @@ PredictReport Trainer::predict(std::shared_ptr<LightningModule> module, DataSour
                                const CheckpointChoice& checkpoint) {
   PredictReport report;
   const auto signal = with_run(impl_, TrainerFn::predict, std::move(module), std::move(data), checkpoint,
-                               [&](Run& run, const ChosenCheckpoint& path) {
-                                 report_of(report, run, path, [&] { return detail::predict(run); });
+                               [&](RunState& run, Services& services, const ChosenCheckpoint& path) {
+                                 report_of(report, run, path, [&] { return detail::predict(run, services); });
                                });
   report.exit_code = exit_code_of(signal, false);
   return report;

@@ -101,7 +101,10 @@ void CheckpointStore::release(const fs::path& path, std::string_view owner) {
   released_ = true;
 }
 
-void CheckpointStore::process_requests() {
+void CheckpointStore::act_on_requests() {
+  if (!requests_.empty()) host_.settle_steps();
+  // A checkpoint comes after the rows of its steps.
+  if (!requests_.empty() && !awaits_rows()) host_.write_rows(/*and_act=*/true);
   if (host_.is_alone() && !requests_.empty()) {
     log::error("a checkpoint was requested, but one rank alone cannot write it; --resume continues from the last one");
     requests_.clear();
@@ -125,7 +128,7 @@ void CheckpointStore::process_requests() {
 
 void CheckpointStore::wait_for_save() {
   if (!in_flight_) return;
-  host_.write_rows();  // a save may be held until they are written
+  host_.write_rows(/*and_act=*/false);  // a save may be held until they are written
   std::vector<AsyncCheckpointWriter::Result> results;
   if (begin_error_)
     results.emplace_back().error = std::exchange(begin_error_, std::nullopt);
@@ -269,7 +272,7 @@ void CheckpointStore::publish_resumed() {
   CheckpointInfo info = std::move(*resumed_);
   resumed_.reset();
   publish(info);
-  process_requests();
+  act_on_requests();
 }
 
 void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& request) {

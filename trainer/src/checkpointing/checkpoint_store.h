@@ -27,8 +27,10 @@ class CheckpointHost {
   virtual CheckpointContent collect(bool weights_only) = 0;
   /// Writes what is known only after the rows of metrics are written into a content collected before.
   virtual std::function<void(CheckpointContent&)> late_values() = 0;
-  /// Writes the rows of metrics that are under way, without acting on them.
-  virtual void write_rows() = 0;
+  /// Writes the rows of metrics that are under way, and with `and_act` does what the policy for NaN decides about them.
+  virtual void write_rows(bool and_act) = 0;
+  /// Reads exchanges of the ranks that must be settled before a request is acted on.
+  virtual void settle_steps() = 0;
   /// Calls `then` once the rows begun so far are written.
   virtual void when_rows_are_written(std::function<void()> then) = 0;
   /// Throws if ranks that must be equal differ, or an exchange between them has failed. All ranks call it.
@@ -68,13 +70,12 @@ class CheckpointStore {
 
   /// Queues a request, which `act` carries out. Returns its ticket.
   uint64_t request(CheckpointRequest request);
-  /// True if a save starts before the rows of its steps are written, and is held until they are.
-  bool awaits_rows() const;
   bool has_requests() const { return !requests_.empty(); }
   /// `owner` no longer keeps the checkpoint.
   void release(const std::filesystem::path& path, std::string_view owner);
-  /// Called at the one place where requests are acted on: takes the writer's results, starts requested saves.
-  void process_requests();
+  /// Takes the writer's results, and starts the saves that were requested: the one place where requests are acted on.
+  /// Non-finite weights are not saved.
+  void act_on_requests();
   /// Before the first step of training.
   void start_training();
   /// Before anything but a step's forward and backward writes weights or optimizer state: on a GPU, copies for the save
@@ -122,6 +123,8 @@ class CheckpointStore {
   void report_refusal(const CheckpointInfo& info, const CheckpointError& error);
   void prune();
   bool judged_later() const;
+  /// True if a save starts before the rows of its steps are written, and is held until they are.
+  bool awaits_rows() const;
   AsyncCheckpointWriter::Rules rules_for(const std::filesystem::path& folder, const CheckpointContent& content);
   AsyncCheckpointWriter::Result without_torn(AsyncCheckpointWriter::Result result);
   void check_exchanges_before_save();

@@ -21,8 +21,8 @@ void restore_optimizers(RunState& run, const CheckpointContent& content, const C
   const double scaled = run.options.scale_lr == ScaleLr::none ? 1 : run.lr_factor / saved_factor;
   if (run.options.scale_lr == ScaleLr::none) run.lr_factor = saved_factor;
   if (scaled != 1)
-    run.context.print(cat("learning rates: those of the checkpoint × ", scaled,
-                          " (scale_lr: ", enum_text(run.options.scale_lr), ", for another global batch)"));
+    run.print(cat("learning rates: those of the checkpoint × ", scaled, " (scale_lr: ", enum_text(run.options.scale_lr),
+                  ", for another global batch)"));
   for (size_t i = 0; i < optimizers.size(); ++i) {
     PlannedOptimizer& planned = run.plan.optimizers[i];
     std::vector<std::pair<double, double>> rates;
@@ -43,7 +43,7 @@ void restore_optimizers(RunState& run, const CheckpointContent& content, const C
       schedule.LrScheduler::load_state(schedulers[i]);
     }
     if (schedule.pace() != pace_before)
-      run.context.print(
+      run.print(
           cat("schedule: steps or epochs have another number of samples than when the run began; lengths in samples, "
               "epochs or parts of the run stay as they were, and each step counts as ",
               schedule.pace(), " of theirs"));

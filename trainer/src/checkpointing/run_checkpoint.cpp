@@ -13,7 +13,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
-#include "run/run_state.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;
@@ -21,16 +21,16 @@ namespace fs = std::filesystem;
 CheckpointOrigin origin_of(const RunState& run) {
   CheckpointOrigin origin;
   origin.config_hash = run.description.config_hash;
-  origin.world_size = run.context.world_size();
+  origin.world_size = run.world_size();
   origin.device = run.description.devices;
   origin.threads = run.description.threads;
   origin.deterministic = run.options.deterministic.enabled;
   return origin;
 }
 
-StateTree published_metrics(const RunState& run) {
+StateTree published_metrics(const LogStore& logs) {
   StateTree metrics;
-  for (const auto& [name, value] : run.logs.published()) metrics[name] = value;
+  for (const auto& [name, value] : logs.published()) metrics[name] = value;
   return metrics;
 }
 
@@ -50,21 +50,21 @@ StateTree logger_states(const RunState& run) {
   return states;
 }
 
-CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
+CheckpointContent collect_checkpoint(RunState& run, Services& services, bool weights_only) {
   CheckpointContent content;
   content.module = module_state(*run.model);
   content.aliases = parameter_aliases(*run.model);
   content.optimizers = nullptr;
   content.origin = origin_of(run);
   StateTree& state = content.state;
-  run.seen.settle();
+  services.seen.settle();
   Progress now = run.counters;
-  now.fit_time_s = run.context.fit_time_s();
+  now.fit_time_s = services.context.fit_time_s();
   state["progress"] = now.state();
   state["hparams"] = run.model->hparams().is_null() ? "{}\n" : to_yaml(run.model->hparams());
   state["config"] = to_yaml(run.description.config);
   state["config_written"] = run.components.config ? to_yaml(*run.components.config) : std::string("{}\n");
-  state["metrics"] = published_metrics(run);
+  state["metrics"] = published_metrics(services.logs);
   state["weights_only"] = weights_only;
   if (!weights_only) {
     StateTree::List optimizers, schedulers;
@@ -93,8 +93,8 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
       for (const auto& loader : run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
     state["loaders"] = std::move(loaders);
     state["loggers"] = logger_states(run);
-    state["logs"] = run.logs.state(/*late=*/run.context.world_size() == 1);
-    state["nonfinite"] = run.finite.state(run.window.done > 0);
+    state["logs"] = services.logs.state(/*late=*/run.world_size() == 1);
+    state["nonfinite"] = services.finite.state(run.window.done > 0);
     state["loop"] =
         StateTree::map({{"accumulation", run.window.target},
                         {"accumulate_grad_batches", run.options.accumulate_grad_batches},
@@ -116,16 +116,17 @@ CheckpointContent collect_checkpoint(RunState& run, bool weights_only) {
     // For what is logged when a window is closed without another batch.
     state["last_batch"] = StateTree::map({{"samples", run.position.batch_samples}});
     state["strategy"] = run.strategy->state();
-    gather_rank_states(run.context.collectives(), state);
+    gather_rank_states(run.collectives(), state);
   }
   if (run.data.module) state["data"] = run.data.module->state();
-  run.each_callback(LogScope::forbidden, [&](Callback& callback) { callback.on_save_checkpoint(run.context, state); });
+  run.each_callback(LogScope::forbidden,
+                    [&](Callback& callback) { callback.on_save_checkpoint(services.context, state); });
   run.model->on_save_checkpoint(state);
   return content;
 }
 
 void load_weights(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
-  const CheckpointLoading& load = run.components.load;
+  const CheckpointLoading& load = run.load;
   // A checkpoint of a run in another precision than the module was made in has that precision's dtypes.
   const auto of_other_dtype = [&](const NamedParameter& parameter) {
     return std::any_of(content.module.begin(), content.module.end(), [&](const auto& saved) {
@@ -138,15 +139,15 @@ void load_weights(RunState& run, const CheckpointContent& content, const fs::pat
   const LoadReport report = load_module_state(
       *run.model, content.module, {.strict = load.strict, .key_prefixes = load.key_prefixes, .convert_formats = true});
   if (!report.converted.empty())
-    run.context.print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
-                          report.converted.front()));
+    run.print(cat("weights: ", report.converted.size(), " of another number format were converted, such as ",
+                  report.converted.front()));
   if (!report.differences.empty())
     log::warn("trainer.weights_left_out", cat("of ", checkpoint, ", ", report.loaded.size(),
                                               " weights were loaded; the rest does not fit:\n", report.differences));
 }
 
-void load_callbacks(RunState& run, const CheckpointContent& content, const fs::path& checkpoint) {
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(run.context, content.state); });
+void load_callbacks(RunState& run, RunContext& context, const CheckpointContent& content, const fs::path& checkpoint) {
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_load_checkpoint(context, content.state); });
   if (!content.state.contains("callbacks")) return;  // weights only
   const StateTree& states = content.state.at("callbacks");
   std::set<std::string> left;
@@ -159,14 +160,14 @@ void load_callbacks(RunState& run, const CheckpointContent& content, const fs::p
     } catch (const std::exception& error) {
       const std::string text =
           cat("the state of callback ", key, " in ", checkpoint.string(), " does not fit: ", error.what());
-      if (run.context.fn() == TrainerFn::fit)
+      if (run.fn == TrainerFn::fit)
         throw CheckpointError(cat("[trainer.fit] ", text,
                                   "\nResume with the callback as it was when the checkpoint was "
                                   "made, or begin a new run with its weights: --load.weights_only true."));
       log::warn("trainer.callback_state", text + ". It is ignored");
     }
   });
-  if (run.context.fn() == TrainerFn::fit && !left.empty())
+  if (run.fn == TrainerFn::fit && !left.empty())
     log::warn("trainer.callback_state_unused",
               cat(checkpoint.string(), " has the state of callbacks that this run does not have: ",
                   join({left.begin(), left.end()}), ". The checkpoints of this run will not have it"));
@@ -180,8 +181,8 @@ void restore_positions(RunState& run, int64_t saved_world_size, const StateTree:
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
   // With data of their own, ranks share nothing out.
-  const bool reshards = saved_world_size != run.context.world_size() && run.options.use_distributed_sampler &&
-                        run.counters.batches.completed > 0;
+  const bool reshards =
+      saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.batches.completed > 0;
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
     const StateTree now = loaders[i]->state();
@@ -194,15 +195,15 @@ void restore_positions(RunState& run, int64_t saved_world_size, const StateTree:
   }
 }
 
-void restore_loops(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
-                   const StateTree& state, const ResumedCheckpoint& checkpoint) {
+void restore_loops(RunState& run, Services& services, const CheckpointContent& content, const StateTree& state,
+                   const ResumedCheckpoint& checkpoint) {
   const auto& optimizer_steps = state.at("optimizer_steps").as_list();
   for (size_t i = 0; i < optimizer_steps.size() && i < run.handles.size(); ++i)
     run.handles[i]->set_steps(optimizer_steps[i].as_int());
   run.counters.load_state(state.at("progress"));
-  run.logs.load_state(state.at("logs"));
-  run.finite.load_state(state.at("nonfinite"), run.step.manual);
-  checkpoints.resumed_from(checkpoint, content);
+  services.logs.load_state(state.at("logs"));
+  services.finite.load_state(state.at("nonfinite"), run.step.manual);
+  services.checkpoints.resumed_from(checkpoint, content);
   const StateTree& loop = state.at("loop");
   // A callback's change of the option is kept; a change in the config applies from the next window on.
   if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
@@ -219,8 +220,7 @@ void restore_loops(RunState& run, CheckpointStore& checkpoints, const Checkpoint
   if (loop.contains("validated_at")) run.validation.ended_at = loop.at("validated_at").as_int();
   // The process ended before the run stopped. A run that had finished was asked to train on.
   const bool stops = loop.at("stop_held_up").as_bool() || checkpoint.unfinished;
-  if (const std::string& reason = loop.at("stop").as_string(); !reason.empty() && stops)
-    run.context.request_stop(reason);
+  if (const std::string& reason = loop.at("stop").as_string(); !reason.empty() && stops) run.request_stop(reason);
   run.logged_step = loop.at("logged_step").as_int();
   run.position.batch_idx = std::max<int64_t>(run.counters.batches.completed - 1, 0);
   if (state.contains("last_batch")) run.position.batch_samples = state.at("last_batch").at("samples").as_double();
@@ -247,42 +247,40 @@ void warn_origin_differs(RunState& run, const CheckpointOrigin& origin) {
   compare("threads", origin.threads, now.threads);
   compare("deterministic", origin.deterministic ? "true" : "false", now.deterministic ? "true" : "false");
   if (!differences.empty())
-    run.context.print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
-                          ". Results may differ in the last bits"));
+    run.print(cat("resume: not the same as when the checkpoint was made: ", join(differences, ", "),
+                  ". Results may differ in the last bits"));
 }
 
 // With the same batch size of a rank, another number of ranks trains with other batches of all.
 void warn_other_batch(RunState& run, const CheckpointOrigin& origin, const StateTree::List& loaders) {
   if (loaders.empty() || !loaders.front().contains("batch_size")) return;
   const int64_t before = loaders.front().at("batch_size").as_int() * origin.world_size;
-  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(),
-                now = own * run.context.world_size();
+  const int64_t own = run.stages[RunningStage::train].loaders.front()->batch_size(), now = own * run.world_size();
   if (before == now) return;
-  const bool divides = origin.world_size != run.context.world_size() && before % run.context.world_size() == 0;
-  run.context.print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
-                        ", so that the run trains otherwise than before",
-                        divides ? cat("; a batch_size of ", before / run.context.world_size(),
-                                      " in the config with --allow-config-change keeps it")
-                                : ""));
+  const bool divides = origin.world_size != run.world_size() && before % run.world_size() == 0;
+  run.print(cat("resume: a batch of all processes has ", now, " samples, where it had ", before,
+                ", so that the run trains otherwise than before",
+                divides ? cat("; a batch_size of ", before / run.world_size(),
+                              " in the config with --allow-config-change keeps it")
+                        : ""));
 }
 
 }  // namespace
 
-void restore_run(RunState& run, CheckpointStore& checkpoints, const CheckpointContent& content,
+void restore_run(RunState& run, Services& services, const CheckpointContent& content,
                  const ResumedCheckpoint& checkpoint) {
-  const CheckpointLoading& load = run.components.load;
+  const CheckpointLoading& load = run.load;
   const bool of_a_run = content.state.contains("rng");
   const StateTree state =
-      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.context.rank(), run.context.world_size())
-               : content.state;
-  if (state.contains("imported")) run.context.print("weights: imported; the run begins at its first step");
+      of_a_run ? state_of_rank(content.state, content.origin.world_size, run.rank(), run.world_size()) : content.state;
+  if (state.contains("imported")) run.print("weights: imported; the run begins at its first step");
   const bool wants_more = load.loads_optimizer() || load.loads_loops() || load.loads_rng();
   if (wants_more && state.at("weights_only").as_bool())
     throw CheckpointError(
         "[trainer.fit] the checkpoint holds weights only (save_weights_only), so the run cannot resume from it. "
         "--load.weights_only true begins a new run with these weights.");
   if (load.loads_optimizer()) restore_optimizers(run, content, load);
-  if (load.loads_loops()) restore_loops(run, checkpoints, content, state, checkpoint);
+  if (load.loads_loops()) restore_loops(run, services, content, state, checkpoint);
   if (load.loads_rng() && state.contains("rng")) load_rng_state(run.strategy->devices(), state.at("rng"));
   if (load.loads_optimizer() && state.contains("strategy")) run.strategy->load_state(state.at("strategy"));
   if (load.loads_loops()) {

@@ -5,7 +5,7 @@
 #include "fulgur/core/recordable_step.h"
 #include "fulgur/core/text.h"
 #include "fulgur/strategies/ddp.h"
-#include "loops/run.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backwar
                              Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
 
 // ddp's work in a step must run entirely on the device.
-std::optional<std::string> cannot_capture_exchanges(const Run& run) {
+std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
   const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
   if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
   const DDPStrategy::Options& o = ddp->options();
@@ -57,7 +57,7 @@ bool schedules_momentum(const PlannedOptimizer& planned) {
   return planned.scheduler && planned.scheduler->scheduler->momentum_at(0);
 }
 
-std::optional<std::string> cannot_capture(const Run& run) {
+std::optional<std::string> cannot_capture(const RunState& run) {
   const TrainerOptions& o = run.options;
   if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";
   if (run.plan.optimizers.empty()) return "there is no optimizer";

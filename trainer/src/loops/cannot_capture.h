@@ -7,10 +7,11 @@
 
 namespace fulgur::detail {
 
-class Run;
+struct RunState;
+struct Services;
 
 /// Why the steps of this run cannot be captured, for display; nullopt if they can. Call after `start_training`.
-std::optional<std::string> cannot_capture(const Run& run);
+std::optional<std::string> cannot_capture(const RunState& run);
 /// Whether the optimizer's schedule changes its momentum.
 bool schedules_momentum(const PlannedOptimizer& planned);
 

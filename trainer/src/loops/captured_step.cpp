@@ -10,6 +10,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
 #include "fulgur/core/text.h"
+#include "loops/batch_transfer.h"
 #include "loops/cannot_capture.h"
 #include "loops/failed_operation.h"
 
@@ -30,8 +31,9 @@ std::optional<std::string> list_of(const Batch& batch) {
 
 }  // namespace
 
-CapturedStep::CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body body)
+CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body)
     : run_(run),
+      services_(services),
       optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
       graph_(std::move(graph)),
       body_(std::move(body)) {
@@ -191,14 +193,14 @@ void CapturedStep::keep_gradients_in_place() {
 }
 
 StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
-  run_.logs.start_recording(run_.device());
+  services_.logs.start_recording(run_.device());
   Batch in_format = batch;
-  run_.to_memory_format(in_format);
+  to_memory_format(run_, in_format);
   StepOutput output = body_(in_format, batch_idx, last_of_window());
   if (first_of_window() && !last_of_window()) keep_gradients_in_place();
   recording.gradients_after = gradients();
-  recording.additions = run_.logs.take_recording();
-  numbers_ = run_.logs.take_noted();
+  recording.additions = services_.logs.take_recording();
+  numbers_ = services_.logs.take_noted();
   return output;
 }
 
@@ -257,8 +259,8 @@ bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batc
 
 void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losses) {
   optimizer_->set_recording(false);
-  run_.logs.take_recording();
-  run_.logs.take_noted();
+  services_.logs.take_recording();
+  services_.logs.take_noted();
   run_.strategy->precision().abandon_step();
   run_.plan.optimizers.front().optimizer->zero_grad();
   set_gradients(gradients);
@@ -270,10 +272,10 @@ std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
   const int64_t losses = run_.window.losses;
   run_.position.doing = "a captured step";
   if (run_.world_size() > 1) run_.collectives().set_activity("a captured step");
-  run_.logs.before_replay(recording.additions);
+  services_.logs.before_replay(recording.additions);
   recording.graph->replay();
-  run_.logs.after_replay(recording.additions);
-  run_.finite.after_replay();
+  services_.logs.after_replay(recording.additions);
+  services_.finite.after_replay();
   set_gradients(recording.gradients_after);
   run_.window.losses = losses;
   ++run_.captured.batches;
@@ -291,7 +293,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     Step(CapturedStep& captured, bool is_alike) : step(captured), alike(is_alike), last(captured.last_of_window()) {}
     ~Step() {
       if (std::uncaught_exceptions() > exceptions) return;
-      const HostNumbers numbers = step.run_.logs.take_noted();
+      const HostNumbers numbers = step.services_.logs.take_noted();
       if (alike) step.look_at(numbers, last);
       if (step.recorded_ && step.changing_) step.give_up_for_number(global_step);
     }
@@ -312,7 +314,7 @@ std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
     alike = true;
   }
   auto step = std::make_shared<Step>(*this, alike);
-  run_.logs.start_noting(run_.device());
+  services_.logs.start_noting(run_.device());
   if (recorded_) return step;
   ++warm_ups_;
   if (last_of_window()) ++windows_;

@@ -11,8 +11,8 @@
 #include "fulgur/core/graph_capture.h"
 #include "fulgur/core/recordable_step.h"
 #include "fulgur/data/device_prefetcher.h"
-#include "loops/run.h"
 #include "run/host_numbers.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
@@ -34,7 +34,7 @@ class CapturedStep {
   /// `body` is the device's part of a step of automatic optimization: up to the gradients, and for the last batch of a
   /// window up to gradients set to undefined.
   using Body = std::function<StepOutput(const Batch&, int64_t batch_idx, bool last_of_window)>;
-  CapturedStep(Run& run, std::unique_ptr<GraphCapture> graph, Body body);
+  CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body);
   ~CapturedStep();
 
   /// The loader of the batches, if it prefetches them to the device; else nullptr.
@@ -93,7 +93,8 @@ class CapturedStep {
   /// For the number named by `changing_`.
   void give_up_for_number(int64_t step);
 
-  Run& run_;
+  RunState& run_;
+  Services& services_;
   RecordableStep* optimizer_;
   std::unique_ptr<GraphCapture> graph_;  // owns the stream
   Body body_;

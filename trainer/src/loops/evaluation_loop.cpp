@@ -11,6 +11,7 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/device_prefetcher.h"
+#include "loops/batch_transfer.h"
 #include "loops/micro_batches.h"
 #include "loops/predicted_share.h"
 #include "loops/predictions.h"
@@ -60,7 +61,7 @@ const EvaluationHooks& hooks_of(RunningStage stage) {
 // Restores training's stage and batch when evaluation inside a fit ends, also on an exception.
 class StageGuard {
  public:
-  StageGuard(Run& run, RunningStage stage)
+  StageGuard(RunState& run, RunningStage stage)
       : run_(run),
         stage_(run.position.stage),
         batch_idx_(run.position.batch_idx),
@@ -78,7 +79,7 @@ class StageGuard {
   StageGuard& operator=(const StageGuard&) = delete;
 
  private:
-  Run& run_;
+  RunState& run_;
   RunningStage stage_;
   int64_t batch_idx_;
   double samples_;
@@ -87,8 +88,8 @@ class StageGuard {
 // Restores the module's modes, however an evaluation ends.
 class ModeGuard {
  public:
-  ModeGuard(Run& run, const EvaluationHooks& hooks)
-      : run_(run), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
+  ModeGuard(RunState& run, Services& services, const EvaluationHooks& hooks)
+      : run_(run), services_(services), hooks_(hooks), exceptions_(std::uncaught_exceptions()) {}
   ~ModeGuard() {
     if (std::uncaught_exceptions() == exceptions_) return;
     try {
@@ -100,17 +101,18 @@ class ModeGuard {
     }
     // With several ranks no rows of this evaluation are pending, so nothing is exchanged here.
     try {
-      if (run_.world_size() == 1) run_.rows.settle(/*and_act=*/false);
+      if (run_.world_size() == 1) services_.rows.settle(/*and_act=*/false);
     } catch (const std::exception& error) {
       log::error(cat("while leaving evaluation: ", error.what()));
     }
-    run_.logs.reset(run_.position.stage);
+    services_.logs.reset(run_.position.stage);
   }
   ModeGuard(const ModeGuard&) = delete;
   ModeGuard& operator=(const ModeGuard&) = delete;
 
  private:
-  Run& run_;
+  RunState& run_;
+  Services& services_;
   const EvaluationHooks& hooks_;
   int exceptions_;
 };
@@ -118,7 +120,9 @@ class ModeGuard {
 // Records where an exception leaves an evaluation, before that state is lost.
 class FailureGuard {
  public:
-  explicit FailureGuard(Run& run) : run_(run), exceptions_(std::uncaught_exceptions()) { run.position.doing = nullptr; }
+  explicit FailureGuard(RunState& run) : run_(run), exceptions_(std::uncaught_exceptions()) {
+    run.position.doing = nullptr;
+  }
   ~FailureGuard() {
     if (std::uncaught_exceptions() != exceptions_ && run_.position.failed_in.empty())
       run_.position.failed_in = run_.place_of_failure();
@@ -128,7 +132,7 @@ class FailureGuard {
   FailureGuard& operator=(const FailureGuard&) = delete;
 
  private:
-  Run& run_;
+  RunState& run_;
   int exceptions_;
 };
 
@@ -142,7 +146,7 @@ const char* step_of(RunningStage stage) {
 // use.
 class NoGradients {
  public:
-  explicit NoGradients(const Run& run) : inference_(run.fn() != TrainerFn::fit && run.options.inference_mode) {}
+  explicit NoGradients(const RunState& run) : inference_(run.fn != TrainerFn::fit && run.options.inference_mode) {}
 
  private:
   c10::InferenceMode inference_;
@@ -153,7 +157,8 @@ class NoGradients {
 // end. Ranks may have different numbers of batches, so one that has none left takes part in the others' rounds.
 class Rounds {
  public:
-  Rounds(Run& run, std::optional<int64_t> batches) : run_(run), together_(run.world_size() > 1) {
+  Rounds(RunState& run, Services& services, std::optional<int64_t> batches)
+      : run_(run), services_(services), together_(run.world_size() > 1) {
     if (!together_) return;
     const std::vector<int64_t> most = run.collectives().start_max({batches ? 0 : 1, batches.value_or(0)})->take();
     if (most[0] == 0) count_ = most[1];
@@ -171,19 +176,20 @@ class Rounds {
   }
   void end_round() const {
     if (!together_) return;
-    run_.agreement.step();
-    if (const auto signal = run_.agreement.signal()) throw Interrupted(*signal);
+    services_.consensus.step();
+    if (const auto signal = services_.consensus.signal()) throw Interrupted(*signal);
   }
 
  private:
-  Run& run_;
+  RunState& run_;
+  Services& services_;
   bool together_;
   std::optional<int64_t> count_;  ///< the maximum over ranks; nullopt: unknown on one of them
 };
 
 // Whether the module evaluates something of all batches together, for which its steps may have gathered values in
 // members. Copies of the module on other devices would have theirs.
-bool keeps_members(const Run& run, RunningStage stage) {
+bool keeps_members(const RunState& run, RunningStage stage) {
   if (run.replicas.empty()) return false;
   const HookMask& overridden = ComponentAccess::overridden(*run.model);
   switch (stage) {
@@ -198,7 +204,8 @@ bool keeps_members(const Run& run, RunningStage stage) {
 
 // Runs the loop; `on_outputs` receives what each step returned.
 template <class OnOutputs>
-int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_limit, OnOutputs on_outputs) {
+int64_t run_loaders(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit,
+                    OnOutputs on_outputs) {
   const EvaluationHooks& hooks = hooks_of(stage);
   LightningModule& module = *run.model;
   StageLoaders& loaders = run.stages[stage];
@@ -210,13 +217,13 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
     (module.*member)();
   };
   const auto callback_hook = [&](LogScope scope, auto member) {
-    run.each_callback(scope, [&](Callback& c) { (c.*member)(run); });
+    run.each_callback(scope, [&](Callback& c) { (c.*member)(services.context); });
   };
 
   HeldBatch held;
   Batch& batch = held.get();
   const FailureGuard noted(run);
-  run.agreement.change_pace();
+  services.consensus.change_pace();
   module_hook(LogScope::forbidden, hooks.model_eval);
   callback_hook(epoch_scope, hooks.start);
   module_hook(epoch_scope, hooks.module_start);
@@ -233,7 +240,7 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
     run.position.loader_idx = static_cast<int64_t>(l);
     loader.start_epoch(run.counters.epoch);
     auto* const prefetcher = dynamic_cast<DevicePrefetcher*>(&loader);
-    const Rounds rounds(run, limit);
+    const Rounds rounds(run, services, limit);
     bool more = true;
     for (int64_t i = 0;; ++i) {
       run.position.reading = i;
@@ -247,12 +254,13 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
       rounds.before_batch();
       run.position.batch_idx = i;
       run.position.evaluated = &batch;
-      run.batch_to_device(batch, run.position.loader_idx);
+      batch_to_device(run, batch, run.position.loader_idx);
       const int64_t count = batch.size();
       run.position.batch_samples = static_cast<double>(count);
       samples += count;
-      run.each_callback(step_scope, hooks.batch_start,
-                        [&](Callback& c) { (c.*hooks.batch_start_hook)(run, batch, i, run.position.loader_idx); });
+      run.each_callback(step_scope, hooks.batch_start, [&](Callback& c) {
+        (c.*hooks.batch_start_hook)(services.context, batch, i, run.position.loader_idx);
+      });
       ScopeGuard scope(run, step_scope);
       (module.*hooks.module_batch_start)(batch, i, run.position.loader_idx);
       Outputs outputs;
@@ -277,18 +285,18 @@ int64_t run_loaders(Run& run, RunningStage stage, std::optional<int64_t> batch_l
       outputs = outputs.detach();
       run.position.doing = nullptr;
       run.each_callback(step_scope, hooks.batch_end, [&](Callback& c) {
-        (c.*hooks.batch_end_hook)(run, outputs, batch, i, run.position.loader_idx);
+        (c.*hooks.batch_end_hook)(services.context, outputs, batch, i, run.position.loader_idx);
       });
       (module.*hooks.module_batch_end)(outputs, batch, i, run.position.loader_idx);
       ++run.validation.batches;
       on_outputs(l, std::move(outputs), count);
-      run.flush_step_metrics(stage, false);
+      services.rows.end_batch(stage, false);
       rounds.end_round();
     }
     batch.clear();
   }
   // Pending agreements are read before other exchanges, and the clock is read at the end.
-  if (run.fn() != TrainerFn::fit) run.agreement.settle();
+  if (run.fn != TrainerFn::fit) services.consensus.settle();
   run.position.evaluated = nullptr;
   run.position.loader_count = 1;
   run.position.loader_idx = 0;
@@ -314,40 +322,40 @@ std::vector<Metrics> by_loader(const Metrics& values, size_t loader_count) {
 
 namespace {
 
-int64_t sum_over_ranks(Run& run, int64_t count) {
+int64_t sum_over_ranks(const RunState& run, int64_t count) {
   if (run.world_size() == 1) return count;
   return run.collectives().all_reduce(at::full({}, count, at::kLong), ReduceOp::sum).item<int64_t>();
 }
 
 }  // namespace
 
-EvalReport evaluate(Run& run, RunningStage stage, std::optional<int64_t> batch_limit) {
-  const double started = run.elapsed_s();
+EvalReport evaluate(RunState& run, Services& services, RunningStage stage, std::optional<int64_t> batch_limit) {
+  const double started = services.context.elapsed_s();
   StageGuard stage_guard(run, stage);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
   const EvaluationHooks& hooks = hooks_of(stage);
-  const ModeGuard modes(run, hooks);
+  const ModeGuard modes(run, services, hooks);
   LightningModule& module = *run.model;
   EvalReport report;
   run.strategy->before_evaluation(module);
-  report.samples = sum_over_ranks(run, run_loaders(run, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
-  run.flush_step_metrics(stage, true);
-  const Metrics values = run.logs.take(run.logs.close_epoch(stage), &run.collectives());
+  report.samples = sum_over_ranks(run, run_loaders(run, services, stage, batch_limit, [](size_t, Outputs, int64_t) {}));
+  services.rows.end_batch(stage, true);
+  const Metrics values = services.logs.take(services.logs.close_epoch(stage), &run.collectives());
   send_metrics(run, values, row_place(run));
   report.loaders = by_loader(values, run.stages[stage].loaders.size());
   // Callbacks that stop or write checkpoints act on this epoch's values.
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(run); });
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { (c.*hooks.end)(services.context); });
   (module.*hooks.module_end)();
   (module.*hooks.model_train)();
-  report.seconds = run.elapsed_s() - started;
+  report.seconds = services.context.elapsed_s() - started;
   return report;
 }
 
-void validate_in_fit(Run& run, std::optional<int64_t> batch_limit) {
+void validate_in_fit(RunState& run, Services& services, std::optional<int64_t> batch_limit) {
   try {
-    evaluate(run, RunningStage::validate, batch_limit);
-    if (!run.validation.logged) run.validation.logged = run.logs.known_names();
+    evaluate(run, services, RunningStage::validate, batch_limit);
+    if (!run.validation.logged) run.validation.logged = services.logs.known_names();
   } catch (const StepNotOverridden&) {
     run.position.failed_in.clear();
     warn_no_validation_step();
@@ -361,18 +369,18 @@ void warn_no_validation_step() {
                 expected_step("validation_step"), "`; validation is skipped"));
 }
 
-PredictReport predict(Run& run) {
+PredictReport predict(RunState& run, Services& services) {
   StageGuard stage_guard(run, RunningStage::predict);
   RngGuard rng_guard(run.strategy->devices());
   const NoGradients no_gradients(run);
-  const ModeGuard modes(run, hooks_of(RunningStage::predict));
+  const ModeGuard modes(run, services, hooks_of(RunningStage::predict));
   PredictReport report;
   run.strategy->before_evaluation(*run.model);
   std::vector<PredictedBatches> collected(run.stages[RunningStage::predict].loaders.size());
   report.samples =
-      run_loaders(run, RunningStage::predict, std::nullopt,
+      run_loaders(run, services, RunningStage::predict, std::nullopt,
                   [&](size_t loader, Outputs outputs, int64_t count) { collected[loader].add(outputs, count); });
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(run); });
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.on_predict_end(services.context); });
   run.model->on_predict_end();
   run.model->on_predict_model_train();
   // Returned tensors must be usable in autograd.

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "checkpointing/checkpoint_store.h"
 #include "checkpointing/run_checkpoint.h"
 #include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
+#include "loops/nonfinite_actions.h"
 #include "loops/training_step.h"
 #include "run/callback_states.h"
 #include "run/signals.h"
@@ -41,43 +43,45 @@ namespace {
 
 class FitLoop {
  public:
-  explicit FitLoop(Run& run) : run_(run), monitors_(run), step_(run) {
+  FitLoop(RunState& run, Services& services)
+      : run_(run), services_(services), monitors_(run, services), step_(run, services) {
     if (run.options.val_check_interval.interval) validation_trigger_.emplace(*run.options.val_check_interval.interval);
   }
 
   void train(bool resumed) {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     run.collectives().set_steps_done(run.counters.global_step);
     callbacks(LogScope::train_epoch, &Callback::on_train_start);
     run.position.doing = "on_train_start of the module";
     module_hook(LogScope::train_epoch, &LightningModule::on_train_start);
     run.position.doing = nullptr;
     warn_of_eval_mode();
-    run.checkpoints.start_training();
-    run.checkpoints.publish_resumed();
-    if (validation_trigger_) validation_trigger_->start(run);
+    services.checkpoints.start_training();
+    services.checkpoints.publish_resumed();
+    if (validation_trigger_) validation_trigger_->start(services.context);
     // The run was interrupted before or inside a validation.
     if (resumed && run.validation.pending && run.validation.runs) {
       validate();
-      if (!epoch_is_over()) run.act_on_checkpoint_requests();
+      if (!epoch_is_over()) services.checkpoints.act_on_requests();
     }
     bool continue_epoch = resumed && run.counters.batches.completed > 0;
     if (continue_epoch && epoch_is_over()) {
       close_epoch_of_checkpoint();
       continue_epoch = false;
     }
-    while (run.agreement.settle(), !stop_at_limit()) {
+    while (services.consensus.settle(), !stop_at_limit()) {
       reload_loaders();
       train_epoch(continue_epoch);
       continue_epoch = false;
       if (stopped_in_epoch_) break;
     }
-    run.rows.settle();
-    run.seen.settle();
-    run.checkpoints.before_writes();
+    services.rows.settle();
+    services.seen.settle();
+    services.checkpoints.before_writes();
     callbacks(LogScope::forbidden, &Callback::on_train_end);
     module_hook(LogScope::forbidden, &LightningModule::on_train_end);
-    run.act_on_checkpoint_requests();
+    services.checkpoints.act_on_requests();
   }
 
  private:
@@ -94,34 +98,38 @@ class FitLoop {
 
   // Notes the limit that is reached, if one is. True if training ends here. A signal is thrown as an exception.
   bool stop_at_limit() {
-    Run& run = run_;
-    if (const auto signal = run.agreement.signal()) throw Interrupted(*signal);
-    if (run.finite.stopped()) return true;
+    RunState& run = run_;
+    Services& services = services_;
+    if (const auto signal = services.consensus.signal()) throw Interrupted(*signal);
+    if (services.finite.stopped()) return true;
     if (run.options.step_limit >= 0 && run.counters.global_step >= run.options.step_limit) {
-      run.ranks.settle_same_steps(/*with_all=*/false);
+      services.rank_checks.settle_same_steps(/*with_all=*/false);
       return stop("max_steps");
     }
     if (run.options.epoch_limit && run.counters.epochs.completed >= *run.options.epoch_limit) return stop("max_epochs");
     if (run.stages[RunningStage::train].batches.front() == 0) return stop("limit_train_batches: 0");
     ask_by_time();
-    if (!run.agreement.stop()) return false;
+    if (!services.consensus.stop()) return false;
     if (run.may_stop()) return true;
-    if (!told_to_go_on_)
+    if (!announced_that_it_continues_)
       run.print(cat("a stop was requested (", *run.stop_reason,
                     "), but min_epochs or min_steps is not reached: training continues"));
-    told_to_go_on_ = true;
+    announced_that_it_continues_ = true;
     return false;
   }
 
   void ask_by_time() {
-    Run& run = run_;
-    if (run.options.max_time && run.fit_time_s() >= run.options.max_time->value) run.request_stop("max_time");
+    RunState& run = run_;
+    Services& services = services_;
+    if (run.options.max_time && services.context.fit_time_s() >= run.options.max_time->value)
+      run.request_stop("max_time");
   }
 
   // A stop was requested and training may end with this batch. No validation follows a signal or NaN.
   bool stops() const {
-    const Run& run = run_;
-    return run.agreement.stop() && run.may_stop() && !run.agreement.signal() && !run.finite.stopped();
+    const RunState& run = run_;
+    const Services& services = services_;
+    return services.consensus.stop() && run.may_stop() && !services.consensus.signal() && !services.finite.stopped();
   }
 
   bool stop(const char* limit) {
@@ -141,18 +149,19 @@ class FitLoop {
   // Nothing is left of the checkpoint's epoch: a lower limit, less data or another number of ranks than before. Its
   // window and its validation are still to come.
   void close_epoch_of_checkpoint() {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     run.position.stage = RunningStage::train;
     interval_ = validation_interval(run.options, run.stages[RunningStage::train].batches.front());
     step_.close_window();
-    run.flush_step_metrics(RunningStage::train, false);
+    services.rows.end_batch(RunningStage::train, false);
     const bool validated = run.validation.ended_at == run.counters.batches_total.completed;
     if (!validated && validation_due(run.counters.batches.completed - 1, true)) validate();
     end_epoch();
   }
 
   void reload_loaders() {
-    Run& run = run_;
+    RunState& run = run_;
     const int64_t every = run.options.reload_dataloaders_every_n_epochs;
     if (every == 0 || run.counters.epoch == 0 || run.counters.epoch % every != 0 || run.counters.batches.completed > 0)
       return;
@@ -161,7 +170,7 @@ class FitLoop {
   }
 
   void callbacks(LogScope scope, void (Callback::*hook)(RunContext&)) {
-    run_.each_callback(scope, [&](Callback& c) { (c.*hook)(run_); });
+    run_.each_callback(scope, [&](Callback& c) { (c.*hook)(services_.context); });
   }
 
   void module_hook(LogScope scope, void (LightningModule::*hook)()) {
@@ -171,16 +180,17 @@ class FitLoop {
 
   // Whether validation runs in this epoch.
   bool may_validate() const {
-    const Run& run = run_;
+    const RunState& run = run_;
     if (!run.validation.runs) return false;
     const auto& every_epochs = run.options.check_val_every_n_epoch;
     return validation_trigger_ || !every_epochs || (run.counters.epoch + 1) % *every_epochs == 0;
   }
 
   bool validation_due(int64_t batch_idx, bool last_batch) {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     if (!may_validate()) return false;
-    if (validation_trigger_) return validation_trigger_->due(run);
+    if (validation_trigger_) return validation_trigger_->due(services.context);
     const auto& every_epochs = run.options.check_val_every_n_epoch;
     if (!interval_) return last_batch;
     const int64_t count = every_epochs ? batch_idx + 1 : run.counters.batches_total.completed;
@@ -189,32 +199,32 @@ class FitLoop {
 
   // The data, whose length was not known, ended before the first validation of the epoch.
   bool is_left_out(int64_t batches) const {
-    const Run& run = run_;
+    const RunState& run = run_;
     return may_validate() && interval_ && !validation_trigger_ && run.options.check_val_every_n_epoch &&
            batches < *interval_;
   }
 
   void validate() {
-    run_.rows.settle();
+    services_.rows.settle();
     run_.validation.pending = true;
     run_.validation.batches_before = run_.validation.batches;
     run_.loggers_before = logger_states(run_);
-    run_.checkpoints.before_writes();  // callbacks may evaluate other weights
+    services_.checkpoints.before_writes();  // callbacks may evaluate other weights
     step_.before_evaluation();
     // Not inside an accumulation window, whose gradients are needed.
     if (run_.window.done == 0) run_.model->on_validation_model_zero_grad();
     const bool first = !run_.validation.logged;
     // Also a signal may end it here, and the Trainer saves then.
     const CallbackStates before(run_.callbacks);
-    const uint64_t first_ticket = run_.checkpoints.next_ticket();
+    const uint64_t first_ticket = services_.checkpoints.next_ticket();
     try {
-      validate_in_fit(run_);
+      validate_in_fit(run_, services_);
     } catch (...) {
-      run_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
+      services_.checkpoints.discard_requests("the validation in which it was requested has failed", first_ticket);
       before.restore();
       throw;
     }
-    if (first) refuse_misspelt_monitors(run_);
+    if (first) refuse_misspelt_monitors(run_, services_);
     run_.validation.pending = false;
     run_.validation.batches_before.reset();
     run_.loggers_before.reset();
@@ -223,7 +233,8 @@ class FitLoop {
   }
 
   void train_epoch(bool continue_epoch) {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     Progress& progress = run.counters;
     Loader& loader = *run.stages[RunningStage::train].loaders.front();
     const std::optional<int64_t> batches = run.stages[RunningStage::train].batches.front();
@@ -246,7 +257,7 @@ class FitLoop {
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (run.remembers_batches) run.rewind_point.take(run);
+      if (run.remembers_batches) run.rewind_point.take(run, services);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
@@ -259,21 +270,21 @@ class FitLoop {
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) step_.close_window();
       monitors_.after_batch();
-      run.flush_step_metrics(RunningStage::train, false);
-      run.agreement.step();
+      services.rows.end_batch(RunningStage::train, false);
+      services.consensus.step();
       // A stop is judged on values from the final weights, as in Lightning.
       ask_by_time();
       if (validation_due(batch_idx, last_batch) || (stops() && may_validate())) {
         validate();
-        run.agreement.settle();
-      } else if (run.agreement.signal() && run.agreement.stop() && run.may_stop() && may_validate()) {
+        services.consensus.settle();
+      } else if (services.consensus.signal() && services.consensus.stop() && run.may_stop() && may_validate()) {
         // The run that resumes makes the stop, and first validates as this one would have.
-        run.validation.pending = !run.finite.stopped();
+        run.validation.pending = !services.finite.stopped();
       }
       ++batch_idx;
       // A checkpoint of the last batch is written at the epoch's end, when the epoch counts as completed.
-      if (!last_batch) run.act_on_checkpoint_requests();
-      if (!last_batch && run.agreement.take_save_request()) save_for_signal();
+      if (!last_batch) services.checkpoints.act_on_requests();
+      if (!last_batch && services.consensus.take_save_request()) save_for_signal();
       if (!last_batch && stop_at_limit()) {
         stopped_in_epoch_ = true;
         return;
@@ -285,7 +296,7 @@ class FitLoop {
           "drop_last?");
     if (at_end || skipped) {
       step_.close_window();
-      run.flush_step_metrics(RunningStage::train, false);
+      services.rows.end_batch(RunningStage::train, false);
       progress.epochs.processed = progress.epoch + 1;
       if (at_end && !interval_ && validation_due(batch_idx, true)) validate();
       if (at_end && is_left_out(batch_idx)) {
@@ -300,7 +311,7 @@ class FitLoop {
   }
 
   void warn_of_no_step(int64_t batches) const {
-    const Run& run = run_;
+    const RunState& run = run_;
     if (run.handles.empty()) return;
     log::warn("trainer.no_step",
               cat("no optimizer made a step in the ", batches, " batches", " of epoch ", run.counters.epoch,
@@ -309,7 +320,7 @@ class FitLoop {
   }
 
   bool read_batch(Loader& loader, int64_t batch_idx) {
-    Run& run = run_;
+    RunState& run = run_;
     run.position.reading = batch_idx;
     const auto asked =
         run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
@@ -323,7 +334,7 @@ class FitLoop {
   // Ranks with loaders of unknown length end an epoch when the first of them has no batch left, also under a limit of
   // batches.
   bool next_batch(Loader& loader, int64_t batch_idx) {
-    Run& run = run_;
+    RunState& run = run_;
     const bool there = read_batch(loader, batch_idx);
     if (run.world_size() == 1 || run.stages[RunningStage::train].sized.front()) return there;
     if (!run.collectives().any(!there)) return true;
@@ -333,14 +344,15 @@ class FitLoop {
 
   // SIGUSR1 announces that the job's time runs out: save, and under Slurm requeue the job.
   void save_for_signal() {
-    Run& run = run_;
-    if (run.checkpoints_allowed && run.counters.global_step > 0 && !run.checkpoints.is_saved()) {
-      run.request_checkpoint(checkpoint_of_now(run, "SIGUSR1"));
-      run.act_on_checkpoint_requests();
+    RunState& run = run_;
+    Services& services = services_;
+    if (run.checkpoints_allowed && run.counters.global_step > 0 && !services.checkpoints.is_saved()) {
+      services.context.request_checkpoint(checkpoint_of_now(services.context, "SIGUSR1"));
+      services.checkpoints.act_on_requests();
     }
-    run.checkpoints.wait_for_save();
-    run.print(
-        cat("SIGUSR1: saved, training continues", run.last_checkpoint() ? cat(" (", *run.last_checkpoint(), ")") : ""));
+    services.checkpoints.wait_for_save();
+    run.print(cat("SIGUSR1: saved, training continues",
+                  services.context.last_checkpoint() ? cat(" (", *services.context.last_checkpoint(), ")") : ""));
     const auto job = slurm_job();
     if (!job || requeued_ || !run.is_global_zero()) return;
     requeued_ = true;
@@ -352,56 +364,59 @@ class FitLoop {
   }
 
   void end_epoch() {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     Progress& progress = run.counters;
     progress.epochs.processed = progress.epoch + 1;
     run.collectives().set_activity("the end of an epoch");
-    run.seen.settle();
-    run.rows.settle();
-    run.ranks.check_same_ranks();
+    services.seen.settle();
+    services.rows.settle();
+    services.rank_checks.check_same_ranks();
     repeatable([&] { end_hooks(); });
     ++progress.epoch;
     progress.epochs.completed = progress.epoch;
     progress.batches.reset();
     run.window.done = run.window.losses = 0;
-    run.act_on_checkpoint_requests();
+    services.checkpoints.act_on_requests();
   }
 
   void end_hooks() {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     // The module logs its epoch values before callbacks that monitor them decide.
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
-      if (c.phase() == Phase::observe) c.on_train_epoch_end(run);
+      if (c.phase() == Phase::observe) c.on_train_epoch_end(services.context);
     });
     module_hook(LogScope::train_epoch, &LightningModule::on_train_epoch_end);
-    LogStore::Window window = run.logs.close_epoch(RunningStage::train);
-    run.carry_out(run.finite.judge_running_window());
-    send_metrics(run, run.logs.take(std::move(window), &run.collectives()), row_place(run));
+    LogStore::Window window = services.logs.close_epoch(RunningStage::train);
+    carry_out(run, services, services.finite.judge_running_window());
+    send_metrics(run, services.logs.take(std::move(window), &run.collectives()), row_place(run));
     run.each_callback(LogScope::train_epoch, [&](Callback& c) {
-      if (c.phase() != Phase::observe) c.on_train_epoch_end(run);
+      if (c.phase() != Phase::observe) c.on_train_epoch_end(services.context);
     });
     // In manual optimization the module steps the schedules.
-    if (!run.step.manual) step_schedulers(run, ScheduleInterval::epoch, run.counters.epoch + 1);
+    if (!run.step.manual) step_schedulers(run, services, ScheduleInterval::epoch, run.counters.epoch + 1);
   }
 
   // Hooks between batches, which a resume repeats if an exception ends them: a checkpoint that a callback saves then
   // has nothing of what they did.
   template <class Hooks>
   void repeatable(Hooks hooks) {
-    Run& run = run_;
+    RunState& run = run_;
+    Services& services = services_;
     if (run.remembers_batches) {
-      run.rewind_point.take(run);
+      run.rewind_point.take(run, services);
       run.loggers_before = logger_states(run);
     }
-    const uint64_t first_ticket = run.checkpoints.next_ticket();
+    const uint64_t first_ticket = services.checkpoints.next_ticket();
     try {
       hooks();
     } catch (...) {
       // What the last batch has requested is saved as of before the hooks, if that is remembered.
-      run.checkpoints.discard_requests("hooks between batches have failed",
-                                       run.rewind_point.there() ? first_ticket : 0);
+      services.checkpoints.discard_requests("hooks between batches have failed",
+                                            run.rewind_point.there() ? first_ticket : 0);
       if (run.rewind_point.there()) {
-        run.rewind_point.restore(run);
+        run.rewind_point.restore(run, services);
         run.rewound = true;
       }
       throw;
@@ -409,18 +424,19 @@ class FitLoop {
     run.loggers_before.reset();
   }
 
-  Run& run_;
+  RunState& run_;
+  Services& services_;
   MonitorCheck monitors_;
   TrainingStep step_;
   std::optional<int64_t> interval_;
   std::optional<IntervalTrigger> validation_trigger_;
   bool stopped_in_epoch_ = false;
-  bool told_to_go_on_ = false;
+  bool announced_that_it_continues_ = false;
   bool requeued_ = false;
 };
 
 }  // namespace
 
-void fit_loop(Run& run, bool resumed) { FitLoop(run).train(resumed); }
+void fit_loop(RunState& run, Services& services, bool resumed) { FitLoop(run, services).train(resumed); }
 
 }  // namespace fulgur::detail

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "loops/run.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
 /// Trains until a limit, a stop request or a signal. Expects the run to be set up and restored.
-void fit_loop(Run& run, bool resumed);
+void fit_loop(RunState& run, Services& services, bool resumed);
 
 /// Training batches between two validations inside an epoch of `train_batches`; nullopt: only at the epoch's end.
 /// Throws a ConfigError if the interval does not fit.

@@ -7,7 +7,7 @@
 
 namespace fulgur::detail {
 
-void run_parts(Run& run, const std::vector<MicroBatch>& parts,
+void run_parts(RunState& run, const std::vector<MicroBatch>& parts,
                const std::function<void(const MicroBatch&, size_t)>& step) {
   const double samples = run.position.batch_samples;
   // The run's own module logs directly, for the samples of its part; its copies have separate scopes.
@@ -26,7 +26,7 @@ void run_parts(Run& run, const std::vector<MicroBatch>& parts,
     if (part.module != run.model.get()) run.replica_context(*part.module).flush_to_run();
 }
 
-StepOutput training_step_of_parts(Run& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {
+StepOutput training_step_of_parts(RunState& run, const std::vector<MicroBatch>& parts, int64_t batch_idx) {
   std::vector<StepOutput> outputs(parts.size());
   run_parts(run, parts, [&](const MicroBatch& part, size_t index) {
     outputs[index] = part.module->training_step(part.batch, batch_idx);
@@ -58,7 +58,7 @@ StepOutput training_step_of_parts(Run& run, const std::vector<MicroBatch>& parts
   return whole;
 }
 
-Outputs join_outputs(const Run& run, const std::vector<MicroBatch>& parts, const std::vector<Outputs>& outputs) {
+Outputs join_outputs(const RunState& run, const std::vector<MicroBatch>& parts, const std::vector<Outputs>& outputs) {
   Outputs whole;
   const Outputs& first = outputs.front();
   for (const Outputs& other : outputs)

@@ -8,7 +8,7 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
-#include "loops/run.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
@@ -16,7 +16,7 @@ namespace {
 
 // Calls `look` with each metric whose absence ends the run at the end of the first epoch, and with who monitors it.
 template <class Look>
-void each_required(const Run& run, Look look) {
+void each_required(const RunState& run, Look look) {
   for (const auto& callback : run.callbacks) {
     const std::string key = callback->state_key();
     if (const auto monitor = callback->required_metric())
@@ -32,11 +32,11 @@ void each_required(const Run& run, Look look) {
 
 }  // namespace
 
-void refuse_misspelt_monitors(const Run& run) {
+void refuse_misspelt_monitors(const RunState& run, const Services& services) {
   if (run.fast_dev_run()) return;
   each_required(run, [&](const std::string& owner, const std::string& monitor) {
-    if (misspells_validation_metric(monitor, run.metric_names()))
-      throw ConfigError(cat("[", owner, "] ", monitor_not_logged(monitor, run), " Name one of them."));
+    if (misspells_validation_metric(monitor, services.context.metric_names()))
+      throw ConfigError(cat("[", owner, "] ", monitor_not_logged(monitor, services.context), " Name one of them."));
   });
 }
 
@@ -44,7 +44,7 @@ void MonitorCheck::after_batch() {
   if (done_ || (run_.validation.runs && !run_.validation.logged)) return;
   done_ = true;
   if (run_.fast_dev_run() || run_.options.barebones) return;
-  std::vector<std::string> names = run_.logs.known_names();
+  std::vector<std::string> names = services_.logs.known_names();
   if (run_.validation.logged) names.insert(names.end(), run_.validation.logged->begin(), run_.validation.logged->end());
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());

@@ -8,19 +8,22 @@
 #include <chrono>
 #include <utility>
 
+#include "checkpointing/checkpoint_store.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
+#include "loops/batch_transfer.h"
 #include "loops/cannot_capture.h"
 #include "loops/micro_batches.h"
+#include "loops/nonfinite_actions.h"
 
 namespace fulgur::detail {
 
 namespace {
 
-[[noreturn]] void refuse_monitor(const Run& run, const SchedulerConfig& config) {
+[[noreturn]] void refuse_monitor(const RunContext& run, const SchedulerConfig& config) {
   throw ConfigError(cat(
       "[trainer.lr_scheduler] ", monitor_not_logged(config.monitor.value_or(""), run),
       " Name one of them (lr_scheduler_monitor in the config), or set strict to false. Is it logged less often than "
@@ -29,7 +32,7 @@ namespace {
 
 }  // namespace
 
-void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
+void step_schedulers(RunState& run, Services& services, ScheduleInterval interval, int64_t count) {
   for (auto& planned : run.plan.optimizers) {
     if (!planned.scheduler || planned.scheduler->interval != interval || count % planned.scheduler->frequency != 0)
       continue;
@@ -39,26 +42,27 @@ void step_schedulers(Run& run, ScheduleInterval interval, int64_t count) {
       run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
       continue;
     }
-    const auto value = run.monitored_metric(config.monitor.value_or(""));
+    const auto value = services.context.monitored_metric(config.monitor.value_or(""));
     if (value) {
       run.model->lr_scheduler_step(*config.scheduler, *value);
     } else {
-      if (config.strict) refuse_monitor(run, config);
+      if (config.strict) refuse_monitor(services.context, config);
       log::warn("lr_scheduler.monitor_missing",
-                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), run)));
+                cat("the learning rate schedule: ", monitor_not_logged(config.monitor.value_or(""), services.context)));
       // A plateau schedule does not step; what it is composed with, such as a warm-up, continues.
       if (!config.scheduler->parts().empty()) run.model->lr_scheduler_step(*config.scheduler, std::nullopt);
     }
   }
 }
 
-TrainingStep::TrainingStep(Run& run)
+TrainingStep::TrainingStep(RunState& run, Services& services)
     : run_(run),
+      services_(services),
       handle_(run.step.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
       clip_algorithm_(run.options.gradient_clip_algorithm),
-      counts_tokens_(run.has_token_counts()),
+      counts_tokens_(services.context.has_token_counts()),
       run_ahead_(run.device()) {
-  GradientNorm::note_also_of_values(*run.model, run.finite.judges_gradients());
+  GradientNorm::note_also_of_values(*run.model, services.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);
   run.step.actions = this;
 }
@@ -78,7 +82,8 @@ void TrainingStep::before_evaluation() {
 }
 
 bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_in_epoch) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   LightningModule& module = *run.model;
   Progress& progress = run.counters;
   run.position.batch_idx = batch_idx;
@@ -87,15 +92,15 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
   run.position.doing = "the transfer of the batch";
   run.step.stepped = false;
   run.step.adds_gradients = run.step.manual || captured_;
-  run.logs.start_batch();
-  run.seen.start_batch();
+  services.logs.start_batch();
+  services.seen.start_batch();
   progress.batches.ready = progress.batches.started = batch_idx + 1;
   ++progress.batches_total.ready;
 
   {
     const HeldBatch as_loaded(batch);  // which a hook may replace
-    run.transfer(batch, 0);
-    if (!captured_ || !captured_->reads(batch)) run.to_memory_format(batch);
+    transfer_batch(run, batch, 0);
+    if (!captured_ || !captured_->reads(batch)) to_memory_format(run, batch);
   }
   if (debug_) debug_->check_batch(batch);
   const int64_t samples = batch.size();
@@ -103,7 +108,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
 
   run.position.doing = "on_train_batch_start";
   run.each_callback(LogScope::train_step, Hook::on_train_batch_start,
-                    [&](Callback& c) { c.on_train_batch_start(run, batch, batch_idx); });
+                    [&](Callback& c) { c.on_train_batch_start(services.context, batch, batch_idx); });
   ScopeGuard scope(run, LogScope::train_step);
   const bool skip_rest = module.on_train_batch_start(batch, batch_idx) == -1;
   if (run.options.cuda_graph && !std::exchange(capturing_decided_, true)) start_capturing();
@@ -122,12 +127,12 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
       counts_tokens_ = tokens.has_value();
       run.step.tokens_unknown = !tokens;
     }
-    run.seen.add(samples, tokens.value_or(0));
+    services.seen.add(samples, tokens.value_or(0));
     ++progress.batches_total.processed;
     progress.batches.processed = batch_idx + 1;
     run.position.doing = "on_train_batch_end";
     run.each_callback(LogScope::train_step, Hook::on_train_batch_end,
-                      [&](Callback& c) { c.on_train_batch_end(run, output, batch, batch_idx); });
+                      [&](Callback& c) { c.on_train_batch_end(services.context, output, batch, batch_idx); });
     module.on_train_batch_end(output, batch, batch_idx);
     ++progress.batches_total.completed;
     progress.batches.completed = batch_idx + 1;
@@ -140,7 +145,7 @@ bool TrainingStep::run_batch(int64_t batch_idx, std::optional<int64_t> batches_i
 
 void TrainingStep::read_ahead() {
   if (!prefetcher_) return;
-  Run& run = run_;
+  RunState& run = run_;
   run.position.reading = run.position.batch_idx + 1;
   const auto asked =
       run.times.counts_data_wait ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
@@ -152,7 +157,8 @@ void TrainingStep::read_ahead() {
 
 StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
                                         std::optional<int64_t> batches_in_epoch) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   // A window begins here; its real length is known now if the loader's length is.
   if (run.window.done == 0) {
     run.window.length = run.window.target;
@@ -160,7 +166,7 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   }
   if (handle_ && handle_->optimizer().needs_closure()) return closure_step(batch, batch_idx);
   if (!captured_) return eager_step(batch, batch_idx);
-  run.checkpoints.before_writes();  // the optimizer's step is inside
+  services.checkpoints.before_writes();  // the optimizer's step is inside
   if (auto output = captured_->step(batch, batch_idx)) {
     ++run.window.losses;
     if (++run.window.done < run.window.length) return *output;
@@ -170,12 +176,12 @@ StepOutput TrainingStep::automatic_step(const Batch& batch, int64_t batch_idx,
   }
   const std::shared_ptr<void> before_recording = captured_->eager_step(batch);
   Batch in_format = batch;
-  run.to_memory_format(in_format);
+  to_memory_format(run, in_format);
   return eager_step(in_format, batch_idx);
 }
 
 StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
-  Run& run = run_;
+  RunState& run = run_;
   const bool last_of_window = run.window.done + 1 == run.window.length;
   left_out_ = false;
   StepOutput output = forward_backward(batch, batch_idx, last_of_window);
@@ -191,39 +197,42 @@ StepOutput TrainingStep::eager_step(const Batch& batch, int64_t batch_idx) {
 }
 
 StepOutput TrainingStep::manual_step(const Batch& batch, int64_t batch_idx) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   StepOutput output;
   {
     run.step.in_training_step = true;
     run.position.doing = "training_step";
-    run.finite.begin_manual_batch();
+    services.finite.begin_manual_batch();
     run.strategy->before_forward(*run.model, GradSync::now);
     const auto guard = run.strategy->precision().forward_guard();
     output = run.model->training_step(batch, batch_idx);
     run.step.in_training_step = false;
   }
-  run.carry_out(run.finite.end_manual_batch(run.step.stepped));
+  carry_out(run, services, services.finite.end_manual_batch(run.step.stepped));
   run.strategy->precision().update();
   output.extra = output.extra.detach();
   if (output.loss.defined()) output.loss = output.loss.variable_data();
   // However many optimizers stepped: one training step.
   if (run.step.stepped || run.handles.empty()) count_step();
-  run.ranks.check_same_steps();
+  services.rank_checks.check_same_steps();
   return output;
 }
 
 void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& options) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   if (debug_) debug_->check_loss(loss);
-  if (!run.carry_out(run.finite.check_loss(loss))) return;
+  if (!carry_out(run, services, services.finite.check_loss(loss))) return;
   GradientNorm::forget(*run.model);
-  const Tensor scaled = run.strategy->precision().scale(run.finite.shown_in_gradients(loss, options.inputs));
+  const Tensor scaled = run.strategy->precision().scale(services.finite.shown_in_gradients(loss, options.inputs));
   backward(scaled, run.step.manual_sync ? GradSync::now : GradSync::deferred, options);
 }
 
 void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) {
-  Run& run = run_;
-  run.checkpoints.before_writes();
+  RunState& run = run_;
+  Services& services = services_;
+  services.checkpoints.before_writes();
   if (optimizer.needs_closure() && !closure)
     throw Error(
         cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
@@ -231,39 +240,43 @@ void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) 
   if (run.step.manual) unscale(optimizer);
   run.step.stepped = true;
   if (run.step.manual &&
-      !run.carry_out(run.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))))
+      !carry_out(run, services, services.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))))
     return;
-  run.strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, run.finite.found_inf());
+  run.strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, services.finite.found_inf());
   if (debug_) debug_->check_parameters();
 }
 
 void TrainingStep::backward(const Tensor& loss, GradSync sync, const BackwardOptions& options) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   LightningModule& module = *run.model;
   run.each_callback(LogScope::train_step, Hook::on_before_backward,
-                    [&](Callback& c) { c.on_before_backward(run, loss); });
+                    [&](Callback& c) { c.on_before_backward(services.context, loss); });
   module.on_before_backward(loss);
   run.strategy->backward(module, loss, sync, options);
-  run.each_callback(LogScope::train_step, Hook::on_after_backward, [&](Callback& c) { c.on_after_backward(run); });
+  run.each_callback(LogScope::train_step, Hook::on_after_backward,
+                    [&](Callback& c) { c.on_after_backward(services.context); });
   module.on_after_backward();
   if (debug_) debug_->check_gradients();
 }
 
 void TrainingStep::unscale(Optimizer& optimizer) {
-  Run& run = run_;
-  run.unscale_gradients(optimizer);
+  RunState& run = run_;
+  Services& services = services_;
+  run.strategy->precision().unscale(optimizer);
   run.each_callback(LogScope::train_step, Hook::on_before_optimizer_step,
-                    [&](Callback& c) { c.on_before_optimizer_step(run, optimizer); });
+                    [&](Callback& c) { c.on_before_optimizer_step(services.context, optimizer); });
   run.model->on_before_optimizer_step(optimizer);
 }
 
 StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx, bool last_of_window) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   LightningModule& module = *run.model;
   Precision& precision = run.strategy->precision();
   StepOutput output;
   run.position.doing = "training_step";
-  if (run.window.done == 0) run.finite.begin_window();
+  if (run.window.done == 0) services.finite.begin_window();
   run.strategy->before_forward(module, last_of_window ? GradSync::now : GradSync::deferred);
   if (const std::vector<MicroBatch> parts = run.strategy->split(module, batch, RunningStage::train); !parts.empty()) {
     output = training_step_of_parts(run, parts, batch_idx);
@@ -292,14 +305,14 @@ StepOutput TrainingStep::forward_backward(const Batch& batch, int64_t batch_idx,
   }
   leaves_.check(output.loss);
   if (debug_) debug_->check_loss(output.loss);
-  if (!run.carry_out(run.finite.check_loss(output.loss))) {
+  if (!carry_out(run, services, services.finite.check_loss(output.loss))) {
     left_out_ = true;
     output.loss = output.loss.variable_data();
     return output;
   }
   run.step.adds_gradients = true;
   GradientNorm::forget(module);
-  Tensor loss = run.finite.shown_in_gradients(output.loss);
+  Tensor loss = services.finite.shown_in_gradients(output.loss);
   if (run.window.length > 1) loss = loss / static_cast<double>(run.window.length);
   loss = precision.scale(loss);
   run.position.doing = "backward";
@@ -317,7 +330,7 @@ struct LeftOut {};
 }  // namespace
 
 StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
-  Run& run = run_;
+  RunState& run = run_;
   StepOutput first;
   bool evaluated = false;
   struct Unmute {
@@ -352,7 +365,8 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
 }
 
 void TrainingStep::prepare_gradients() {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   Optimizer& optimizer = handle_->optimizer();
   run.position.doing = "optimizer_step";
   unscale(optimizer);
@@ -363,17 +377,18 @@ void TrainingStep::prepare_gradients() {
   if (Tensor clipped = GradientNorm::take(*run.model, optimizer); clipped.defined()) norm = std::move(clipped);
   if (logs_norm) {
     if (!norm.defined()) norm = grad_norm(optimizer.gradients());
-    run.log("grad_norm", norm, {});
+    services.context.log("grad_norm", norm, {});
   }
-  makes_step_ = run.carry_out(run.finite.check_gradients(optimizer, norm));
+  makes_step_ = carry_out(run, services, services.finite.check_gradients(optimizer, norm));
 }
 
 void TrainingStep::step_and_zero(const Closure& closure) {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   if (closure) makes_step_ = true;  // the gradients are computed inside it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
-  run.checkpoints.before_writes();
+  services.checkpoints.before_writes();
   if (makes_step_) {
     run.step.in_training_step = true;
     module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);
@@ -383,7 +398,7 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   run.step.muted = false;
   count_step();
   run.each_callback(LogScope::train_step, Hook::on_before_zero_grad,
-                    [&](Callback& c) { c.on_before_zero_grad(run, optimizer); });
+                    [&](Callback& c) { c.on_before_zero_grad(services.context, optimizer); });
   module.on_before_zero_grad(optimizer);
   module.optimizer_zero_grad(run.counters.epoch, run.position.batch_idx, optimizer);
 }
@@ -394,12 +409,13 @@ void TrainingStep::count_step() {
   run_.collectives().set_steps_done(step);
   run_.strategy->after_step(*run_.model, step);
   // With manual optimization the module steps them.
-  if (handle_) step_schedulers(run_, ScheduleInterval::step, step);
+  if (handle_) step_schedulers(run_, services_, ScheduleInterval::step, step);
   run_.window.done = run_.window.losses = 0;
 }
 
 void TrainingStep::start_capturing() {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   std::optional<std::string> reason =
       ComponentAccess::overridden(*run.model).exact
           ? std::nullopt
@@ -415,22 +431,23 @@ void TrainingStep::start_capturing() {
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
                                                  ". Training continues without CUDA graphs"));
   }
-  captured_ = std::make_unique<CapturedStep>(run, std::move(graph),
-                                             [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
-                                               StepOutput output = forward_backward(batch, batch_idx, last_of_window);
-                                               if (!output.loss.defined() || !last_of_window) return output;
-                                               Optimizer& optimizer = handle_->optimizer();
-                                               prepare_gradients();
-                                               run_.strategy->optimizer_step(optimizer, {}, run_.finite.found_inf());
-                                               run_.strategy->precision().update();
-                                               optimizer.zero_grad();
-                                               return output;
-                                             });
+  captured_ = std::make_unique<CapturedStep>(
+      run, services, std::move(graph), [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
+        StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+        if (!output.loss.defined() || !last_of_window) return output;
+        Optimizer& optimizer = handle_->optimizer();
+        prepare_gradients();
+        run_.strategy->optimizer_step(optimizer, {}, services_.finite.found_inf());
+        run_.strategy->precision().update();
+        optimizer.zero_grad();
+        return output;
+      });
   captured_->set_prefetcher(prefetcher_);
 }
 
 void TrainingStep::end_window() {
-  Run& run = run_;
+  RunState& run = run_;
+  Services& services = services_;
   // Batches without a loss do not count in the mean; a window without any is not a step.
   const int64_t losses = run.window.losses;
   if (losses == 0 && handle_) {
@@ -452,7 +469,7 @@ void TrainingStep::end_window() {
     if (!gradients.empty())
       at::_foreach_mul_(gradients, static_cast<double>(run.window.length) / static_cast<double>(losses));
   }
-  run.checkpoints.before_writes();
+  services.checkpoints.before_writes();
   prepare_gradients();
   step_and_zero({});
 }

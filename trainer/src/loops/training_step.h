@@ -2,10 +2,10 @@
 
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/captured_step.h"
-#include "loops/run.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
 #include "run/debug_checks.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
@@ -13,7 +13,7 @@ namespace fulgur::detail {
 /// loaders of unknown length.
 class TrainingStep final : public StepActions {
  public:
-  explicit TrainingStep(Run& run);
+  TrainingStep(RunState& run, Services& services);
   ~TrainingStep() override;
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
@@ -52,7 +52,8 @@ class TrainingStep final : public StepActions {
   void prepare_gradients();
   void step_and_zero(const Closure& closure);
 
-  Run& run_;
+  RunState& run_;
+  Services& services_;
   OptimizerHandle* handle_;  // of automatic optimization, or nullptr
   ClipAlgorithm clip_algorithm_;
   bool counts_tokens_;
@@ -68,6 +69,6 @@ class TrainingStep final : public StepActions {
 };
 
 /// Steps the schedulers of `interval` that are due according to their frequency.
-void step_schedulers(Run& run, ScheduleInterval interval, int64_t count);
+void step_schedulers(RunState& run, Services& services, ScheduleInterval interval, int64_t count);
 
 }  // namespace fulgur::detail

@@ -4,14 +4,14 @@
 #include <unordered_set>
 
 #include "fulgur/core/text.h"
-#include "loops/run.h"
 #include "run/loss_leaves.h"
+#include "run/run_state.h"
 
 namespace fulgur::detail {
 namespace {
 
 // Optimizers have the parameters that existed when they were created.
-void refuse_late_parameters(const Run& run, const std::unordered_set<const void*>& optimized) {
+void refuse_late_parameters(const RunState& run, const std::unordered_set<const void*>& optimized) {
   std::vector<std::string> names;
   for (const auto& [name, value] : unique_parameters(*run.model)) {
     const void* const parameter = value.unsafeGetTensorImpl();

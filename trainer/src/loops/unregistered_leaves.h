@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-class Run;
+struct RunState;
 
 /// Finds tensors that the loss depends on and that require gradients, but that neither the module nor an optimizer has:
 /// a layer that was not registered is silently not trained. Reported are those that occur in both of the first two
@@ -14,12 +14,12 @@ class Run;
 /// devices.
 class UnregisteredLeaves {
  public:
-  explicit UnregisteredLeaves(const Run& run) : run_(run) {}
+  explicit UnregisteredLeaves(const RunState& run) : run_(run) {}
   /// Traverses the graphs of the first two losses. Throws an Error that names what to register.
   void check(const Tensor& loss);
 
  private:
-  const Run& run_;
+  const RunState& run_;
   int losses_ = 0;
   std::vector<Tensor> of_first_;  // kept, so that their addresses are not reused
 };

@@ -12,33 +12,33 @@
 namespace fulgur::detail {
 
 void RankChecks::check_exchanges() {
-  const at::Device device = run_.context.device();
-  if (run_.context.world_size() == 1 || device.is_cpu()) return;
+  const at::Device device = run_.device();
+  if (run_.world_size() == 1 || device.is_cpu()) return;
   c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-  run_.context.collectives().check();
+  run_.collectives().check();
 }
 
 void RankChecks::check_same_ranks() {
   settle_same_steps(/*with_all=*/true);
   const int64_t step = run_.counters.global_step;
-  if (run_.context.world_size() == 1 || std::exchange(same_ranks_at_, step) == step) return;
+  if (run_.world_size() == 1 || std::exchange(same_ranks_at_, step) == step) return;
   auto* const same = dynamic_cast<SameRanks*>(run_.strategy.get());
   if (!same) return;
   const char* const before = std::exchange(run_.position.doing, "the comparison of the ranks");
-  same->check_same_ranks(*run_.model, run_.context.optimizer_handles(), step);
+  same->check_same_ranks(*run_.model, run_.optimizer_handles(), step);
   run_.position.doing = before;
 }
 
 void RankChecks::check_same_steps() {
-  if (run_.context.world_size() == 1) return;
+  if (run_.world_size() == 1) return;
   settle_same_steps(/*with_all=*/true);
-  same_steps_ = run_.context.collectives().start_max({run_.counters.global_step, -run_.counters.global_step});
+  same_steps_ = run_.collectives().start_max({run_.counters.global_step, -run_.counters.global_step});
 }
 
 void RankChecks::settle_same_steps(bool with_all) {
   if (!same_steps_) return;
   const std::vector<int64_t> most_and_least = std::exchange(same_steps_, nullptr)->take();
-  Collectives& collectives = run_.context.collectives();
+  Collectives& collectives = run_.collectives();
   collectives.check();
   if (most_and_least[0] == -most_and_least[1]) return;
   const std::string place = cat("[trainer.optimizer_step] all ranks must make the same steps; after epoch ",

@@ -1,21 +1,22 @@
 #include "run/replica_context.h"
 
+#include "run/log_store.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {
 
-ReplicaContext::ReplicaContext(RunState& run, at::Device device)
-    : ForwardingRunContext(run.context), run_(run), device_(device) {}
+ReplicaContext::ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device)
+    : ForwardingRunContext(context), run_(run), context_(context), logs_(logs), device_(device) {}
 
 void ReplicaContext::flush_to_run() {
   const double samples = run_.position.batch_samples;
   for (const Logged& logged : logged_) {
     run_.position.batch_samples = logged.samples;
-    std::visit([&](const auto& value) { run_.context.log(logged.name, value, logged.options); }, logged.value);
+    std::visit([&](const auto& value) { context_.log(logged.name, value, logged.options); }, logged.value);
   }
   run_.position.batch_samples = samples;
   logged_.clear();
-  if (stop_reason_) run_.context.request_stop(*std::exchange(stop_reason_, std::nullopt));
+  if (stop_reason_) run_.request_stop(*std::exchange(stop_reason_, std::nullopt));
 }
 
 void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
@@ -24,10 +25,10 @@ void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
       "backward. Use ddp for manual optimization.");
 }
 
-std::optional<double> ReplicaContext::metric(std::string_view name) { return run_.logs.written(name); }
+std::optional<double> ReplicaContext::metric(std::string_view name) { return logs_.written(name); }
 std::vector<std::string> ReplicaContext::metric_names() const {
   std::vector<std::string> names;
-  for (const auto& [name, value] : run_.logs.published()) names.push_back(name);
+  for (const auto& [name, value] : logs_.published()) names.push_back(name);
   return names;
 }
 
@@ -44,6 +45,6 @@ void ReplicaContext::request_stop(std::string reason) {
   if (!stop_reason_) stop_reason_ = std::move(reason);
 }
 
-bool ReplicaContext::stop_requested() const { return stop_reason_ || run_.context.stop_requested(); }
+bool ReplicaContext::stop_requested() const { return stop_reason_ || run_.stop_reason.has_value(); }
 
 }  // namespace fulgur::detail

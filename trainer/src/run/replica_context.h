@@ -9,6 +9,7 @@
 
 namespace fulgur::detail {
 
+class LogStore;
 struct RunState;
 
 /// What a copy of the module on another device sees of the run while it computes a part of a batch, on its own thread.
@@ -17,7 +18,8 @@ struct RunState;
 /// step, makes them.
 class ReplicaContext final : public ForwardingRunContext {
  public:
-  ReplicaContext(RunState& run, at::Device device);
+  /// `context` is the run's.
+  ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device);
 
   void set_module(LightningModule& module) { module_ = &module; }
   /// Of the next part.
@@ -57,6 +59,8 @@ class ReplicaContext final : public ForwardingRunContext {
     double samples;
   };
   RunState& run_;
+  RunContext& context_;
+  const LogStore& logs_;
   at::Device device_;
   LightningModule* module_ = nullptr;
   SingleProcessCollectives collectives_;

@@ -3,15 +3,15 @@
 #include <ATen/core/grad_mode.h>
 
 #include "fulgur/core/rng.h"
-#include "run/run_state.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 
-void RewindPoint::take(RunState& run) {
+void RewindPoint::take(RunState& run, const Services& services) {
   const at::NoGradGuard no_grad;
   Taken now{.counters = run.counters,
-            .seen = run.seen.mark(),
-            .logs = run.logs.mark(),
+            .seen = services.seen.mark(),
+            .logs = services.logs.mark(),
             .rng = rng_state(run.strategy->devices()),
             .loaders = {},
             .callbacks = CallbackStates(run.callbacks),
@@ -30,14 +30,14 @@ void RewindPoint::take(RunState& run) {
   taken_ = std::move(now);
 }
 
-void RewindPoint::restore(RunState& run) {
+void RewindPoint::restore(RunState& run, Services& services) {
   const at::NoGradGuard no_grad;
   const Taken& then = *taken_;
   const double fit_time_s = run.counters.fit_time_s;
   run.counters = then.counters;
   run.counters.fit_time_s = fit_time_s;
-  run.seen.restore(then.seen);
-  run.logs.restore(then.logs);
+  services.seen.restore(then.seen);
+  services.logs.restore(then.logs);
   load_rng_state(run.strategy->devices(), then.rng);
   then.callbacks.restore();
   for (const auto& [buffer, values] : then.buffers) buffer.copy_(values);

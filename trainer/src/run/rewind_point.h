@@ -13,6 +13,7 @@
 namespace fulgur::detail {
 
 struct RunState;
+struct Services;
 
 /// The run as it was before a training batch, or before the hooks of an epoch's start or end, for a checkpoint that an
 /// exception in them causes: what they have logged, drawn, and added to gradients, buffers and callbacks cannot be
@@ -21,12 +22,12 @@ struct RunState;
 class RewindPoint {
  public:
   /// Remembers the run, which is between two batches.
-  void take(RunState& run);
+  void take(RunState& run, const Services& services);
   bool there() const { return taken_.has_value(); }
   /// The run has been taken back further, by a rollback.
   void drop() { taken_.reset(); }
   /// Takes the run back. The training loader is not moved: `loaders` is where it was, for a checkpoint.
-  void restore(RunState& run);
+  void restore(RunState& run, Services& services);
   const StateTree::List& loaders() const { return taken_->loaders; }
 
  private:

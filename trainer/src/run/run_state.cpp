@@ -1,6 +1,9 @@
 #include "run/run_state.h"
 
+#include <algorithm>
+
 #include "fulgur/core/let_go.h"
+#include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "run/replica_context.h"
 
@@ -15,14 +18,13 @@ std::optional<int64_t> StageLoaders::total() const {
   return sum;
 }
 
-RunState::RunState(RunContext& run_context, const TrainerOptions& written, const TrainerComponents& trainer_components,
-                   TrainerFn fn)
-    : context(run_context),
-      options(written, fn),
+RunState::RunState(const TrainerOptions& written, const TrainerComponents& trainer_components, TrainerFn trainer_fn)
+    : fn(trainer_fn),
+      options(written, trainer_fn),
       components(trainer_components),
-      checkpoints_allowed(options.saves_checkpoints),
-      seen(context, counters),
-      finite(context, logs, position.batch, [this] { return describe_position(); }) {
+      load(components.load),
+      seed(components.seed),
+      checkpoints_allowed(options.saves_checkpoints) {
   window.target = options.accumulate_grad_batches;
 }
 
@@ -30,6 +32,36 @@ RunState::~RunState() {
   let_go(position.batch);
   if (model) ComponentAccess::set_run(*model, nullptr);
   for (auto& [replica, replica_context] : replicas) ComponentAccess::set_run(*replica, nullptr);
+}
+
+void RunState::request_stop(std::string reason) {
+  if (!stop_reason) stop_reason = std::move(reason);
+}
+
+void RunState::print(std::string_view line) const {
+  if (is_global_zero()) log::info(line);
+}
+
+std::vector<Optimizer*> RunState::optimizers() const {
+  std::vector<Optimizer*> all;
+  for (const auto& planned : plan.optimizers) all.push_back(planned.optimizer.get());
+  return all;
+}
+
+std::vector<OptimizerHandle*> RunState::optimizer_handles() const {
+  std::vector<OptimizerHandle*> all;
+  for (const auto& handle : handles) all.push_back(handle.get());
+  return all;
+}
+
+ReplicaContext& RunState::replica_context(const LightningModule& replica) const {
+  const auto found =
+      std::find_if(replicas.begin(), replicas.end(), [&](const auto& known) { return known.first.get() == &replica; });
+  return *found->second;
+}
+
+bool RunState::is_logging_step() const {
+  return options.log_every_n_steps > 0 && counters.global_step - logged_step >= options.log_every_n_steps;
 }
 
 bool RunState::may_stop() const {

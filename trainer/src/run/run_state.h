@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -17,12 +18,10 @@
 #include "fulgur/core/logger.h"
 #include "fulgur/core/module.h"
 #include "fulgur/core/strategy.h"
-#include "fulgur/trainer/trainer.h"
+#include "fulgur/trainer/components.h"
 #include "run/callback_list.h"
-#include "run/log_store.h"
-#include "run/nonfinite_policy.h"
 #include "run/rewind_point.h"
-#include "run/seen_counts.h"
+#include "run/step_state.h"
 
 namespace fulgur::detail {
 
@@ -35,16 +34,6 @@ struct StageLoaders {
   std::vector<bool> sized;                      ///< whether the loader knows its length, on all ranks
   /// Of all loaders; nullopt if one is unknown.
   std::optional<int64_t> total() const;
-};
-
-/// What a module asks of the training step under way: TrainingStep.
-class StepActions {
- public:
-  virtual ~StepActions() = default;
-  /// `RunContext::manual_backward`, in training_step.
-  virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
-  /// One step of `optimizer`, in training_step of manual optimization or in the optimizer_step hook.
-  virtual void step_optimizer(Optimizer& optimizer, const Closure& closure) = 0;
 };
 
 /// The window of gradient accumulation under way.
@@ -70,18 +59,6 @@ struct RunPosition {
   const char* doing = nullptr;
   std::optional<int64_t> reading;  ///< the batch being requested from a loader; still set after an exception
   std::string failed_in;           ///< the place of an exception that has left an evaluation
-};
-
-/// The training step under way.
-struct StepState {
-  bool manual = false;             ///< manual optimization
-  bool in_training_step = false;   ///< where manual backward and step may be called
-  bool manual_sync = true;         ///< manual_backward exchanges gradients between ranks
-  StepActions* actions = nullptr;  ///< while the run trains
-  bool tokens_unknown = false;     ///< num_tokens gave nothing: the module's class was not known before
-  bool stepped = false;            ///< an optimizer made a step in this batch
-  bool adds_gradients = false;     ///< this batch's backward has begun
-  bool muted = false;              ///< log() does nothing: a closure is evaluated again
 };
 
 struct ValidationState {
@@ -115,10 +92,10 @@ struct RunDescription {
   int64_t threads = 1;
 };
 
-/// The state of one run: its components and where it is. The services beside it (metrics, counts, the policy for NaN)
-/// know neither it nor the loops.
+/// The state of one run: its components and where it is. Services act on it (services.h), and modules and callbacks see
+/// it through a RunContext.
 struct RunState {
-  RunState(RunContext& context, const TrainerOptions& written, const TrainerComponents& components, TrainerFn fn);
+  RunState(const TrainerOptions& written, const TrainerComponents& trainer_components, TrainerFn trainer_fn);
   ~RunState();
   RunState(const RunState&) = delete;
   RunState& operator=(const RunState&) = delete;
@@ -138,10 +115,28 @@ struct RunState {
   bool in_hook() const { return callbacks.running() || position.doing; }
   /// A requested stop waits for min_epochs and min_steps.
   bool may_stop() const;
+  /// The first request counts.
+  void request_stop(std::string reason);
+  int64_t rank() const { return strategy->rank(); }
+  int64_t world_size() const { return strategy->world_size(); }
+  bool is_global_zero() const { return rank() == 0; }
+  at::Device device() const { return strategy->device(); }
+  Collectives& collectives() const { return strategy->collectives(); }
+  /// A line of rank 0.
+  void print(std::string_view line) const;
+  bool fast_dev_run() const { return options.fast_dev_run.batches > 0; }
+  std::vector<Optimizer*> optimizers() const;
+  std::vector<OptimizerHandle*> optimizer_handles() const;
+  /// The context of a copy of the module.
+  ReplicaContext& replica_context(const LightningModule& replica) const;
+  /// A row of step metrics is due.
+  bool is_logging_step() const;
 
-  RunContext& context;  ///< what modules and callbacks see of the run
+  const TrainerFn fn;
   const ResolvedOptions options;
-  TrainerComponents components;
+  const TrainerComponents components;
+  CheckpointLoading load;        ///< what is loaded from a checkpoint; of an imported one the weights only
+  std::optional<uint64_t> seed;  ///< rank 0's
   Progress counters;
   std::shared_ptr<LightningModule> model;
   /// Copies of the module on other devices, with their run contexts.
@@ -177,10 +172,6 @@ struct RunState {
   bool failed_alone = false;  ///< an exception that the other ranks know nothing of: nothing is exchanged any more
   std::filesystem::path run_dir;
   RunDescription description;
-
-  LogStore logs;
-  SeenCounts seen;
-  NonFinitePolicy finite;
 };
 
 /// Sets the meaning of `log()` during its lifetime.

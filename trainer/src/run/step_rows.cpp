@@ -23,10 +23,29 @@ void warn_of_small_scale(const Metrics& values) {
 
 }  // namespace
 
+void StepRows::end_batch(RunningStage stage, bool force) {
+  bool due = force;
+  if (stage == RunningStage::train) {
+    due |= run_.is_logging_step();
+    if (due) {
+      const ScopeGuard guard(run_, LogScope::train_step);
+      finite_.log_counters();
+      run_.logged_step = run_.counters.global_step;
+    }
+  } else {
+    // Ranks may run different numbers of evaluation batches: they synchronize only at the end.
+    const int64_t every = run_.options.log_every_n_steps;
+    due |= every > 0 && run_.validation.batches % every == 0 && run_.world_size() == 1;
+  }
+  advance();
+  if (due) begin(stage);
+  if (force) settle();
+}
+
 void StepRows::begin(RunningStage stage) {
-  const BatchRange batches = stage == RunningStage::train ? run_.finite.close_window() : BatchRange();
+  const BatchRange batches = stage == RunningStage::train ? finite_.close_window() : BatchRange();
   rows_.push_back(
-      {.window = run_.logs.close_step_window(stage), .stage = stage, .place = row_place(run_), .batches = batches});
+      {.window = logs_.close_step_window(stage), .stage = stage, .place = row_place(run_), .batches = batches});
   if (!run_.strategy->device().is_cuda()) settle();
 }
 
@@ -73,18 +92,18 @@ void StepRows::write(Row& row) {
     if (const auto call = std::exchange(row.then, {})) call();
   });
   row.finite = row.window.finite();
-  Metrics values = run_.logs.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.context.collectives());
+  Metrics values = logs_.take(std::move(row.window), run_.failed_alone ? nullptr : &run_.collectives());
   if (row.stage == RunningStage::train) {
     warn_of_small_scale(values);
     for (const auto& [name, value] : values)
-      if (name == "skipped_steps") run_.finite.check_skipped_steps(static_cast<int64_t>(value), row.batches);
+      if (name == "skipped_steps") finite_.check_skipped_steps(static_cast<int64_t>(value), row.batches);
   }
   send_metrics(run_, std::move(values), row.place);
 }
 
 void StepRows::judge(const Row& row) {
   if (row.stage != RunningStage::train || row.forgiven || run_.failed_alone) return;
-  act_(run_.finite.judge(row.finite, row.batches));
+  act_(finite_.judge(row.finite, row.batches));
 }
 
 }  // namespace fulgur::detail

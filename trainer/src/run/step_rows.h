@@ -21,7 +21,11 @@ class StepRows {
  public:
   static constexpr int64_t kLater = 5;
   /// `act` gets what to do about non-finite losses of a row.
-  StepRows(RunState& run, std::function<void(NonFiniteDecision)> act) : run_(run), act_(std::move(act)) {}
+  StepRows(RunState& run, LogStore& logs, NonFinitePolicy& finite, std::function<void(NonFiniteDecision)> act)
+      : run_(run), logs_(logs), finite_(finite), act_(std::move(act)) {}
+  /// A batch of `stage` has ended: begins a row of the step window if it is due, and writes older ones. With `force` it
+  /// is due, and all are written.
+  void end_batch(RunningStage stage, bool force);
   /// Closes the window of `stage`; its row belongs to the current step.
   void begin(RunningStage stage);
   /// A batch has ended: writes the rows that are old enough, and acts on non-finite losses in them.
@@ -50,6 +54,8 @@ class StepRows {
   void judge(const Row& row);
 
   RunState& run_;
+  LogStore& logs_;
+  NonFinitePolicy& finite_;
   std::function<void(NonFiniteDecision)> act_;
   std::deque<Row> rows_;
 };

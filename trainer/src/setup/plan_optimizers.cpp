@@ -11,7 +11,7 @@ namespace fulgur::detail {
 namespace {
 
 // The loss is evaluated several times in a step, so things that otherwise happen once per batch are not possible.
-void check_closure(const Run& run, const Optimizer& optimizer) {
+void check_closure(const RunState& run, const Optimizer& optimizer) {
   const auto refuse = [&](std::string_view what) {
     throw ConfigError(cat("[trainer.fit] ", optimizer.name(),
                           " evaluates the loss several times in a step, which does not work with ", what, "."));
@@ -27,12 +27,12 @@ void check_closure(const Run& run, const Optimizer& optimizer) {
     refuse(cat("strategy ", run.strategy->name(), ", which splits batches into parts"));
 }
 
-RunLength run_length(Run& run) {
+RunLength run_length(RunState& run, Services& services) {
   RunLength length{.epochs = run.options.epoch_limit,
-                   .steps = run.estimated_steps(),
+                   .steps = services.context.estimated_steps(),
                    .steps_per_epoch = {},
                    .samples_per_step = {},
-                   .max_steps = run.max_steps()};
+                   .max_steps = services.context.max_steps()};
   const StageLoaders& train = run.stages[RunningStage::train];
   if (const auto batches = train.total())
     length.steps_per_epoch = static_cast<double>((*batches + run.window.target - 1) / run.window.target);
@@ -42,7 +42,7 @@ RunLength run_length(Run& run) {
   return length;
 }
 
-double lr_factor(const Run& run, const RunLength& length) {
+double lr_factor(const RunState& run, const RunLength& length) {
   if (run.options.scale_lr == ScaleLr::none) return 1;
   const double ratio = length.samples_per_step.value_or(0) / static_cast<double>(*run.options.base_batch_size);
   if (ratio <= 0)
@@ -52,9 +52,19 @@ double lr_factor(const Run& run, const RunLength& length) {
   return run.options.scale_lr == ScaleLr::linear ? ratio : std::sqrt(ratio);
 }
 
+void make_handles(RunState& run) {
+  for (const auto& [name, value] : unique_parameters(*run.model))
+    run.parameters_at_start.insert(value.unsafeGetTensorImpl());
+  for (const auto& planned : run.plan.optimizers)
+    run.handles.push_back(std::make_unique<OptimizerHandle>(
+        planned.optimizer, [&step = run.step](OptimizerHandle& handle, const Closure& closure) {
+          step.step_optimizer(handle.optimizer(), closure);
+        }));
+}
+
 }  // namespace
 
-void plan_optimizers(Run& run) {
+void plan_optimizers(RunState& run, Services& services) {
   run.plan = run.model->configure_optimizers();
   const bool from_config = run.plan.empty();
   if (from_config) {
@@ -84,7 +94,7 @@ void plan_optimizers(Run& run) {
   if (run.plan.without_optimizer && !run.step.manual)
     log::warn("trainer.no_optimizer",
               "configure_optimizers() plans no optimizer: the training steps run, but no weight changes");
-  const RunLength length = run_length(run);
+  const RunLength length = run_length(run, services);
   const double factor = run.lr_factor = lr_factor(run, length);
   if (factor != 1)
     run.print(cat("learning rates: × ", factor, " (scale_lr: ", enum_text(run.options.scale_lr), ", global batch ",
@@ -110,12 +120,12 @@ void plan_optimizers(Run& run) {
       throw ConfigError(
           "[trainer.lr_scheduler] the schedule follows a metric; name it with monitor (lr_scheduler_monitor in the "
           "config).");
-    if (config.monitor) run.logs.monitor({*config.monitor});
+    if (config.monitor) services.logs.monitor({*config.monitor});
     config.scheduler->scale_rates(factor);
     config.scheduler->set_run_length(length, config.interval, config.frequency);
     config.scheduler->attach(*planned.optimizer);
   }
-  run.make_handles();
+  make_handles(run);
 }
 
 namespace {

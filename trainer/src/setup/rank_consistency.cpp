@@ -3,8 +3,8 @@
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
-#include "loops/run.h"
 #include "run/rank_numbers.h"
+#include "run/services.h"
 
 namespace fulgur::detail {
 namespace {
@@ -17,7 +17,7 @@ void add_leaves(const ConfigNode& node, const std::string& path, Facts& facts) {
   }
 }
 
-Facts facts_of(const Run& run) {
+Facts facts_of(const RunState& run) {
   Facts facts;
   facts["version of Fulgur"] = fulgur_version();
   if (run.components.config) add_leaves(*run.components.config, "", facts);
@@ -39,7 +39,7 @@ StateTree pack(const Facts& facts) {
 
 }  // namespace
 
-void check_same_on_all_ranks(Run& run) {
+void check_same_on_all_ranks(RunState& run) {
   if (run.world_size() > 1) check_same_on_all_ranks(run.collectives(), facts_of(run));
 }
 

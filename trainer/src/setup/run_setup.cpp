@@ -19,6 +19,7 @@
 #include "fulgur/data/device_prefetcher.h"
 #include "loops/evaluation_loop.h"
 #include "loops/fit_loop.h"
+#include "loops/rewind.h"
 #include "run/memory_format.h"
 #include "run/replica_context.h"
 #include "run/run_folder.h"
@@ -34,7 +35,7 @@ namespace fulgur::detail {
 namespace fs = std::filesystem;
 
 void RunSetup::choose_hardware() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   threads_ = decide_threads(run.options.num_threads);
   set_threads(threads_);
   auto precision = run.components.precision ? run.components.precision : run.options.precision.create();
@@ -56,20 +57,21 @@ void RunSetup::choose_hardware() {
     for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
   // The seed drawn by each process: samplers of all ranks need the same one.
   if (run.components.config) {
-    const std::string own = run.components.seed ? std::to_string(*run.components.seed) : std::string();
+    const std::string own = run.seed ? std::to_string(*run.seed) : std::string();
     if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
-      run.components.seed = std::stoull(first);
+      run.seed = std::stoull(first);
   }
   // Each rank draws its own numbers; weights are rank 0's.
-  if (run.components.seed) {
-    seed_everything(rank_seed(*run.components.seed, run.rank()));
-    seed_devices(rank_seed(*run.components.seed, run.rank()), run.strategy->devices());
+  if (run.seed) {
+    seed_everything(rank_seed(*run.seed, run.rank()));
+    seed_devices(rank_seed(*run.seed, run.rank()), run.strategy->devices());
   }
   if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
 }
 
 void RunSetup::make_callbacks() {
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   std::vector<std::shared_ptr<Callback>> list;
   for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
   for (const auto& callback : run.components.callbacks) list.push_back(callback);
@@ -99,7 +101,7 @@ void RunSetup::make_callbacks() {
   if (fn_ == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
   if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
   for (const auto& callback : list) {
-    run.logs.monitor(callback->monitored_metrics());
+    services.logs.monitor(callback->monitored_metrics());
     run.remembers_batches |=
         ComponentAccess::overridden(*callback).has(Hook::on_exception) && callback->saves_on_exception();
   }
@@ -107,7 +109,7 @@ void RunSetup::make_callbacks() {
 }
 
 void RunSetup::make_loggers() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
   if (run.options.logger.enabled) {
     if (run.options.logger.loggers.empty() && run.components.loggers.empty())
@@ -121,7 +123,7 @@ void RunSetup::make_loggers() {
 void RunSetup::give_states_to_loggers(const StateTree& state) const {
   if (!state.contains("loggers")) return;
   StateTree::List states = state.at("loggers").as_list();
-  for (const auto& logger : run_->active_loggers) {
+  for (const auto& logger : run_->state.active_loggers) {
     const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
       return item.at("key").as_string() == logger->state_key();
     });
@@ -132,7 +134,8 @@ void RunSetup::give_states_to_loggers(const StateTree& state) const {
 }
 
 void RunSetup::create_run_folder() {
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   RunName name;
   if (!run.active_loggers.empty())
     name = {.name = run.active_loggers.front()->run_name().value_or(kDefaultRunName),
@@ -171,7 +174,7 @@ void RunSetup::create_run_folder() {
     // Nothing is kept of a fit that begins again.
     resume_step = content_ ? content_->state.at("progress").at("global_step").as_int() : -1;
     if (content_) give_states_to_loggers(content_->state);
-    remove_leftovers(run.checkpoint_dir());
+    remove_leftovers(services.context.checkpoint_dir());
     unmark_finished(run.run_dir);
   }
   for (const auto& logger : run.active_loggers) {
@@ -181,7 +184,7 @@ void RunSetup::create_run_folder() {
 }
 
 void RunSetup::check_options() const {
-  const Run& run = *run_;
+  const RunState& run = run_->state;
   if (run.options.has_no_limit)
     log::warn("trainer.no_limit",
               cat("neither max_epochs nor max_steps nor max_time is set; training stops after ",
@@ -216,7 +219,7 @@ const char* dataloader_hook(RunningStage stage) {
 
 // A batch may be moved to the device ahead of time only if nothing inspects or moves it first.
 bool RunSetup::reads_ahead() const {
-  const Run& run = *run_;
+  const RunState& run = run_->state;
   const auto moves = [](const HookMask& mask) {
     return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
   };
@@ -229,7 +232,7 @@ bool RunSetup::reads_ahead() const {
 std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
                                                              std::vector<std::optional<int64_t>> lengths,
                                                              const std::vector<SharedData>& shared) {
-  Collectives& collectives = run_->collectives();
+  Collectives& collectives = run_->state.collectives();
   if (collectives.world_size() == 1) return lengths;
   const auto count = static_cast<int64_t>(lengths.size());
   const std::vector<int64_t> counts = collectives.start_max({count, -count})->take();
@@ -253,7 +256,7 @@ std::vector<std::optional<int64_t>> RunSetup::agreed_lengths(RunningStage stage,
 }
 
 void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::string_view option) {
-  Run& run = *run_;
+  RunState& run = run_->state;
   const Loaders& given = stage == RunningStage::train      ? run.data.train
                          : stage == RunningStage::validate ? run.data.validation
                          : stage == RunningStage::test     ? run.data.test
@@ -278,7 +281,7 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
   for (auto& loader : loaders) {
     if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
     const bool shares = run.options.use_distributed_sampler;
-    const uint64_t seed = run.components.seed.value_or(0);
+    const uint64_t seed = run.seed.value_or(0);
     try {
       if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
       loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
@@ -314,11 +317,27 @@ void RunSetup::set_up_stage(RunningStage stage, const BatchLimit& limit, std::st
 }
 
 const char* RunSetup::limit_name(const char* option) const {
-  return run_->options.overfit_batches.is_zero() ? option : "overfit_batches";
+  return run_->state.options.overfit_batches.is_zero() ? option : "overfit_batches";
 }
 
+namespace {
+
+// Throws if two callbacks keep state under one key. Called after their setup: a state may need it.
+void check_state_keys(RunState& run) {
+  std::set<std::string> keys;
+  run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+    const bool stateful = !callback.state().as_map().empty();
+    if (stateful && !keys.insert(callback.state_key()).second)
+      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
+                            "'. The key has the options that tell them apart: let one of those differ, or override "
+                            "state_key()."));
+  });
+}
+
+}  // namespace
+
 void RunSetup::set_up_data() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   const TrainerOptions& o = run.options;
   const RunningStage first_stage = fn_ == TrainerFn::fit        ? RunningStage::train
                                    : fn_ == TrainerFn::validate ? RunningStage::validate
@@ -334,9 +353,9 @@ void RunSetup::set_up_data() {
                           "() are given. Omit the data, or do not override ", dataloader_hook(first_stage), "()."));
   run.reload_loaders = [this](RunningStage stage) {
     if (stage == RunningStage::train)
-      set_up_stage(stage, run_->options.limit_train_batches, limit_name("limit_train_batches"));
+      set_up_stage(stage, run_->state.options.limit_train_batches, limit_name("limit_train_batches"));
     else
-      set_up_stage(stage, run_->options.limit_val_batches, limit_name("limit_val_batches"));
+      set_up_stage(stage, run_->state.options.limit_val_batches, limit_name("limit_val_batches"));
   };
   switch (fn_) {
     case TrainerFn::fit:
@@ -376,7 +395,7 @@ void RunSetup::set_up_data() {
 
 // Before a run folder is created. A fit only warns about a missing validation_step.
 void RunSetup::require_step() const {
-  const HookMask& overridden = ComponentAccess::overridden(*run_->model);
+  const HookMask& overridden = ComponentAccess::overridden(*run_->state.model);
   if (fn_ == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
   if (fn_ == TrainerFn::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
   if (fn_ == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
@@ -384,10 +403,10 @@ void RunSetup::require_step() const {
 
 void RunSetup::choose_checkpoint(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
   // Rank 0 looks; the others use its result, which they must be able to read too.
-  if (run_->is_global_zero()) find_checkpoint_for(choice, latest);
-  if (run_->world_size() == 1) return;
+  if (run_->state.is_global_zero()) find_checkpoint_for(choice, latest);
+  if (run_->state.world_size() == 1) return;
   const auto follow = [&](std::optional<fs::path>& own) {
-    const std::string path = run_->collectives().broadcast_text(own ? own->string() : std::string(), 0);
+    const std::string path = run_->state.collectives().broadcast_text(own ? own->string() : std::string(), 0);
     own = path.empty() ? std::nullopt : std::optional<fs::path>(path);
   };
   follow(checkpoint_);
@@ -395,7 +414,7 @@ void RunSetup::choose_checkpoint(const CheckpointChoice& choice, const LatestChe
 }
 
 void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestCheckpoints& latest) {
-  Run& run = *run_;
+  RunState& run = run_->state;
   if (!choice) {
     if (fn_ != TrainerFn::fit) return;
     for (const auto& callback : run.callbacks)
@@ -430,7 +449,8 @@ void RunSetup::find_checkpoint_for(const CheckpointChoice& choice, const LatestC
 
 void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,
                        const LatestCheckpoints& latest) {
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   if (!module) throw ConfigError("[trainer] there is no module. Name one under `model:` in the config.");
   if (module->in_run())
     throw Error(
@@ -438,28 +458,27 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   run.model = std::move(module);
   run.data = std::move(data);
   choose_hardware();
-  run.finite.configure({.policy = run.options.on_nonfinite,
-                        .check_every = run.options.check_every,
-                        .logs_counters = !run.options.barebones,
-                        .precision = &run.strategy->precision()});
+  services.finite.configure({.policy = run.options.on_nonfinite,
+                             .check_every = run.options.check_every,
+                             .logs_counters = !run.options.barebones,
+                             .precision = &run.strategy->precision()});
   check_options();
-  run.components.load.check();
-  ComponentAccess::set_run(*run.model, &run);
+  run.load.check();
+  ComponentAccess::set_run(*run.model, &services.context);
   make_callbacks();
   make_loggers();
   choose_checkpoint(choice, latest);
-  if (fn_ != TrainerFn::fit || !run.components.load.loads_loops()) checkpoint_run_dir_.reset();
+  if (fn_ != TrainerFn::fit || !run.load.loads_loops()) checkpoint_run_dir_.reset();
   // Lock before reading: an active run there may remove it.
   if (checkpoint_run_dir_ && !lock_ && run.is_global_zero()) lock_.emplace(*checkpoint_run_dir_);
   if (checkpoint_ && !content_)
-    content_ = read_checkpoint(*checkpoint_,
-                               fn_ == TrainerFn::fit && run.components.load.loads_optimizer()
-                                   ? CheckpointParts::all
-                                   : CheckpointParts::weights_and_state,
-                               run.components.load.verify);
+    content_ = read_checkpoint(
+        *checkpoint_,
+        fn_ == TrainerFn::fit && run.load.loads_optimizer() ? CheckpointParts::all : CheckpointParts::weights_and_state,
+        run.load.verify);
   // Imported weights start a new run, wherever they are.
-  if (content_ && content_->state.contains("imported")) run.components.load.weights_only = true;
-  if (run.components.load.loads_loops()) resumed_run_dir_ = content_ ? checkpoint_run_dir_ : restarted_run_dir_;
+  if (content_ && content_->state.contains("imported")) run.load.weights_only = true;
+  if (run.load.loads_loops()) resumed_run_dir_ = content_ ? checkpoint_run_dir_ : restarted_run_dir_;
   resumes_unfinished_ = resumed_run_dir_ && run.is_global_zero() && !is_marked_finished(*resumed_run_dir_);
   if (!resumed_run_dir_ || run.fast_dev_run() || run.options.barebones) lock_.reset();
   const std::optional<CheckpointContent>& content = content_;
@@ -473,8 +492,8 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     run.data.module->setup(fn_);
     run.position.doing = nullptr;
   }
-  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(run, fn_); });
-  run.check_state_keys();
+  run.each_callback(LogScope::forbidden, [&](Callback& c) { c.setup(services.context, fn_); });
+  check_state_keys(run);
   run.position.doing = "setup of the module";
   run.model->setup(fn_);
   run.position.doing = "configure_model";
@@ -483,7 +502,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   {
     // Hooks that create loaders see the run as it was when those of the checkpoint were created.
     const Progress before = run.counters;
-    if (content && fn_ == TrainerFn::fit && run.components.load.loads_loops() && content->state.contains("loop"))
+    if (content && fn_ == TrainerFn::fit && run.load.loads_loops() && content->state.contains("loop"))
       run.counters.load_state(content->state.at("loop").at("loaders_created_at"));
     set_up_data();
     run.counters = before;
@@ -493,7 +512,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     run.model->on_load_checkpoint(content->state);
     run.position.doing = nullptr;
     load_weights(run, *content, *checkpoint_);
-    if (fn_ != TrainerFn::fit || run.components.load.loads_loops()) load_callbacks(run, *content, *checkpoint_);
+    if (fn_ != TrainerFn::fit || run.load.loads_loops()) load_callbacks(run, services.context, *content, *checkpoint_);
   }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
@@ -505,7 +524,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (fn_ == TrainerFn::fit) {
     warn_of_recurrent_dropout(run);
     run.position.doing = "configure_optimizers";
-    plan_optimizers(run);
+    plan_optimizers(run, services);
     run.position.doing = nullptr;
   }
   create_run_folder();
@@ -515,7 +534,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
     if (fn_ == TrainerFn::fit)
-      restore_run(run, run.checkpoints, *content,
+      restore_run(run, services, *content,
                   {.path = *checkpoint_,
                    .same_run = resumed_run_dir_ && !run.run_dir.empty(),
                    .unfinished = resumes_unfinished_});
@@ -530,9 +549,16 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (fn_ == TrainerFn::fit) run.strategy->start_training(*run.model, run.optimizers());
 }
 
+void RunSetup::start() {
+  RunState& run = run_->state;
+  run.position.setting_up = false;
+  run.position.doing = nullptr;
+  run_->services.consensus.start(run.collectives(), run.options.agree_every.value);
+}
+
 // Once per machine, or once in total; the others wait, so that setup finds what it needs.
 void RunSetup::prepare_data() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   const ProcessPlace& place = run.strategy->place();
   const auto mine = [&](bool per_node) { return per_node ? place.local_rank == 0 : place.rank == 0; };
   if (run.data.module && mine(run.data.module->prepare_data_per_node())) run.data.module->prepare_data();
@@ -542,7 +568,8 @@ void RunSetup::prepare_data() {
 
 // Copies of the module for the strategy's other devices, created and set up like the module.
 void RunSetup::make_replicas() {
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   const size_t count = run.strategy->replicas_wanted();
   if (count == 0) return;
   if (!ComponentAccess::factory(*run.model))
@@ -556,7 +583,8 @@ void RunSetup::make_replicas() {
   std::vector<std::shared_ptr<LightningModule>> replicas;
   for (size_t i = 0; i < count; ++i) {
     auto replica = ComponentAccess::factory(*run.model)();
-    auto context = std::make_unique<ReplicaContext>(run, run.strategy->devices()[i + 1]);
+    auto context =
+        std::make_unique<ReplicaContext>(run, services.context, services.logs, run.strategy->devices()[i + 1]);
     context->set_module(*replica);
     ComponentAccess::set_run(*replica, context.get());
     replicas.push_back(replica);
@@ -579,10 +607,10 @@ ConfigNode options_node(TrainerOptions options) {
 }
 
 void RunSetup::save_config() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   ConfigNode written =
       run.components.config ? *run.components.config : ConfigNode::map({{"trainer", options_node(run.options)}});
-  run.description.config = resolve_config(std::move(written), devices_, threads_, run.components.seed);
+  run.description.config = resolve_config(std::move(written), devices_, threads_, run.seed);
   if (fn_ == TrainerFn::fit)
     resolve_rates(run.description.config, run.plan, run.options.scale_lr == ScaleLr::none ? 1 : run.lr_factor);
   run.description.config_hash = content_hash(to_yaml(run.description.config));
@@ -600,10 +628,10 @@ void RunSetup::save_config() {
 }
 
 void RunSetup::print_start() {
-  Run& run = *run_;
+  RunState& run = run_->state;
   run.print(cat("devices: ", devices_.describe(), " · strategy: ", run.strategy->name(),
                 " · precision: ", run.strategy->precision().name(), " · threads: ", threads_,
-                " · seed: ", run.components.seed ? std::to_string(*run.components.seed) : "none"));
+                " · seed: ", run.seed ? std::to_string(*run.seed) : "none"));
   if (const std::string text = run.strategy->describe(); !text.empty()) log::info(cat("processes: ", text));
   std::vector<std::string> components;
   for (const auto& [stage, loaders] : run.stages) {
@@ -627,14 +655,14 @@ void RunSetup::print_start() {
 namespace {
 
 // What a user needs to know when memory runs out, in addition to LibTorch's message.
-void explain_out_of_memory(const Run& run) {
+void explain_out_of_memory(const RunState& run) {
   const auto mib = [](int64_t bytes) { return cat(bytes >> 20, " MiB"); };
-  for (const at::Device& device : run.devices())
+  for (const at::Device& device : run.strategy->devices())
     if (const auto memory = device_memory(device))
       log::error(cat("out of memory: tensors hold ", mib(memory->allocated), " of ", device.str(), " (at most ",
                      mib(memory->peak_allocated), "), and the allocator keeps ", mib(memory->reserved)));
   // Before the loops there has been no batch yet.
-  const bool evaluates = !run.position.failed_in.empty() || (run.fn() != TrainerFn::fit && !run.position.setting_up);
+  const bool evaluates = !run.position.failed_in.empty() || (run.fn != TrainerFn::fit && !run.position.setting_up);
   const bool trains = run.counters.batches_total.ready > 0;
   // What is set already is no advice.
   const std::string precision = run.strategy->precision().name();
@@ -668,7 +696,8 @@ void log_exceptions(std::string_view when, Function function) noexcept {
 }  // namespace
 
 void RunSetup::on_exception(const std::exception& error) noexcept {
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   if (!run.model || !run.strategy) return;
   constexpr std::string_view kWhen = "while handling an earlier error";
   const bool in_loops = run.counters.batches_total.ready > 0;
@@ -685,26 +714,29 @@ void RunSetup::on_exception(const std::exception& error) noexcept {
       if (const auto hint = hint_for(error.what())) log::error(cat("what may help: ", *hint));
     });
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error)) log_exceptions(kWhen, [&] { explain_out_of_memory(run); });
-  if (fn_ == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { run.rewind_to_batch_start(); });
-  log_exceptions(kWhen, [&] { run.rows.settle(/*and_act=*/false); });
+  if (fn_ == TrainerFn::fit && in_loops) log_exceptions(kWhen, [&] { rewind_to_batch_start(run, services); });
+  log_exceptions(kWhen, [&] { services.rows.settle(/*and_act=*/false); });
   if (set_up_) {
-    log_exceptions(kWhen, [&] { run.checkpoints.before_writes(); });
-    for (const auto& callback : run.callbacks) log_exceptions(kWhen, [&] { callback->on_exception(run, error); });
+    log_exceptions(kWhen, [&] { services.checkpoints.before_writes(); });
+    for (const auto& callback : run.callbacks)
+      log_exceptions(kWhen, [&] { callback->on_exception(services.context, error); });
     if (run.data.module) log_exceptions(kWhen, [&] { run.data.module->on_exception(error); });
   }
-  log_exceptions(kWhen, [&] { run.act_on_checkpoint_requests(); });
-  log_exceptions(kWhen, [&] { run.checkpoints.wait_for_save(); });
+  log_exceptions(kWhen, [&] { services.checkpoints.act_on_requests(); });
+  log_exceptions(kWhen, [&] { services.checkpoints.wait_for_save(); });
 }
 
 void RunSetup::finish(RunStatus status) noexcept {
   if (finished_) return;
   finished_ = true;
-  Run& run = *run_;
+  RunState& run = run_->state;
+  Services& services = run_->services;
   constexpr std::string_view kWhen = "during teardown";
   for (const auto& logger : started_loggers_) logger->finalize(status);
   if (set_up_) {
     if (run.data.module) log_exceptions(kWhen, [&] { run.data.module->teardown(fn_); });
-    for (const auto& callback : run.callbacks) log_exceptions(kWhen, [&] { callback->teardown(run, fn_); });
+    for (const auto& callback : run.callbacks)
+      log_exceptions(kWhen, [&] { callback->teardown(services.context, fn_); });
     log_exceptions(kWhen, [&] { run.model->teardown(fn_); });
     for (const auto& [replica, context] : run.replicas) log_exceptions(kWhen, [&] { replica->teardown(fn_); });
   }

@@ -29,7 +29,10 @@ class RunSetup {
   RunSetup(const TrainerOptions& options, const TrainerComponents& components, TrainerFn fn)
       : settings_(options), run_(std::make_unique<Run>(options, components, fn)), fn_(fn) {}
 
-  Run& run() { return *run_; }
+  RunState& state() { return run_->state; }
+  Services& services() { return run_->services; }
+  /// Everything is prepared: the loops begin.
+  void start();
 
   /// Hardware, callbacks, data, weights, optimizers, run folder, restored state: everything before the loops.
   void prepare(std::shared_ptr<LightningModule> module, DataSource data, const CheckpointChoice& choice,

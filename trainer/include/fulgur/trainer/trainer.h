@@ -4,71 +4,14 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "fulgur/core/callback.h"
-#include "fulgur/core/data_module.h"
-#include "fulgur/core/logger.h"
 #include "fulgur/core/module.h"
-#include "fulgur/core/strategy.h"
+#include "fulgur/trainer/components.h"
 #include "fulgur/trainer/config.h"
 #include "fulgur/trainer/reports.h"
 #include "fulgur/trainer/trainer_options.h"
 
 namespace fulgur {
-
-/// Components made by the user's program. Callbacks and loggers are added to those that the options name; the default
-/// ones are made only if there is no other of their kind. The others take the place of the options'.
-struct FULGUR_API TrainerComponents {
-  /// Adds a callback whose class is known at compile time: hooks that it does not override cost nothing.
-  template <std::derived_from<Callback> C>
-  TrainerComponents& add(std::shared_ptr<C> callback) {
-    detail::ComponentAccess::find_overridden<Callback>(*callback);
-    callbacks.push_back(std::move(callback));
-    return *this;
-  }
-
-  std::vector<std::shared_ptr<Callback>> callbacks;
-  std::vector<std::shared_ptr<Logger>> loggers;
-  std::shared_ptr<Strategy> strategy;
-  std::shared_ptr<Precision> precision;
-  /// The config of the run, saved in the run folder and the checkpoints; created from the options if absent.
-  std::optional<ConfigNode> config;
-  /// Folder of the config file: if it is a run folder, `last` and `best` are looked up in it.
-  std::filesystem::path config_folder;
-  /// For modules that do not plan their own optimizer.
-  std::optional<Spec<Optimizer>> optimizer;
-  std::optional<Spec<LrScheduler>> lr_scheduler;
-  /// When that schedule steps; its `scheduler` is created from `lr_scheduler`.
-  SchedulerConfig lr_scheduler_config;
-  /// What is loaded from a checkpoint.
-  CheckpointLoading load;
-  /// Seed of loaders and generators; nullopt: the process's random state is used as is.
-  std::optional<uint64_t> seed;
-};
-
-/// Where data comes from: a DataModule, or plain loaders.
-struct FULGUR_API DataSource {
-  std::shared_ptr<DataModule> module;
-  Loaders train, validation, test, predict;
-  DataSource() = default;
-  DataSource(std::shared_ptr<DataModule> data) : module(std::move(data)) {}
-  /// A data module whose class is known at compile time: unless it overrides a transfer hook, its batches are
-  /// prefetched to the device.
-  template <std::derived_from<DataModule> D>
-  requires(!std::same_as<D, DataModule>) DataSource(std::shared_ptr<D> data) : module(data) {
-    detail::ComponentAccess::find_overridden<DataModule>(*data);
-  }
-  DataSource(std::shared_ptr<Loader> train_loader, Loaders validation_loaders = {})
-      : train{std::move(train_loader)}, validation(std::move(validation_loaders)) {}
-  template <std::derived_from<Loader> L>
-  requires(!std::same_as<L, Loader>) DataSource(std::shared_ptr<L> train_loader, Loaders validation_loaders = {})
-      : DataSource(std::shared_ptr<Loader>(std::move(train_loader)), std::move(validation_loaders)) {}
-};
-
-/// `last`, `best`, a path, or (for fit) `auto`, as for `--ckpt_path`.
-using CheckpointChoice = std::optional<std::string>;
 
 /// Number of processes of a run with these options on this node: one, or one per device if the strategy requires it.
 /// Throws a ConfigError if more devices are requested than exist.

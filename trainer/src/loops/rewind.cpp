@@ -1,0 +1,37 @@
+#include "loops/rewind.h"
+
+#include "checkpointing/checkpoint_store.h"
+#include "fulgur/core/let_go.h"
+
+namespace fulgur::detail {
+
+void rewind_to_batch_start(RunState& run, Services& services) {
+  if (!run.position.in_batch) return;
+  run.position.in_batch = false;
+  let_go(run.position.batch);
+  run.step.in_training_step = false;
+  Progress& counters = run.counters;
+  if (run.step.stepped) {
+    // The batch has changed the weights: it counts.
+    counters.batches.processed = counters.batches.completed = counters.batches.started;
+    counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
+    if (!run.failed_alone) services.rows.end_batch(RunningStage::train, false);
+  } else if (run.rewind_point.there()) {
+    run.rewind_point.restore(run, services);
+    run.rewound = true;
+  } else {
+    // What the batch has logged and drawn stays: this is no state to resume from.
+    services.checkpoints.discard_requests("the batch in which it was requested has failed");
+    counters.batches.fall_back();
+    counters.batches_total.fall_back();
+    services.seen.fall_back();
+    run.stages[RunningStage::train].loaders.front()->unread();
+  }
+  // Gradients of the window's earlier batches still count.
+  if (!run.step.adds_gradients || run.rewound) return;
+  // Gradients of an unfinished backward are useless.
+  for (auto& [name, value] : unique_parameters(*run.model)) value.mutable_grad().reset();
+  run.window.done = run.window.losses = 0;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "checkpointing/checkpoint_store.h"
+#include "run/services.h"
+
+namespace fulgur::detail {
+
+/// What a CheckpointStore gets from a run.
+class RunCheckpointHost final : public CheckpointHost {
+ public:
+  RunCheckpointHost(RunState& run, Services& services) : run_(run), services_(services) {}
+
+  CheckpointContent collect(bool weights_only) override;
+  std::function<void(CheckpointContent&)> late_values() override;
+  void write_rows(bool and_act) override { services_.rows.settle(and_act); }
+  void settle_steps() override { services_.rank_checks.settle_same_steps(/*with_all=*/false); }
+  void when_rows_are_written(std::function<void()> then) override { services_.rows.when_written(std::move(then)); }
+  void check_ranks() override;
+  Tensor weight_norm() override { return services_.finite.weight_norm(); }
+  std::optional<std::string> bad_weight() override { return services_.finite.bad_weight(); }
+  bool take_save_done() override { return services_.consensus.take_save_done(); }
+  bool allows_saves() const override { return run_.checkpoints_allowed; }
+  bool is_alone() const override { return run_.failed_alone; }
+  void published(const CheckpointInfo& info) override;
+  void failed(const CheckpointInfo& info, const CheckpointError& error) override;
+
+ private:
+  RunState& run_;
+  Services& services_;
+};
+
+}  // namespace fulgur::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "run/log_store.h"
+#include "run/nonfinite_policy.h"
+#include "run/rank_checks.h"
+#include "run/rank_consensus.h"
+#include "run/run_state.h"
+#include "run/seen_counts.h"
+#include "run/step_rows.h"
+
+namespace fulgur::detail {
+
+class CheckpointStore;
+
+/// What acts on the state of a run. Each service is tested without a run.
+struct Services {
+  /// `act` carries out what the policy for NaN has decided about a row of metrics.
+  Services(RunState& run, RunContext& run_context, CheckpointStore& checkpoint_store, LocalVotes votes,
+           std::function<void(NonFiniteDecision)> act)
+      : context(run_context),
+        seen(run_context, run.counters),
+        finite(run_context, logs, run.position.batch, [&run] { return run.describe_position(); }),
+        consensus(std::move(votes), [&run](std::string reason) { run.stop_reason = std::move(reason); }),
+        rank_checks(run),
+        rows(run, logs, finite, std::move(act)),
+        checkpoints(checkpoint_store) {}
+
+  RunContext& context;  ///< what modules and callbacks see of the run
+  LogStore logs;
+  SeenCounts seen;
+  NonFinitePolicy finite;
+  RankConsensus consensus;
+  RankChecks rank_checks;
+  StepRows rows;
+  CheckpointStore& checkpoints;
+};
+
+}  // namespace fulgur::detail
