@@ -31,7 +31,19 @@ SUBFOLDERS = {
     "strategies": ["cluster", "launch", "distributed", "precision"],
     "data": ["sampling", "loading", "datasets", "modules"],
     "checkpoint": ["io", "formats", "snapshot"],
-    "trainer": ["config", "run", "checkpointing", "loops", "setup"],
+    "trainer": [
+        "config",
+        "process",
+        "logging",
+        "services",
+        "run",
+        "checkpointing",
+        "context",
+        "predictions",
+        "capture",
+        "loops",
+        "setup",
+    ],
 }
 
 CODE = (".h", ".hpp", ".cpp", ".cc", ".cu", ".cuh")

@@ -24,7 +24,7 @@
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
 #include "io/system_calls.h"
-#include "run/run_clock.h"
+#include "process/run_clock.h"
 #include "support/free_port.h"
 #include "support/temporary_folder.h"
 

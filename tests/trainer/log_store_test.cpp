@@ -1,6 +1,6 @@
 #include "boring.h"
 
-#include "run/log_store.h"
+#include "logging/log_store.h"
 
 #include <ATen/ops/scalar_tensor.h>
 

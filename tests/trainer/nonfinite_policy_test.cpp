@@ -1,4 +1,4 @@
-#include "run/nonfinite_policy.h"
+#include "services/nonfinite_policy.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

@@ -1,5 +1,5 @@
 // Predictions of several ranks: the files of one process, in the memory of one rank's share.
-#include "loops/predictions.h"
+#include "predictions/predictions.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

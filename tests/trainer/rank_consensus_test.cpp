@@ -1,4 +1,4 @@
-#include "run/rank_consensus.h"
+#include "services/rank_consensus.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <string>

@@ -8,7 +8,7 @@
 
 #include "fulgur/core/errors.h"
 #include "fulgur/core/text.h"
-#include "run/log_store.h"
+#include "logging/log_store.h"
 #include "setup/rank_consistency.h"
 #include "support/thread_collectives.h"
 

@@ -1,4 +1,4 @@
-#include "run/run_folder.h"
+#include "process/run_folder.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

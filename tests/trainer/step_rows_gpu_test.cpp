@@ -16,7 +16,7 @@
 #include "fulgur/callbacks/model_checkpoint.h"
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/text.h"
-#include "run/log_store.h"
+#include "logging/log_store.h"
 #include "run/step_rows.h"
 #include "support/gpu.h"
 

@@ -13,8 +13,8 @@
 #include "loops/fit_loop.h"
 #include "loops/monitor_check.h"
 #include "loops/training_step.h"
-#include "run/peak_memory.h"
-#include "run/signals.h"
+#include "process/peak_memory.h"
+#include "process/signals.h"
 #include "setup/run_setup.h"
 
 namespace fulgur {

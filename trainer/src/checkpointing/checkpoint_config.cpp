@@ -10,7 +10,7 @@
 #include "fulgur/core/text.h"
 #include "fulgur/trainer/trainer.h"
 #include "fulgur/trainer/yaml.h"
-#include "run/run_folder.h"
+#include "process/run_folder.h"
 
 namespace fulgur {
 namespace {

@@ -7,7 +7,7 @@
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
-#include "run/nonfinite_policy.h"
+#include "services/nonfinite_policy.h"
 
 namespace fulgur::detail {
 namespace fs = std::filesystem;

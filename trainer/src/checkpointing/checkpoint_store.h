@@ -15,7 +15,7 @@
 #include "checkpointing/failed_saves.h"
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/run_context.h"
-#include "run/late_tensors.h"
+#include "checkpointing/late_tensors.h"
 
 namespace fulgur::detail {
 

@@ -5,7 +5,7 @@
 #include "fulgur/core/errors.h"
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
-#include "run/log_store.h"
+#include "logging/log_store.h"
 
 namespace fulgur::detail {
 namespace {

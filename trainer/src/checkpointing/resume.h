@@ -7,7 +7,7 @@
 
 #include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/trainer/trainer.h"
-#include "run/run_folder.h"
+#include "process/run_folder.h"
 
 namespace fulgur::detail {
 

@@ -10,11 +10,11 @@
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
-#include "loops/nonfinite_actions.h"
+#include "checkpointing/nonfinite_actions.h"
 #include "loops/training_step.h"
 #include "run/callback_states.h"
-#include "run/signals.h"
-#include "run/slurm.h"
+#include "process/signals.h"
+#include "process/slurm.h"
 
 namespace fulgur::detail {
 

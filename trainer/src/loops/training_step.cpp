@@ -14,10 +14,10 @@
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
-#include "loops/batch_transfer.h"
-#include "loops/cannot_capture.h"
+#include "run/batch_transfer.h"
+#include "capture/cannot_capture.h"
 #include "loops/micro_batches.h"
-#include "loops/nonfinite_actions.h"
+#include "checkpointing/nonfinite_actions.h"
 
 namespace fulgur::detail {
 

@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "fulgur/core/text.h"
-#include "run/loss_leaves.h"
+#include "services/loss_leaves.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {

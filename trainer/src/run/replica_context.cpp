@@ -1,6 +1,6 @@
 #include "run/replica_context.h"
 
-#include "run/log_store.h"
+#include "logging/log_store.h"
 #include "run/run_state.h"
 
 namespace fulgur::detail {

@@ -7,8 +7,8 @@
 #include "fulgur/core/progress.h"
 #include "fulgur/core/state_tree.h"
 #include "run/callback_states.h"
-#include "run/log_store.h"
-#include "run/seen_counts.h"
+#include "logging/log_store.h"
+#include "services/seen_counts.h"
 
 namespace fulgur::detail {
 

@@ -3,12 +3,12 @@
 #include <functional>
 #include <utility>
 
-#include "run/log_store.h"
-#include "run/nonfinite_policy.h"
+#include "logging/log_store.h"
+#include "services/nonfinite_policy.h"
 #include "run/rank_checks.h"
-#include "run/rank_consensus.h"
+#include "services/rank_consensus.h"
 #include "run/run_state.h"
-#include "run/seen_counts.h"
+#include "services/seen_counts.h"
 #include "run/step_rows.h"
 
 namespace fulgur::detail {

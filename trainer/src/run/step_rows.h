@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fulgur/core/stage.h"
-#include "run/log_store.h"
+#include "logging/log_store.h"
 #include "run/metric_rows.h"
 
 namespace fulgur::detail {

@@ -3,7 +3,7 @@
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
 #include "fulgur/core/yaml_writer.h"
-#include "run/rank_numbers.h"
+#include "logging/rank_numbers.h"
 #include "run/services.h"
 
 namespace fulgur::detail {

@@ -22,7 +22,7 @@
 #include "loops/rewind.h"
 #include "run/memory_format.h"
 #include "run/replica_context.h"
-#include "run/run_folder.h"
+#include "process/run_folder.h"
 #include "setup/allocator.h"
 #include "setup/failed_layers.h"
 #include "setup/failure_hints.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fulgur/checkpoint/run_lock.h"
-#include "loops/run.h"
+#include "context/run.h"
 #include "setup/startup.h"
 
 namespace fulgur::detail {

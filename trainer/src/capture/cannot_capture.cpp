@@ -1,0 +1,92 @@
+#include "capture/cannot_capture.h"
+
+#include <array>
+
+#include "fulgur/core/recordable_step.h"
+#include "fulgur/core/text.h"
+#include "fulgur/strategies/ddp.h"
+#include "run/services.h"
+
+namespace fulgur::detail {
+namespace {
+
+// Hooks between the batch's arrival and its end: their work on the host would be done only once.
+struct Inside {
+  Hook hook;
+  const char* name;
+  bool of_callbacks = false;  // too
+};
+constexpr std::array kInside{Inside{Hook::on_before_backward, "on_before_backward", true},
+                             Inside{Hook::on_after_backward, "on_after_backward", true},
+                             Inside{Hook::on_before_optimizer_step, "on_before_optimizer_step", true},
+                             Inside{Hook::on_before_zero_grad, "on_before_zero_grad", true},
+                             Inside{Hook::backward, "backward"},
+                             Inside{Hook::configure_gradient_clipping, "configure_gradient_clipping"},
+                             Inside{Hook::optimizer_step, "optimizer_step"},
+                             Inside{Hook::optimizer_zero_grad, "optimizer_zero_grad"}};
+
+// ddp's work in a step must run entirely on the device.
+std::optional<std::string> cannot_capture_exchanges(const RunState& run) {
+  const auto* ddp = dynamic_cast<const DDPStrategy*>(run.strategy.get());
+  if (!ddp) return cat("strategy ", run.strategy->name(), " exchanges gradients between processes");
+  const DDPStrategy::Options& o = ddp->options();
+  if (o.process_group_backend != "auto" && o.process_group_backend != "nccl")
+    return cat("ddp exchanges gradients over ", o.process_group_backend,
+               ", on the host; set its process_group_backend to nccl");
+  if (o.find_unused_parameters)
+    return "ddp's find_unused_parameters is true, for which the host traverses each step's graph; set it to false";
+  if (o.static_graph)
+    return "ddp's static_graph is true, for which the host treats the first step differently; set it to false";
+  if (o.gradient_as_bucket_view)
+    return "ddp's gradient_as_bucket_view is true, so that gradients are in memory unknown to the recorder; set it to "
+           "false";
+  if (o.compression != DDPStrategy::Compression::none)
+    return cat("ddp's compression is ", enum_text(o.compression),
+               ", which the host sets up in each exchange; set it to none");
+  if (run.options.sync_batchnorm) return "sync_batchnorm is true, which exchanges inside the forward; set it to false";
+  if (!run.model->buffers().empty() && run.options.accumulate_grad_batches != 1)
+    return "ddp exchanges the module's buffers once a window of accumulation; set accumulate_grad_batches to 1";
+  if (!run.stages.at(RunningStage::train).loaders.front()->size())
+    return "ranks cannot agree on the length of their loaders; use a loader of known length";
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool schedules_momentum(const PlannedOptimizer& planned) {
+  return planned.scheduler && planned.scheduler->scheduler->momentum_at(0);
+}
+
+std::optional<std::string> cannot_capture(const RunState& run) {
+  const TrainerOptions& o = run.options;
+  if (run.step.manual) return "the module uses manual optimization (automatic_optimization() is false)";
+  if (run.plan.optimizers.empty()) return "there is no optimizer";
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  if (planned.optimizer->needs_closure())
+    return cat(planned.optimizer->name(), " evaluates its loss several times in a step");
+  if (o.debug) return "debug is true, which reads values in each step; set it to false";
+  if (o.detect_anomaly) return "detect_anomaly is true, which reads values in each step; set it to false";
+  if (o.check_every > 0) return "check_every is not 0, which reads values in a step; set it to 0";
+  if (run.world_size() > 1) {
+    if (auto reason = cannot_capture_exchanges(run)) return reason;
+  }
+  if (run.strategy->splits_batches()) return cat("strategy ", run.strategy->name(), " splits batches into parts");
+  for (const auto& [hook, name, of_callbacks] : kInside) {
+    if (ComponentAccess::overridden(*run.model).has(hook))
+      return cat("the module overrides ", name, ", which runs inside the captured step");
+    for (const auto& callback : run.callbacks)
+      if (of_callbacks && ComponentAccess::overridden(*callback).has(hook))
+        return cat(callback->state_key(), " overrides ", name, ", which runs inside the captured step");
+  }
+  const auto* const recordable = dynamic_cast<const RecordableStep*>(planned.optimizer.get());
+  if (!recordable) return cat(planned.optimizer->name(), " is not a fulgur::RecordableStep");
+  if (!planned.optimizer->can_keep_rates_on_device())
+    return cat(planned.optimizer->name(),
+               " reads its learning rate from the host; use an optimizer of Fulgur, or override "
+               "can_keep_rates_on_device() and keep_rates_on_device()");
+  if (schedules_momentum(planned) && !recordable->can_keep_momentum_on_device())
+    return cat("the schedule changes the momentum, which ", planned.optimizer->name(), " reads from the host");
+  return std::nullopt;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,361 @@
+#include "capture/captured_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "fulgur/core/clip.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/text.h"
+#include "run/batch_transfer.h"
+#include "capture/cannot_capture.h"
+#include "capture/failed_operation.h"
+
+namespace fulgur::detail {
+namespace {
+
+// These steps create the slots of logged values and the optimizer state, and let kernels be selected.
+constexpr int64_t kWarmUps = 3;
+// A rank's exchanges are set up by the first window, before the second.
+constexpr int64_t kWindowsOfRanks = 2;
+
+/// The name of an entry that is not a tensor.
+std::optional<std::string> list_of(const Batch& batch) {
+  for (const auto& [name, value] : batch)
+    if (!std::holds_alternative<Tensor>(value)) return name;
+  return std::nullopt;
+}
+
+}  // namespace
+
+CapturedStep::CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body)
+    : run_(run),
+      services_(services),
+      optimizer_(dynamic_cast<RecordableStep*>(run.plan.optimizers.front().optimizer.get())),
+      graph_(std::move(graph)),
+      body_(std::move(body)) {
+  const PlannedOptimizer& planned = run.plan.optimizers.front();
+  planned.optimizer->keep_rates_on_device();
+  if (schedules_momentum(planned)) optimizer_->keep_momentum_on_device();
+}
+
+CapturedStep::~CapturedStep() {
+  const int64_t launched = run_.captured.batches;
+  if (launched == 0 && !given_up_)
+    run_.captured.refused = cat("the fit ended first; steps are captured after ", kWarmUps,
+                                " eager ones, at a batch of the same shape as the one before");
+  if (launched > 0 || !given_up_)
+    log::info(cat("cuda_graph: ", launched, " of ", batches_, " batches were launched as graphs",
+                  launched == 0 ? cat(": ", *run_.captured.refused) : ""));
+}
+
+void CapturedStep::set_prefetcher(DevicePrefetcher* prefetcher) {
+  prefetcher_ = prefetcher;
+  if (prefetcher_ && sets_) prefetcher_->write_into(sets_);
+}
+
+void CapturedStep::end_capture(const std::string& reason, const char* warning, const std::string& message) {
+  run_.captured.refused = reason;
+  log::warn(warning, cat("cuda_graph: ", message));
+  start_over();
+  copy_batches();
+  given_up_ = true;
+}
+
+void CapturedStep::give_up(const std::string& reason) {
+  end_capture(reason, "trainer.not_captured",
+              cat("the steps are not captured: ", reason, ". Training continues without CUDA graphs"));
+}
+
+void CapturedStep::give_up_for_number(int64_t step) {
+  const NumberChange& change = *changing_;
+  if (run_.captured.batches == 0) return give_up(change.why_not_captured());
+  end_capture(change.why_not_captured(), "trainer.host_number_changed", change.seen_late(first_captured_, step));
+}
+
+void CapturedStep::start_over() {
+  recorded_ = false;
+  warm_ups_ = windows_ = pool_bytes_ = 0;
+  recordings_ = {};
+  window_gradients_.clear();
+  logged_ = {};
+  changing_.reset();
+}
+
+int64_t CapturedStep::reserved() const {
+  const auto memory = device_memory(run_.device());
+  return memory ? memory->reserved : 0;
+}
+
+void CapturedStep::make_room() {
+  // Ranks record and launch together.
+  if (!recorded_ || run_.world_size() > 1) return;
+  const auto memory = device_memory(run_.device());
+  const auto free = free_device_memory(run_.device());
+  if (!memory || !free) return;
+  // At most what a recorded step needs.
+  const int64_t cached = std::max<int64_t>(memory->reserved - memory->allocated - pool_bytes_, 0);
+  if (*free + cached >= pool_bytes_) return;
+  if (!std::exchange(made_room_, true))
+    log::info(
+        cat("cuda_graph: the device's memory does not hold the recorded steps (", pool_bytes_ >> 20,
+            " MiB) and other work, such as an epoch's last batch or a validation: they are recorded again after it"));
+  start_over();
+}
+
+bool CapturedStep::ask_for_sets(const Batch& batch) {
+  if (!prefetcher_) copies_ = true;
+  if (copies_ || (sets_ && sets_->kind().fits(batch))) return true;
+  sets_ = std::make_shared<InputSets>(BatchKind(batch));
+  prefetcher_->write_into(sets_);
+  return false;
+}
+
+void CapturedStep::copy_batches() {
+  if (sets_ && sets_->kept())
+    log::info(
+        "cuda_graph: something keeps references to batch tensors, so each batch is copied once more for the captured "
+        "step");
+  copies_ = true;
+  if (prefetcher_) prefetcher_->write_into(nullptr);
+  sets_.reset();
+}
+
+std::optional<size_t> CapturedStep::place(const Batch& batch) {
+  if (!copies_) return sets_->find(batch);
+  if (!recorded_) {
+    inputs_ = Batch();
+    for (const auto& [name, value] : batch) inputs_.add(name, std::get<Tensor>(value).clone());
+    return 0;
+  }
+  auto input = inputs_.begin();
+  for (const auto& [name, value] : batch)
+    std::get<Tensor>((input++)->second).copy_(std::get<Tensor>(value), /*non_blocking=*/true);
+  return 0;
+}
+
+void CapturedStep::remember_modes() {
+  learning_.clear();
+  training_.clear();
+  for (const auto& [name, value] : unique_parameters(*run_.model)) learning_.emplace_back(value, value.requires_grad());
+  for (auto& part : run_.model->modules(/*include_self=*/true)) {
+    const bool training = part->is_training();
+    training_.emplace_back(std::move(part), training);
+  }
+  layout_ = optimizer_->layout();
+  accumulation_ = run_.window.target;
+}
+
+bool CapturedStep::out_of_date() const {
+  return layout_ != optimizer_->layout() || accumulation_ != run_.window.target ||
+         std::any_of(learning_.begin(), learning_.end(),
+                     [](const auto& pair) { return pair.first.requires_grad() != pair.second; }) ||
+         std::any_of(training_.begin(), training_.end(),
+                     [](const auto& pair) { return pair.first->is_training() != pair.second; });
+}
+
+std::vector<Tensor> CapturedStep::gradients() const {
+  std::vector<Tensor> all;
+  all.reserve(learning_.size());
+  for (const auto& [parameter, learns] : learning_) all.push_back(parameter.grad());
+  return all;
+}
+
+void CapturedStep::set_gradients(const std::vector<Tensor>& gradients) const {
+  for (size_t i = 0; i < gradients.size(); ++i) learning_[i].first.mutable_grad() = gradients[i];
+}
+
+bool CapturedStep::gradients_are(const std::vector<Tensor>& others) const {
+  return std::equal(learning_.begin(), learning_.end(), others.begin(), others.end(),
+                    [](const auto& mine, const Tensor& other) { return mine.first.grad().is_same(other); });
+}
+
+void CapturedStep::keep_gradients_in_place() {
+  std::vector<Tensor> made = gradients();
+  if (window_gradients_.empty()) {
+    window_gradients_ = std::move(made);
+    return;
+  }
+  std::vector<Tensor> from, to;
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (made[i].is_same(window_gradients_[i])) continue;
+    if (made[i].defined() != window_gradients_[i].defined())
+      throw Error("parameters get gradients only in some batches of a window");
+    from.push_back(made[i]);
+    to.push_back(window_gradients_[i]);
+  }
+  const at::NoGradGuard no_grad;
+  if (!to.empty()) at::_foreach_copy_(to, from);
+  set_gradients(window_gradients_);
+}
+
+StepOutput CapturedStep::record_body(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  services_.logs.start_recording(run_.device());
+  Batch in_format = batch;
+  to_memory_format(run_, in_format);
+  StepOutput output = body_(in_format, batch_idx, last_of_window());
+  if (first_of_window() && !last_of_window()) keep_gradients_in_place();
+  recording.gradients_after = gradients();
+  recording.additions = services_.logs.take_recording();
+  numbers_ = services_.logs.take_noted();
+  return output;
+}
+
+bool CapturedStep::record(Recording& recording, const Batch& batch, int64_t batch_idx) {
+  const PlannedOptimizer& planned = run_.plan.optimizers.front();
+  if (!recorded_) remember_modes();
+  recording.gradients_before = gradients();
+  const int64_t losses = run_.window.losses;
+  int64_t reserved_before = 0;
+  stopped_at_.clear();
+  optimizer_->set_recording(true);
+  recording.graph = graph_->another();
+  try {
+    recording.graph->record([&recording, &reserved_before, batch, batch_idx, this] {
+      reserved_before = reserved();
+      const FailedOperation failed;
+      try {
+        recording.output = record_body(recording, batch, batch_idx);
+      } catch (...) {
+        stopped_at_ = FailedOperation::take();
+        throw;
+      }
+    });
+  } catch (const std::exception& error) {
+    undo_step(recording.gradients_before, losses);
+    std::string what = error.what();
+    what = what.substr(0, what.find('\n'));
+    if (what.find("not permitted when stream is capturing") != what.npos)
+      what +=
+          ". The step synchronizes with the device there, as item(), cpu() and copies to the host do: keep values on "
+          "the device";
+    return give_up(stopped_at_.empty() ? what : cat("at ", stopped_at_, ": ", what)), false;
+  } catch (...) {
+    undo_step(recording.gradients_before, losses);
+    throw;
+  }
+  optimizer_->set_recording(false);
+  pool_bytes_ += std::max<int64_t>(reserved() - reserved_before, 0);
+  look_at(numbers_, last_of_window());
+  const auto rate = planned.scheduler ? rate_among(numbers_, *planned.optimizer) : std::nullopt;
+  if (changing_ || rate || !recording.output.loss.defined()) {
+    undo_step(recording.gradients_before, losses);
+    if (changing_) return give_up_for_number(run_.counters.global_step), false;
+    return give_up(rate ? *rate : "training_step returned no loss"), false;
+  }
+  set_gradients(recording.gradients_before);
+  run_.window.losses = losses;
+  if (!recorded_) first_captured_ = run_.counters.global_step;
+  if (records_++ == 0)
+    log::info(
+        cat("cuda_graph: the step is captured",
+            numbers_.empty() ? "" : cat("; host numbers are logged with their current values: ", text_of(numbers_))));
+  recorded_ = true;
+  return true;
+}
+
+void CapturedStep::undo_step(const std::vector<Tensor>& gradients, int64_t losses) {
+  optimizer_->set_recording(false);
+  services_.logs.take_recording();
+  services_.logs.take_noted();
+  run_.strategy->precision().abandon_step();
+  run_.plan.optimizers.front().optimizer->zero_grad();
+  set_gradients(gradients);
+  GradientNorm::forget(*run_.model);
+  run_.window.losses = losses;
+}
+
+std::optional<StepOutput> CapturedStep::replay(Recording& recording) {
+  const int64_t losses = run_.window.losses;
+  run_.position.doing = "a captured step";
+  if (run_.world_size() > 1) run_.collectives().set_activity("a captured step");
+  services_.logs.before_replay(recording.additions);
+  recording.graph->replay();
+  services_.logs.after_replay(recording.additions);
+  services_.finite.after_replay();
+  set_gradients(recording.gradients_after);
+  run_.window.losses = losses;
+  ++run_.captured.batches;
+  return recording.output;
+}
+
+void CapturedStep::look_at(const HostNumbers& numbers, bool last) {
+  std::optional<HostNumbers>& before = logged_[last];
+  if (before && !changing_) changing_ = changing_number(*before, numbers);
+  if (!before) before = numbers;
+}
+
+std::shared_ptr<void> CapturedStep::eager_step(const Batch& batch) {
+  struct Step {
+    Step(CapturedStep& captured, bool is_alike) : step(captured), alike(is_alike), last(captured.last_of_window()) {}
+    ~Step() {
+      if (std::uncaught_exceptions() > exceptions) return;
+      const HostNumbers numbers = step.services_.logs.take_noted();
+      if (alike) step.look_at(numbers, last);
+      if (step.recorded_ && step.changing_) step.give_up_for_number(global_step);
+    }
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+    CapturedStep& step;
+    bool alike, last;
+    int64_t global_step = step.run_.counters.global_step;  // before it
+    int exceptions = std::uncaught_exceptions();
+    std::shared_ptr<void> on_stream;  // left first
+  };
+  if (given_up_) return nullptr;
+  make_room();
+  bool alike = kind_.fits(batch);
+  if (!recorded_ && !alike) {
+    kind_ = BatchKind(batch);
+    logged_ = {};
+    alike = true;
+  }
+  auto step = std::make_shared<Step>(*this, alike);
+  services_.logs.start_noting(run_.device());
+  if (recorded_) return step;
+  ++warm_ups_;
+  if (last_of_window()) ++windows_;
+  step->on_stream = graph_->enter_stream();
+  return step;
+}
+
+std::optional<StepOutput> CapturedStep::step(const Batch& batch, int64_t batch_idx) {
+  ++batches_;
+  // A window with a batch without a loss is a shorter one, like the last window of an epoch may be.
+  if (given_up_ || run_.window.length != run_.window.target || run_.window.losses != run_.window.done)
+    return std::nullopt;
+  // Buffers are exchanged once per window, based on what the strategy recorded in the previous eager step; a callback
+  // may make windows longer.
+  if (run_.window.target != 1 && run_.world_size() > 1 && !run_.model->buffers().empty()) return std::nullopt;
+  if (recorded_ && out_of_date()) start_over();
+  if (!recorded_) {
+    if (warm_ups_ < kWarmUps - 1) return std::nullopt;
+    if (const auto name = list_of(batch))
+      return give_up(cat("'", escape_controls(*name), "' of the batch is not a tensor")), std::nullopt;
+    if (!ask_for_sets(batch) || warm_ups_ < kWarmUps || windows_ < (run_.world_size() > 1 ? kWindowsOfRanks : 1) ||
+        !first_of_window())
+      return std::nullopt;
+    if (changing_) return give_up_for_number(run_.counters.global_step), std::nullopt;
+  }
+  // A single batch of another kind may be an epoch's last.
+  if (!kind_.fits(batch)) return std::nullopt;
+  std::optional<size_t> set = place(batch);
+  if (!set) {
+    copy_batches();
+    if (recorded_) return start_over(), std::nullopt;
+    set = place(batch);
+  }
+  std::optional<Recording>& recording =
+      recordings_[*set * 4 + (first_of_window() ? 2 : 0) + (last_of_window() ? 1 : 0)];
+  if (!first_of_window() && !gradients_are(recording ? recording->gradients_before : window_gradients_))
+    return std::nullopt;
+  if (recording && first_of_window() && !gradients_are(recording->gradients_before)) return std::nullopt;
+  run_.plan.optimizers.front().optimizer->upload_rates();
+  if (!recording && !record(recording.emplace(), copies_ ? inputs_ : batch, batch_idx)) return std::nullopt;
+  return replay(*recording);
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fulgur/core/graph_capture.h"
+#include "fulgur/core/recordable_step.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "logging/host_numbers.h"
+#include "run/services.h"
+
+namespace fulgur::detail {
+
+/// `cuda_graph: true`: after a few eager steps, the device's work of a step (forward, backward, clipping, optimizer,
+/// accumulating logged values) is recorded and from then on launched as one unit. Batches of another shape are stepped
+/// eagerly. If a recording is out of date, it starts again with a few eager steps.
+///
+/// The loader writes batches alternately into two sets of tensors (InputSets), and there is a recording for each. With
+/// one set, a copy would have to wait for the previous step, whose backward reads the batch to the end. Copying on the
+/// device into the recording's own input would add one copy per entry to each step, and each batch would be stored
+/// three times (the next one, the current one, the input) instead of twice. A second recording costs only its nodes:
+/// activations and gradients share one memory pool, since the two never run at the same time.
+///
+/// With accumulation, the first batch of a window, those between and the last are recorded separately: the first
+/// creates the gradients, the others add to them, the last also steps, as in eager mode, so that the numbers are
+/// bit-identical.
+class CapturedStep {
+ public:
+  /// `body` is the device's part of a step of automatic optimization: up to the gradients, and for the last batch of a
+  /// window up to gradients set to undefined.
+  using Body = std::function<StepOutput(const Batch&, int64_t batch_idx, bool last_of_window)>;
+  CapturedStep(RunState& run, Services& services, std::unique_ptr<GraphCapture> graph, Body body);
+  ~CapturedStep();
+
+  /// The loader of the batches, if it prefetches them to the device; else nullptr.
+  void set_prefetcher(DevicePrefetcher* prefetcher);
+  /// Whether the batch is in memory that recordings read, as written by its loader. They convert it to the run's memory
+  /// format themselves.
+  bool reads(const Batch& batch) const { return sets_ && sets_->find(batch); }
+  /// The step's output if the recorded step was launched; nullopt if the step is to be run eagerly. Neither counts the
+  /// batch in its window.
+  std::optional<StepOutput> step(const Batch& batch, int64_t batch_idx);
+  /// Before work besides the steps, such as an evaluation: frees the recordings if the device's memory does not hold
+  /// both. Their pool serves nothing else.
+  void make_room();
+  /// For an eager step, until the returned object is destroyed: a step before a recording runs on the recording stream.
+  /// Inspects what it logs.
+  std::shared_ptr<void> eager_step(const Batch& batch);
+
+ private:
+  struct Recording {
+    std::unique_ptr<GraphCapture> graph;
+    StepOutput output;  // that it writes
+    std::vector<LogStore::Addition> additions;
+    // Of all parameters, before a launch and after it.
+    std::vector<Tensor> gradients_before, gradients_after;
+  };
+  /// By the batch's set and its place in the window.
+  using Recordings = std::array<std::optional<Recording>, InputSets::kSets * 4>;
+
+  bool first_of_window() const { return run_.window.done == 0; }
+  bool last_of_window() const { return run_.window.done + 1 == run_.window.length; }
+  /// Whether the loader will write batches like this one into sets from now on.
+  bool ask_for_sets(const Batch& batch);
+  /// The set that contains the batch; without a loader that writes into sets, the batch is copied into the only one.
+  std::optional<size_t> place(const Batch& batch);
+  void copy_batches();
+  void remember_modes();
+  /// Whether, since the first recording, parameters were frozen or unfrozen, layers changed mode, the optimizer's
+  /// tensors were replaced, or the window length changed.
+  bool out_of_date() const;
+  std::vector<Tensor> gradients() const;
+  void set_gradients(const std::vector<Tensor>& gradients) const;
+  bool gradients_are(const std::vector<Tensor>& others) const;
+  /// The first batch of each window leaves its gradients in the same memory, where the others expect them.
+  void keep_gradients_in_place();
+  bool record(Recording& recording, const Batch& batch, int64_t batch_idx);
+  StepOutput record_body(Recording& recording, const Batch& batch, int64_t batch_idx);
+  /// Reverts the host's part of a step whose recording failed.
+  void undo_step(const std::vector<Tensor>& gradients, int64_t losses);
+  std::optional<StepOutput> replay(Recording& recording);
+  void look_at(const HostNumbers& numbers, bool last);
+  void start_over();
+  int64_t reserved() const;
+  /// Runs the next steps eagerly. `reason` is what a Trainer reports as `not_captured`.
+  void end_capture(const std::string& reason, const char* warning, const std::string& message);
+  void give_up(const std::string& reason);
+  /// For the number named by `changing_`.
+  void give_up_for_number(int64_t step);
+
+  RunState& run_;
+  Services& services_;
+  RecordableStep* optimizer_;
+  std::unique_ptr<GraphCapture> graph_;  // owns the stream
+  Body body_;
+  DevicePrefetcher* prefetcher_ = nullptr;
+  std::shared_ptr<InputSets> sets_;
+  bool copies_ = false;  // batches are not in the sets and are copied
+  Batch inputs_;         // what they are copied into
+  BatchKind kind_;       // of the last batch, before the first recording; then of all recorded batches
+  Recordings recordings_;
+  bool recorded_ = false, given_up_ = false, made_room_ = false;
+  // What a recording depends on besides the batch: which parameters require gradients, which layers are in training
+  // mode, the optimizer's tensors, the window length.
+  std::vector<std::pair<Tensor, bool>> learning_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> training_;
+  int64_t layout_ = 0, accumulation_ = 1;
+  std::vector<Tensor> window_gradients_;
+  // What eager steps logged, within a window and at its end.
+  std::array<std::optional<HostNumbers>, 2> logged_;
+  std::optional<NumberChange> changing_;
+  HostNumbers numbers_;     // of the last recording
+  std::string stopped_at_;  // the operation at which a recording failed
+  int64_t warm_ups_ = 0, windows_ = 0, records_ = 0;
+  int64_t pool_bytes_ = 0;      // of the recordings
+  int64_t batches_ = 0;         // of the fit
+  int64_t first_captured_ = 0;  // the global step of the first recording
+};
+
+}  // namespace fulgur::detail

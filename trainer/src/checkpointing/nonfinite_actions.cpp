@@ -1,0 +1,56 @@
+#include "checkpointing/nonfinite_actions.h"
+
+#include "checkpointing/checkpoint_store.h"
+#include "checkpointing/restore_optimizers.h"
+#include "fulgur/checkpoint/module_state.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+void roll_back(RunState& run, Services& services) {
+  const NonFinitePolicy::Finding& finding = services.finite.finding();
+  const std::string text = cat("[trainer.on_nonfinite] ", finding.what, " is not finite ", finding.where);
+  services.checkpoints.wait_for_save();
+  const auto path = services.checkpoints.last();
+  if (!path) throw NonFiniteError(cat(text, ", and there is no checkpoint to roll back to."));
+  services.checkpoints.discard_requests("a rollback");
+  const CheckpointContent content = read_checkpoint(*path);
+  services.finite.count_rollback(content.state.at("nonfinite"), *path);
+  load_module_state(*run.model, content.module);
+  restore_optimizers(run, content, {});
+  for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();
+  run.window.done = run.window.losses = 0;
+  // The current window's sum is from discarded weights. A captured step still watches with that sum, so the window ends
+  // here.
+  if (run.device().is_cuda())
+    services.rows.begin(RunningStage::train);
+  else
+    services.logs.forget_watched();
+  services.rows.forgive();
+  run.rewind_point.drop();
+  log::error(cat(text, ": weights, optimizers and schedules are those of ", *path,
+                 " again; training continues with the next batch."));
+}
+
+}  // namespace
+
+bool carry_out(RunState& run, Services& services, NonFiniteDecision decision) {
+  switch (decision) {
+    case NonFiniteDecision::proceed:
+      return true;
+    case NonFiniteDecision::skip:
+      return false;
+    case NonFiniteDecision::stop:
+      run.checkpoints_allowed = false;
+      run.stop_reason = cat("non-finite: ", services.finite.finding().what);
+      return false;
+    case NonFiniteDecision::roll_back:
+      roll_back(run, services);
+      return false;
+  }
+  return true;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,103 @@
+#include "context/live_run_context.h"
+
+#include <algorithm>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+
+std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
+  const auto found = state_.stages.find(stage);
+  if (found == state_.stages.end()) return 0;
+  if (state_.position.sanity_checking && stage == RunningStage::validate && state_.options.num_sanity_val_steps >= 0) {
+    int64_t sum = 0;
+    for (const auto& count : found->second.batches)
+      sum += std::min(count.value_or(state_.options.num_sanity_val_steps), state_.options.num_sanity_val_steps);
+    return sum;
+  }
+  return found->second.total();
+}
+
+std::optional<int64_t> LiveRunContext::estimated_steps() const {
+  std::optional<int64_t> steps;
+  const auto batches = num_batches(RunningStage::train);
+  if (batches && state_.options.epoch_limit) steps = (*batches + state_.window.target - 1) / state_.window.target * *state_.options.epoch_limit;
+  if (state_.options.step_limit >= 0) steps = steps ? std::min(*steps, state_.options.step_limit) : state_.options.step_limit;
+  return steps;
+}
+
+int64_t LiveRunContext::num_loaders(RunningStage stage) const {
+  const auto found = state_.stages.find(stage);
+  return found == state_.stages.end() ? 0 : static_cast<int64_t>(found->second.loaders.size());
+}
+
+std::optional<double> LiveRunContext::progress_fraction() const {
+  std::optional<double> part;
+  const auto at_least = [&](double done, double all) { part = std::max(part.value_or(0), done / all); };
+  // By batches: how many make a step may change.
+  const auto batches = num_batches(RunningStage::train);
+  if (state_.options.epoch_limit && *state_.options.epoch_limit > 0 && batches && *batches > 0) {
+    const double of_epoch = static_cast<double>(state_.counters.batches.processed) / static_cast<double>(*batches);
+    at_least(std::max(static_cast<double>(state_.counters.epoch) + of_epoch, static_cast<double>(state_.counters.epochs.processed)),
+             static_cast<double>(*state_.options.epoch_limit));
+  }
+  if (state_.options.step_limit > 0)
+    at_least(static_cast<double>(state_.counters.global_step), static_cast<double>(state_.options.step_limit));
+  if (state_.options.max_time) part = std::max(part.value_or(0), fit_time_s() / state_.options.max_time->value);
+  if (part) part = std::min(*part, 1.0);
+  return part;
+}
+
+template <class Value>
+void LiveRunContext::log_value(std::string_view name, const Value& value, const LogOptions& log_options) {
+  if (state_.step.muted) return;
+  if (state_.options.barebones) return log::warn("trainer.barebones_log", "log() does nothing in a barebones run");
+  // A value from an epoch hook does not belong to the last batch's samples: all ranks have the same weight.
+  const bool of_epoch = state_.scope == LogScope::train_epoch || state_.scope == LogScope::evaluation_epoch;
+  const double weight = log_options.batch_size ? static_cast<double>(*log_options.batch_size)
+                        : of_epoch             ? 1
+                                               : state_.position.batch_samples;
+  const bool of_one_loader = state_.position.loader_count > 1 && state_.position.stage != RunningStage::train &&
+                             state_.scope == LogScope::evaluation_step && log_options.add_dataloader_idx;
+  if (of_one_loader)
+    return services_.logs.log(cat(name, "/dataloader_idx_", state_.position.loader_idx), state_.scope, state_.position.stage, value, weight,
+                    log_options);
+  services_.logs.log(name, state_.scope, state_.position.stage, value, weight, log_options);
+}
+
+void LiveRunContext::log(std::string_view name, const Tensor& value, const LogOptions& log_options) {
+  // A metric is accumulated in one place, wherever its values come from.
+  const bool elsewhere = !value.is_cpu() && value.defined() && value.device() != device();
+  log_value(name, elsewhere ? value.detach().to(device(), /*non_blocking=*/true) : value, log_options);
+}
+
+void LiveRunContext::log(std::string_view name, double value, const LogOptions& log_options) {
+  log_value(name, value, log_options);
+}
+
+std::vector<LrScheduler*> LiveRunContext::lr_schedulers() {
+  std::vector<LrScheduler*> all;
+  for (const auto& planned : state_.plan.optimizers)
+    if (planned.scheduler) all.push_back(planned.scheduler->scheduler.get());
+  return all;
+}
+
+void LiveRunContext::set_accumulation(int64_t count) {
+  if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
+  state_.window.target = count;
+}
+
+std::optional<double> LiveRunContext::metric(std::string_view name) {
+  if (world_size() > 1) return services_.logs.written(name);
+  services_.rows.settle(/*and_act=*/false);
+  return services_.logs.newest(name);
+}
+
+std::optional<double> LiveRunContext::monitored_metric(std::string_view name) {
+  if (state_.failed_alone) return services_.logs.newest(name);
+  services_.rows.settle(/*and_act=*/false);
+  return services_.logs.monitored(name, collectives());
+}
+
+}  // namespace fulgur::detail

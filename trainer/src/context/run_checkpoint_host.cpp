@@ -1,0 +1,34 @@
+#include "context/run_checkpoint_host.h"
+
+#include "checkpointing/run_checkpoint.h"
+
+namespace fulgur::detail {
+
+CheckpointContent RunCheckpointHost::collect(bool weights_only) {
+  return collect_checkpoint(run_, services_, weights_only);
+}
+
+std::function<void(CheckpointContent&)> RunCheckpointHost::late_values() {
+  return [metrics = published_metrics(services_.logs), values = services_.logs.published_state(),
+          loggers = logger_states(run_)](CheckpointContent& content) {
+    content.state["metrics"] = metrics;
+    if (content.state.contains("loggers")) content.state["loggers"] = loggers;
+    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
+  };
+}
+
+void RunCheckpointHost::check_ranks() {
+  services_.rank_checks.check_exchanges();
+  services_.rank_checks.check_same_ranks();
+}
+
+void RunCheckpointHost::published(const CheckpointInfo& info) {
+  for (const auto& callback : run_.callbacks) callback->on_checkpoint_published(services_.context, info);
+  for (const auto& logger : run_.active_loggers) logger->after_save_checkpoint(info);
+}
+
+void RunCheckpointHost::failed(const CheckpointInfo& info, const CheckpointError& error) {
+  for (const auto& callback : run_.callbacks) callback->on_checkpoint_failed(services_.context, info, error);
+}
+
+}  // namespace fulgur::detail

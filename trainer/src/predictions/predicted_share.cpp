@@ -1,0 +1,65 @@
+#include "predictions/predicted_share.h"
+
+#include <ATen/ops/empty.h>
+
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+Tensor join(std::vector<Tensor> parts, int64_t rows) {
+  std::vector<int64_t> sizes = parts.front().sizes().vec();
+  sizes[0] = rows;
+  Tensor whole = at::empty(sizes, parts.front().options());
+  int64_t row = 0;
+  for (Tensor& part : parts) {
+    whole.narrow(0, row, part.size(0)).copy_(part);
+    row += part.size(0);
+    part.reset();
+  }
+  return whole;
+}
+
+std::string row_text(const Tensor& value) {
+  return cat(c10::toString(value.scalar_type()), " ", shape_text(value.sizes().slice(1)));
+}
+
+}  // namespace
+
+void PredictedBatches::add(const Outputs& outputs, int64_t samples) {
+  size_t index = 0;
+  for (const auto& [name, value] : outputs) {
+    if (value.dim() == 0 || value.size(0) != samples)
+      throw Error(cat("[trainer.predict] output '", name, "' must have one row per sample (", samples, "); got ",
+                      value.dim() == 0 ? "a scalar" : cat(value.size(0), " rows"), "."));
+    if (value.layout() != at::kStrided)
+      throw Error(cat("[trainer.predict] output '", name, "' must be dense; call to_dense()."));
+    if (batches_ == 0) columns_.emplace_back(name, std::vector<Tensor>{});
+    if (index >= columns_.size() || columns_[index].first != name)
+      throw Error(cat("[trainer.predict] every predict_step must return the same outputs; got '", name,
+                      "' where the first batch had '", index < columns_.size() ? columns_[index].first : "nothing",
+                      "'."));
+    std::vector<Tensor>& parts = columns_[index++].second;
+    if (!parts.empty() && row_text(value) != row_text(parts.front()))
+      throw Error(cat("[trainer.predict] every predict_step must return the same outputs; rows of '", name, "' are ",
+                      row_text(value), " where those of the first batch are ", row_text(parts.front()), "."));
+    parts.push_back(value.to(at::kCPU));
+  }
+  if (index < columns_.size())
+    throw Error(cat("[trainer.predict] every predict_step must return the same outputs; '", columns_[index].first,
+                    "', which the first batch had, is missing."));
+  ++batches_;
+  samples_ += samples;
+}
+
+PredictedShare PredictedBatches::take(bool in_turns) {
+  PredictedShare share;
+  share.samples = samples_;
+  share.in_turns = in_turns;
+  for (auto& [name, parts] : columns_) share.outputs.add(name, join(std::move(parts), samples_));
+  columns_.clear();
+  return share;
+}
+
+}  // namespace fulgur::detail

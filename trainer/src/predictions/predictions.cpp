@@ -1,0 +1,123 @@
+#include "predictions/predictions.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/checkpoint/safetensors_writer.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/text.h"
+#include "predictions/merged_predictions.h"
+#include "predictions/prediction_lines.h"
+
+namespace fulgur::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file of the folder that has a hidden name until it is published; removed if it is not kept.
+class NewFile {
+ public:
+  NewFile(const fs::path& folder, const std::string& name)
+      : path_(folder / name), hidden_(folder / cat(".", name, ".tmp")) {
+    std::error_code ignored;
+    fs::remove(hidden_, ignored);  // of a process that was killed
+  }
+  ~NewFile() {
+    std::error_code ignored;
+    if (!kept_) fs::remove(published_ ? path_ : hidden_, ignored);
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  const fs::path& path() const { return path_; }
+  const fs::path& hidden() const { return hidden_; }
+  void publish() {
+    std::error_code error;
+    fs::rename(hidden_, path_, error);
+    if (error) throw CheckpointError(cat("[trainer.predict] ", path_, " could not be written: ", error.message(), "."));
+    published_ = true;
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  fs::path path_, hidden_;
+  bool published_ = false, kept_ = false;
+};
+
+// Both files, on rank 0.
+class PredictionFiles {
+ public:
+  PredictionFiles(const fs::path& folder, const std::vector<SafetensorsWriter::Entry>& entries)
+      : binary_(folder, "predictions.safetensors"),
+        lines_(folder, "predictions.jsonl"),
+        writer_(binary_.hidden(), entries),
+        text_(lines_.hidden(), std::ios::binary) {}
+
+  // `first_entry`: of the loader's first output.
+  void write(size_t first_entry, int64_t first_row, const std::vector<std::pair<std::string, Tensor>>& columns,
+             std::optional<size_t> loader_idx) {
+    for (size_t i = 0; i < columns.size(); ++i) writer_.write(first_entry + i, first_row, columns[i].second);
+    text_ << prediction_lines(columns, loader_idx);
+    if (!text_) fail();
+  }
+
+  std::vector<fs::path> publish() {
+    writer_.commit();
+    text_.close();
+    if (!text_) fail();
+    binary_.publish();
+    lines_.publish();
+    binary_.keep();
+    lines_.keep();
+    return {binary_.path(), lines_.path()};
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw CheckpointError(cat("[trainer.predict] ", lines_.path(), " could not be written. Is the disk full?"));
+  }
+
+  NewFile binary_, lines_;
+  SafetensorsWriter writer_;
+  std::ofstream text_;
+};
+
+}  // namespace
+
+std::vector<fs::path> write_predictions(Collectives& collectives, const fs::path& folder,
+                                        const std::vector<PredictedShare>& shares, int64_t block_bytes) {
+  const std::vector<MergedPredictions> loaders = MergedPredictions::of(collectives, shares);
+  const bool several = loaders.size() > 1;
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (size_t l = 0; l < loaders.size(); ++l)
+    for (const auto& column : loaders[l].columns()) {
+      std::vector<int64_t> shape = column.row;
+      shape.insert(shape.begin(), loaders[l].rows());
+      entries.push_back({several ? cat("dataloader_idx_", l, "/", column.name) : column.name, column.dtype, shape});
+    }
+  SafetensorsWriter::check(entries);  // on every rank, so that none waits for one that has thrown
+  std::optional<PredictionFiles> files;
+  if (collectives.rank() == 0) files.emplace(folder, entries);
+  size_t first_entry = 0;
+  for (size_t l = 0; l < loaders.size(); ++l) {
+    const MergedPredictions& merged = loaders[l];
+    const int64_t rows = merged.columns().empty() ? 0 : merged.rows(), step = merged.rows_in(block_bytes);
+    for (int64_t first = 0; first < rows; first += step) {
+      const int64_t count = std::min(step, rows - first);
+      std::vector<std::pair<std::string, Tensor>> block;
+      for (size_t c = 0; c < merged.columns().size(); ++c)
+        block.emplace_back(merged.columns()[c].name, merged.read(c, first, count));
+      if (files) files->write(first_entry, first, block, several ? std::optional(l) : std::nullopt);
+    }
+    first_entry += merged.columns().size();
+  }
+  std::vector<fs::path> paths;
+  if (files) paths = files->publish();
+  collectives.barrier("rank 0 has written the predictions of all");
+  return paths;
+}
+
+}  // namespace fulgur::detail

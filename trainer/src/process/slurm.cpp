@@ -1,0 +1,47 @@
+#include "process/slurm.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "fulgur/core/text.h"
+
+extern char** environ;
+
+namespace fulgur::detail {
+
+std::optional<std::string> slurm_job() {
+  const char* text = std::getenv("SLURM_JOB_ID");
+  if (!text) return std::nullopt;
+  const std::string job = text;
+  const char* name = std::getenv("SLURM_JOB_NAME");
+  if (name && (std::strcmp(name, "bash") == 0 || std::strcmp(name, "interactive") == 0)) return std::nullopt;
+  const auto digits = [](std::string_view part) {
+    return !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+  };
+  const size_t mark = job.find('_');
+  const bool good = mark == std::string::npos ? digits(job)
+                                              : digits(std::string_view(job).substr(0, mark)) &&
+                                                    digits(std::string_view(job).substr(mark + 1));
+  return good && job.size() <= 32 ? std::optional(job) : std::nullopt;
+}
+
+std::optional<std::string> slurm_requeue(const std::string& job) {
+  std::string program = "scontrol", verb = "requeue", id = job;
+  char* const arguments[] = {program.data(), verb.data(), id.data(), nullptr};
+  pid_t child = 0;
+  if (const int error = posix_spawnp(&child, "scontrol", nullptr, nullptr, arguments, environ); error != 0)
+    return cat("scontrol cannot be started: ", std::strerror(error));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0)
+    if (errno != EINTR) return cat("waiting for scontrol failed: ", std::strerror(errno));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return std::nullopt;
+  return WIFEXITED(status) ? cat("scontrol ended with code ", WEXITSTATUS(status))
+                           : cat("scontrol ended by signal ", WTERMSIG(status));
+}
+
+}  // namespace fulgur::detail

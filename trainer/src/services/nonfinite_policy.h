@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/resolved_options.h"
+#include "fulgur/checkpoint/safetensors.h"
+#include "fulgur/core/batch.h"
+#include "fulgur/core/optimizer.h"
+#include "fulgur/core/precision.h"
+#include "fulgur/core/run_context.h"
+#include "fulgur/core/state_tree.h"
+#include "logging/log_store.h"
+#include "services/window_buffers.h"
+
+namespace fulgur::detail {
+
+/// What the loop does with a step, as decided by NonFinitePolicy.
+enum class NonFiniteDecision {
+  proceed,
+  skip,       ///< leave out the rest of the step
+  stop,       ///< end the run, without another checkpoint
+  roll_back,  ///< to the newest checkpoint
+};
+
+/// Batches of an epoch, and the step after them.
+struct BatchRange {
+  int64_t first = -1;  ///< -1: unknown, as if it were the last
+  int64_t last = -1;
+  int64_t epoch = 0, global_step = 0;
+  bool is_one() const { return first < 0 || first == last; }
+};
+
+/// `trainer.on_nonfinite`: what happens when the loss or the gradients are NaN or infinite. It decides; the loops act.
+/// A CPU loss is read directly. A device loss is watched there (`LogStore::watch`), and judged with the row of metrics
+/// that covers it, before a validation, before checkpoints and at each epoch's end.
+class NonFinitePolicy {
+ public:
+  struct Settings {
+    OnNonFinite policy = OnNonFinite::off;
+    int64_t check_every = 0;  ///< steps between checks of weights and gradients by name; 0: never
+    bool logs_counters = true;
+    Precision* precision = nullptr;
+  };
+  /// `batch` is the training batch under way, `position` where the run is, for messages.
+  NonFinitePolicy(RunContext& run, LogStore& logs, const Batch& batch, std::function<std::string()> position)
+      : run_(run), logs_(logs), batch_(batch), position_(std::move(position)) {}
+  void configure(const Settings& settings) { settings_ = settings; }
+
+  /// Before the first forward of an accumulation window: under `skip`, buffers can be restored to this point.
+  void begin_window();
+  /// The same for manual optimization, around each batch: its window ends with a batch in which an optimizer stepped.
+  void begin_manual_batch();
+  NonFiniteDecision end_manual_batch(bool stepped);
+  /// Whether each step is made or skipped depending on its gradients.
+  bool judges_gradients() const;
+  /// Checks each loss, before its backward.
+  NonFiniteDecision check_loss(const Tensor& loss);
+  /// The loss as passed to backward. If steps are skipped by their gradients, a non-finite loss gives NaN gradients for
+  /// all leaves it depends on, or for `inputs` if not empty.
+  Tensor shown_in_gradients(Tensor loss, const std::vector<Tensor>& inputs = {});
+  /// Checks the gradients of a step before it is made; `norm` if clipping has computed it. The optimizer
+  /// steps if the result is `proceed`.
+  NonFiniteDecision check_gradients(Optimizer& optimizer, const Tensor& norm);
+  /// The loss of a replayed step: the device has watched it.
+  void after_replay();
+  /// Passed to the optimizer for the step: on a device, whether to skip it is decided there.
+  const std::optional<Tensor>& found_inf() const { return found_inf_; }
+  /// Logs the number of skipped steps, and the loss scale, if a step was made since the last call: a row is due.
+  void log_counters();
+  /// The row of these batches reports how many steps the device has skipped so far: under `skip`, new ones are
+  /// recorded.
+  void check_skipped_steps(int64_t skipped, const BatchRange& batches);
+  /// The window of watched losses is closed: returns its batches.
+  BatchRange close_window();
+  /// What the policy wants if losses of these batches were not `finite` on any rank.
+  NonFiniteDecision judge(bool finite, const BatchRange& batches);
+  /// Judges the losses of the current window. Synchronizes with the device.
+  NonFiniteDecision judge_running_window();
+  /// The first non-finite parameter or buffer; nullopt with `off`. Synchronizes with the device.
+  std::optional<std::string> bad_weight() const;
+  /// The same in two parts: a number computed on the device, undefined with `off`, and its interpretation.
+  Tensor weight_norm() const;
+  static std::optional<std::string> bad_weight(const Tensor& norm, const NamedTensors& weights);
+  /// The policy `stop` has ended the run.
+  bool stopped() const { return stopped_; }
+
+  /// What was found when the last decision was not `proceed`.
+  struct Finding {
+    std::string what;   ///< `the loss`
+    std::string where;  ///< position and batches, in parentheses
+  };
+  const Finding& finding() const { return finding_; }
+  /// Counts a rollback to the checkpoint `path`, whose state of this policy is `saved`, for the last finding. Throws a
+  /// NonFiniteError if it is one too many without a checkpoint of finite training since the one before.
+  void count_rollback(const StateTree& saved, const std::filesystem::path& path);
+
+  /// `window_open`: inside an accumulation window.
+  StateTree state(bool window_open) const;
+  void load_state(const StateTree& state, bool manual);
+
+ private:
+  NonFiniteDecision check_scaled_gradients();
+  void count_skips(const Tensor& found_inf);
+  void put_back_if(const Tensor& found_inf);
+  /// Applies the policy; throws for `raise`.
+  NonFiniteDecision act(const std::string& what);
+  NonFiniteDecision roll_back(const std::string& what);
+  void note(const std::string& what) const;
+  std::string find() const;
+  std::string find_in_weights() const;
+  std::string describe_batches() const;
+  /// Which ranks saw a non-finite loss in what is reported; with `raise` only this rank is asked.
+  std::vector<int64_t> find_ranks() const;
+  /// The batches that a finding may come from.
+  BatchRange suspects() const;
+  /// What is reported during its lifetime is about these batches.
+  class OfBatches;
+
+  RunContext& run_;
+  LogStore& logs_;
+  const Batch& batch_;
+  std::function<std::string()> position_;
+  Settings settings_;
+  Finding finding_;
+  int64_t first_batch_ = -1;            // of the current window
+  std::optional<BatchRange> judged_{};  // a closed window
+  std::optional<Tensor> found_inf_;
+  WindowBuffers buffers_;  // under skip
+  bool manual_window_open_ = false, in_manual_batch_ = false;
+  Tensor skipped_on_device_;
+  int64_t skipped_ = 0, rollbacks_ = 0, rollbacks_in_a_row_ = 0;
+  bool finite_since_rollback_ = true;
+  int64_t counters_logged_at_ = 0, noted_skips_ = 0;
+  bool stopped_ = false;
+  std::optional<std::string> rolls_back_for_;  // once the batch of manual optimization is over
+  bool reported_ = false;                      // under skip: this skip has been reported
+  bool loss_is_bad_ = false;                   // and its gradients, which may be finite, must show it
+  bool counts_ = false;                        // skipped steps are counted
+  // With several ranks: a loss of this rank was not finite in the window; which ranks had one in what is reported.
+  bool own_loss_is_bad_ = false;
+  std::vector<int64_t> bad_ranks_;
+};
+
+}  // namespace fulgur::detail
