@@ -1,4 +1,5 @@
-// Triggers of ModelCheckpoint by interval and by failure; the rest is in tests/trainer/checkpointing_test.cpp.
+// Triggers of ModelCheckpoint by interval and by failure; the rest is in
+// tests/trainer/checkpointing/checkpointing_test.cpp.
 #include "fulgur/callbacks/model_checkpoint.h"
 
 #include "callbacks/scored.h"

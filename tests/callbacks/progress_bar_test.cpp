@@ -1,4 +1,5 @@
-// What the bar shows of time, of evaluation and of ends; its drawing itself is in tests/trainer/progress_bar_test.cpp.
+// What the bar shows of time, of evaluation and of ends; its drawing itself is in
+// tests/trainer/logging/progress_bar_test.cpp.
 #include "fulgur/callbacks/progress_bar.h"
 
 #include "callbacks/scored.h"

@@ -1,4 +1,4 @@
-#include "trainer/second_device.h"
+#include "trainer/loops/second_device.h"
 
 namespace current_device_test {
 

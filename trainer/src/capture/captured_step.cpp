@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <exception>
 
+#include "capture/cannot_capture.h"
+#include "capture/failed_operation.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/memory_stats.h"
 #include "fulgur/core/text.h"
 #include "run/batch_transfer.h"
-#include "capture/cannot_capture.h"
-#include "capture/failed_operation.h"
 
 namespace fulgur::detail {
 namespace {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "checkpointing/failed_saves.h"
+#include "checkpointing/late_tensors.h"
 #include "fulgur/checkpoint/async_writer.h"
 #include "fulgur/core/run_context.h"
-#include "checkpointing/late_tensors.h"
 
 namespace fulgur::detail {
 

@@ -22,8 +22,10 @@ std::optional<int64_t> LiveRunContext::num_batches(RunningStage stage) const {
 std::optional<int64_t> LiveRunContext::estimated_steps() const {
   std::optional<int64_t> steps;
   const auto batches = num_batches(RunningStage::train);
-  if (batches && state_.options.epoch_limit) steps = (*batches + state_.window.target - 1) / state_.window.target * *state_.options.epoch_limit;
-  if (state_.options.step_limit >= 0) steps = steps ? std::min(*steps, state_.options.step_limit) : state_.options.step_limit;
+  if (batches && state_.options.epoch_limit)
+    steps = (*batches + state_.window.target - 1) / state_.window.target * *state_.options.epoch_limit;
+  if (state_.options.step_limit >= 0)
+    steps = steps ? std::min(*steps, state_.options.step_limit) : state_.options.step_limit;
   return steps;
 }
 
@@ -39,7 +41,8 @@ std::optional<double> LiveRunContext::progress_fraction() const {
   const auto batches = num_batches(RunningStage::train);
   if (state_.options.epoch_limit && *state_.options.epoch_limit > 0 && batches && *batches > 0) {
     const double of_epoch = static_cast<double>(state_.counters.batches.processed) / static_cast<double>(*batches);
-    at_least(std::max(static_cast<double>(state_.counters.epoch) + of_epoch, static_cast<double>(state_.counters.epochs.processed)),
+    at_least(std::max(static_cast<double>(state_.counters.epoch) + of_epoch,
+                      static_cast<double>(state_.counters.epochs.processed)),
              static_cast<double>(*state_.options.epoch_limit));
   }
   if (state_.options.step_limit > 0)
@@ -61,8 +64,8 @@ void LiveRunContext::log_value(std::string_view name, const Value& value, const 
   const bool of_one_loader = state_.position.loader_count > 1 && state_.position.stage != RunningStage::train &&
                              state_.scope == LogScope::evaluation_step && log_options.add_dataloader_idx;
   if (of_one_loader)
-    return services_.logs.log(cat(name, "/dataloader_idx_", state_.position.loader_idx), state_.scope, state_.position.stage, value, weight,
-                    log_options);
+    return services_.logs.log(cat(name, "/dataloader_idx_", state_.position.loader_idx), state_.scope,
+                              state_.position.stage, value, weight, log_options);
   services_.logs.log(name, state_.scope, state_.position.stage, value, weight, log_options);
 }
 

@@ -60,7 +60,9 @@ class LiveRunContext final : public RunContext {
   /// With several ranks only what was written, which is the same on all of them.
   std::optional<double> metric(std::string_view name) override;
   std::optional<double> monitored_metric(std::string_view name) override;
-  std::optional<RunningStage> metric_stage(std::string_view name) const override { return services_.logs.stage_of(name); }
+  std::optional<RunningStage> metric_stage(std::string_view name) const override {
+    return services_.logs.stage_of(name);
+  }
   std::vector<std::string> metric_names() const override { return services_.logs.names(); }
   Metrics progress_metrics() override { return services_.logs.progress_values(); }
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
@@ -78,15 +80,15 @@ class LiveRunContext final : public RunContext {
     state_.times.counts_data_wait = true;
     return state_.times.waited_for_data_s;
   }
-  bool is_logging_step() const override {
-    return state_.is_logging_step();
-  }
+  bool is_logging_step() const override { return state_.is_logging_step(); }
   std::string precision_name() const override { return state_.strategy->precision().name(); }
   void set_accumulation(int64_t count) override;
   int64_t accumulation() const override { return state_.window.target; }
   void request_stop(std::string reason) override { state_.request_stop(std::move(reason)); }
   bool stop_requested() const override { return state_.stop_reason.has_value(); }
-  uint64_t request_checkpoint(CheckpointRequest request) override { return services_.checkpoints.request(std::move(request)); }
+  uint64_t request_checkpoint(CheckpointRequest request) override {
+    return services_.checkpoints.request(std::move(request));
+  }
   void release_checkpoint(const std::filesystem::path& path, std::string_view owner) override {
     services_.checkpoints.release(path, owner);
   }

@@ -11,11 +11,11 @@
 #include "fulgur/core/rng.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/device_prefetcher.h"
-#include "run/batch_transfer.h"
 #include "loops/micro_batches.h"
 #include "predictions/predicted_share.h"
 #include "predictions/predictions.h"
 #include "process/signals.h"
+#include "run/batch_transfer.h"
 
 namespace fulgur::detail {
 namespace {

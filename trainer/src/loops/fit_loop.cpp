@@ -4,17 +4,17 @@
 #include <chrono>
 
 #include "checkpointing/checkpoint_store.h"
+#include "checkpointing/nonfinite_actions.h"
 #include "checkpointing/run_checkpoint.h"
 #include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
-#include "checkpointing/nonfinite_actions.h"
 #include "loops/training_step.h"
-#include "run/callback_states.h"
 #include "process/signals.h"
 #include "process/slurm.h"
+#include "run/callback_states.h"
 
 namespace fulgur::detail {
 

@@ -8,16 +8,16 @@
 #include <chrono>
 #include <utility>
 
+#include "capture/cannot_capture.h"
 #include "checkpointing/checkpoint_store.h"
+#include "checkpointing/nonfinite_actions.h"
 #include "fulgur/core/clip.h"
 #include "fulgur/core/let_go.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/monitor.h"
 #include "fulgur/core/text.h"
-#include "run/batch_transfer.h"
-#include "capture/cannot_capture.h"
 #include "loops/micro_batches.h"
-#include "checkpointing/nonfinite_actions.h"
+#include "run/batch_transfer.h"
 
 namespace fulgur::detail {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "fulgur/data/device_prefetcher.h"
 #include "capture/captured_step.h"
+#include "fulgur/data/device_prefetcher.h"
 #include "loops/run_ahead.h"
 #include "loops/unregistered_leaves.h"
 #include "run/debug_checks.h"

@@ -4,8 +4,8 @@
 #include <unordered_set>
 
 #include "fulgur/core/text.h"
-#include "services/loss_leaves.h"
 #include "run/run_state.h"
+#include "services/loss_leaves.h"
 
 namespace fulgur::detail {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "fulgur/core/progress.h"
 #include "fulgur/core/state_tree.h"
-#include "run/callback_states.h"
 #include "logging/log_store.h"
+#include "run/callback_states.h"
 #include "services/seen_counts.h"
 
 namespace fulgur::detail {

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "logging/log_store.h"
-#include "services/nonfinite_policy.h"
 #include "run/rank_checks.h"
-#include "services/rank_consensus.h"
 #include "run/run_state.h"
-#include "services/seen_counts.h"
 #include "run/step_rows.h"
+#include "services/nonfinite_policy.h"
+#include "services/rank_consensus.h"
+#include "services/seen_counts.h"
 
 namespace fulgur::detail {
 

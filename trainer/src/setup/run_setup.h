@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "fulgur/checkpoint/run_lock.h"
 #include "context/run.h"
+#include "fulgur/checkpoint/run_lock.h"
 #include "setup/startup.h"
 
 namespace fulgur::detail {

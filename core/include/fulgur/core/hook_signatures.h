@@ -3,7 +3,7 @@
 #include <type_traits>
 
 // What a class may override, as HOOK(name, result, (arguments), const or nothing): the base's declarations once more,
-// for the compiler to name. tests/trainer/hooks_declared_test.cpp compares them with the headers.
+// for the compiler to name. tests/trainer/loops/hooks_declared_test.cpp compares them with the headers.
 
 // The steps of LightningModule that need not be there.
 #define FULGUR_STEP_SIGNATURES(HOOK)                                                                            \

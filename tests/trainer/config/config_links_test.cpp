@@ -1,0 +1,86 @@
+#include "trainer/config/config_components.h"
+
+#include "support/expect_error.h"
+
+namespace config_links_test {
+
+using namespace fulgur;
+using test::load;
+using test::load_error;
+using test::value_at;
+
+namespace {
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const std::string kData = "data: ConfigData\n";
+
+StateTree facts() {
+  return StateTree::map({{"classes", StateTree(7)},
+                         {"rate", StateTree(0.5)},
+                         {"label", StateTree("digits")},
+                         {"widths", StateTree(StateTree::List{StateTree(2), StateTree(3)})},
+                         {"none", StateTree(0)},
+                         {"part", StateTree(StateTree::Map{})}});
+}
+
+std::string apply_error(const std::string& yaml) {
+  Config config = load(yaml);
+  return test::message_of<ConfigError>([&] { apply_links(config, facts()); });
+}
+
+}  // namespace
+
+TEST_CASE("a link fills options of the model, required ones too") {
+  Config config = load(kData +
+                       "model: ConfigModel\n"
+                       "link: {model.init_args.classes: data.classes, model.name: data.label, model.widths: "
+                       "data.widths, model.part.depth: data.classes}\n");
+  apply_links(config, facts());
+  CHECK(value_at(config, "model.init_args.classes") == "7");
+  CHECK(value_at(config, "model.init_args.name") == "digits");
+  CHECK(value_at(config, "model.init_args.widths") == "[2, 3]");
+  CHECK(value_at(config, "model.init_args.part.depth") == "7");
+  CHECK(value_at(config, "model.init_args.rate") == "0.5");
+  // What is written after the links reads back: link and value agree.
+  Config again = config_from_node(config.write());
+  apply_links(again, facts());
+  CHECK(again.write().same_as(config.write()));
+}
+
+TEST_CASE("a required option without a link is missed") {
+  CHECK(says(load_error("model: ConfigModel\n"), "model.init_args.classes: required option is missing"));
+}
+
+TEST_CASE("a link to what is not there is refused when the config is read") {
+  const std::string model = kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n";
+  CHECK(says(load_error(model + "link: {model.init_args.clases: data.classes}\n"),
+             ":3:8: link.model.init_args.clases: ConfigModel: there is no option 'clases'; did you mean 'classes'?"));
+  CHECK(says(load_error(model + "link: {model.init_args.part.dept: data.classes}\n"), "did you mean 'depth'?"));
+  CHECK(says(load_error(model + "link: {model.init_args.name.x: data.classes}\n"), "is not an option"));
+  CHECK(says(load_error(model + "link: {model: data.classes}\n"), "the target must be an option"));
+  CHECK(says(load_error(model + "link: {data.batch_size: data.classes}\n"), "only options of model"));
+  CHECK(says(load_error(model + "link: {trainer.max_epochs: data.classes}\n"), "only options of model"));
+  CHECK(says(load_error(model + "link: {model.classes: classes}\n"), "the source must be a fact"));
+  CHECK(says(load_error(model + "link: {optimizer.lr: data.classes}\n"), "no optimizer is chosen"));
+}
+
+TEST_CASE("a fact must be there and fit") {
+  const std::string model = kData + "model: {class_path: ConfigModel}\n";
+  CHECK(says(apply_error(model + "link: {model.classes: data.clases}\n"),
+             "has no fact 'clases'; did you mean 'classes'?"));
+  CHECK(says(apply_error(model + "link: {model.classes: data.label}\n"), "expected int"));
+  CHECK(says(apply_error(model + "link: {model.classes: data.none}\n"), "must be at least 2; got 0"));
+  CHECK(says(apply_error(model + "link: {model.classes: data.part}\n"), "which no option accepts"));
+}
+
+TEST_CASE("a link and an explicit value must agree") {
+  const std::string link = "link: {model.classes: data.classes}\n";
+  Config same = load(kData + "model: {class_path: ConfigModel, init_args: {classes: 7}}\n" + link);
+  apply_links(same, facts());
+  CHECK(value_at(same, "model.init_args.classes") == "7");
+  CHECK(says(apply_error(kData + "model: {class_path: ConfigModel, init_args: {classes: 3}}\n" + link),
+             "the config says '3', the link to data.classes says '7'"));
+}
+
+}  // namespace config_links_test

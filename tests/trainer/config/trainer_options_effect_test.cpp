@@ -1,0 +1,397 @@
+// Every option of the Trainer is tested by its effect.
+#include "trainer/boring.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <csignal>
+#include <set>
+
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
+
+namespace trainer_options_effect_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Counting : SelfPlanned {
+  int64_t train = 0, val = 0, test = 0, predict = 0, validations = 0, clipped = 0;
+  std::vector<int64_t> validated_at;
+  double largest_gradient = 0;
+  StepOutput training_step(const Batch& b, int64_t i) override {
+    ++train;
+    return SelfPlanned::training_step(b, i);
+  }
+  Outputs validation_step(const Batch& b, int64_t i, int64_t l) override {
+    ++val;
+    return SelfPlanned::validation_step(b, i, l);
+  }
+  Outputs test_step(const Batch& b, int64_t i, int64_t l) override {
+    ++test;
+    return SelfPlanned::test_step(b, i, l);
+  }
+  Outputs predict_step(const Batch& b, int64_t i, int64_t l) override {
+    ++predict;
+    return SelfPlanned::predict_step(b, i, l);
+  }
+  void on_validation_start() override {
+    ++validations;
+    validated_at.push_back(run().progress().batches_total.completed);
+  }
+  void configure_gradient_clipping(Optimizer& o, std::optional<double> v, ClipAlgorithm a) override {
+    SelfPlanned::configure_gradient_clipping(o, v, a);
+    double squares = 0;
+    for (const Tensor& g : o.gradients()) {
+      squares += g.square().sum().item<double>();
+      largest_entry = std::max(largest_entry, g.abs().max().item<double>());
+    }
+    largest_gradient = std::max(largest_gradient, std::sqrt(squares));
+  }
+  double largest_entry = 0;
+};
+
+std::shared_ptr<Counting> fit(TrainerOptions options, std::shared_ptr<DataModule> data = regression_data(),
+                              FitReport* report = nullptr) {
+  auto module = std::make_shared<Counting>();
+  const FitReport result = Trainer(std::move(options)).fit(module, data);
+  if (report) *report = result;
+  return module;
+}
+
+}  // namespace
+
+TEST_CASE("max_epochs, max_steps: whichever comes first") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  FitReport report;
+  options.max_epochs = 3;
+  CHECK(fit(options, regression_data(), &report)->train == 30);
+  CHECK(report.stop_reason == "max_epochs");
+  options.max_steps = 7;
+  CHECK(fit(options, regression_data(), &report)->train == 7);
+  CHECK(report.stop_reason == "max_steps");
+  options.max_epochs = 0;
+  CHECK(fit(options)->train == 0);
+  options.max_epochs.reset();
+  CHECK(fit(options)->train == 7);
+  options.max_epochs = -1;
+  CHECK(fit(options)->train == 7);
+}
+
+TEST_CASE("limit_*_batches: a count, a fraction, nothing") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.limit_train_batches = 3;
+  options.limit_val_batches = 0.5;  // of 3
+  auto module = fit(options);
+  CHECK(module->train == 3);
+  CHECK(module->val == 1);
+  options.limit_train_batches = 1.0;
+  options.limit_val_batches = 0;
+  module = fit(options);
+  CHECK(module->train == 10);
+  CHECK(module->val == 0);
+  options.limit_train_batches = 0.01;
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("limit_train_batches"));
+  options = quiet(folder);
+  options.limit_test_batches = 2;
+  options.limit_predict_batches = 1;
+  auto counting = std::make_shared<Counting>();
+  Trainer trainer(options);
+  trainer.test(counting, regression_data());
+  trainer.predict(counting, regression_data());
+  CHECK(counting->test == 2);
+  CHECK(counting->predict == 1);
+}
+
+TEST_CASE("val_check_interval and check_val_every_n_epoch") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 4;
+  CHECK(fit(options)->validated_at == std::vector<int64_t>{10, 20, 30, 40});
+  options.check_val_every_n_epoch = 2;
+  CHECK(fit(options)->validated_at == std::vector<int64_t>{20, 40});
+  options.check_val_every_n_epoch = 1;
+  options.max_epochs = 1;
+  options.val_check_interval = 0.25;
+  CHECK(fit(options)->validated_at == std::vector<int64_t>{2, 4, 6, 8, 10});
+  options.val_check_interval = 4;
+  CHECK(fit(options)->validated_at == std::vector<int64_t>{4, 8});
+  options.val_check_interval = 11;
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("never run"));
+  options.check_val_every_n_epoch.reset();
+  options.max_epochs = 3;
+  CHECK(fit(options)->validated_at == std::vector<int64_t>{11, 22});
+}
+
+TEST_CASE("accumulate_grad_batches makes fewer steps") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.accumulate_grad_batches = 4;
+  FitReport report;
+  CHECK(fit(options, regression_data(), &report)->train == 10);
+  CHECK(report.global_step == 3);
+}
+
+TEST_CASE("an accumulated window equals one large batch") {
+  const auto train = [](int64_t batch_size, int64_t accumulate) {
+    at::manual_seed(4);
+    auto module = std::make_shared<SelfPlanned>();
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.accumulate_grad_batches = accumulate;
+    Trainer(options).fit(module, regression_data(40, 0, batch_size, false));
+    return weights(*module);
+  };
+  const auto whole = train(8, 1), components = train(4, 2);
+  for (const auto& [name, value] : whole) CHECK((value - components.at(name)).abs().max().item<double>() < 1e-6);
+}
+
+TEST_CASE("gradient_clip_val by norm and by value") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  CHECK(fit(options)->largest_gradient > 0.05);
+  options.gradient_clip_val = 0.0;  // no clipping, as in Lightning
+  CHECK(fit(options)->largest_gradient > 0.05);
+  options.gradient_clip_val = 0.05;
+  CHECK(fit(options)->largest_gradient <= 0.0501);
+  options.gradient_clip_algorithm = ClipAlgorithm::value;
+  CHECK(fit(options)->largest_entry <= 0.0500001);
+}
+
+TEST_CASE("fast_dev_run runs n batches of each loop and leaves no file") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 50;
+  options.fast_dev_run.batches = 2;
+  FitReport report;
+  const auto module = fit(options, regression_data(), &report);
+  CHECK(module->train == 2);
+  CHECK(module->val == 2);
+  CHECK(report.run_dir.empty());
+  CHECK(fs::is_empty(folder.path()));
+}
+
+TEST_CASE("log_every_n_steps decides how many rows there are, 0 turns step rows off") {
+  for (const auto& [every, rows] : std::vector<std::pair<int64_t, size_t>>{{1, 10}, {5, 2}, {0, 1}}) {
+    TemporaryFolder folder;
+    TrainerOptions options = quiet(folder);
+    options.log_every_n_steps = every;
+    auto logger = std::make_shared<MemoryLogger>();
+    TrainerComponents components;
+    components.loggers = {logger};
+    Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data());
+    CHECK(logger->values("train_loss").size() == rows);  // the last row holds what no interval ended
+  }
+}
+
+TEST_CASE("the same seed gives the same run, another seed another") {
+  const auto train = [](uint64_t seed) {
+    Config config;
+    config.seed_everything = {.enabled = true, .seed = seed};
+    TemporaryFolder folder;
+    config.trainer = quiet(folder);
+    Trainer trainer = Trainer::from_config(config);
+    auto module = std::make_shared<SelfPlanned>(0.3);
+    trainer.fit(module, regression_data());
+    return weights(*module);
+  };
+  CHECK(same_weights(train(1), train(1)));
+  CHECK_FALSE(same_weights(train(1), train(2)));
+}
+
+TEST_CASE("deterministic is on during the run and back afterwards") {
+  struct Looking : SelfPlanned {
+    bool seen = false;
+    void on_train_start() override { seen = at::globalContext().deterministicAlgorithms(); }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  auto module = std::make_shared<Looking>();
+  Trainer(options).fit(module, regression_data());
+  CHECK_FALSE(module->seen);
+  options.deterministic = true;
+  Trainer(options).fit(module, regression_data());
+  CHECK(module->seen);
+  CHECK_FALSE(at::globalContext().deterministicAlgorithms());
+}
+
+TEST_CASE("num_threads sets LibTorch's threads") {
+  struct Looking : SelfPlanned {
+    int seen = 0;
+    void on_train_start() override { seen = at::get_num_threads(); }
+  };
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  auto module = std::make_shared<Looking>();
+  options.num_threads = Auto<int64_t>(2);
+  Trainer(options).fit(module, regression_data());
+  CHECK(module->seen == 2);
+  options.num_threads = Auto<int64_t>(1);
+  Trainer(options).fit(module, regression_data());
+  CHECK(module->seen == 1);
+}
+
+TEST_CASE("precision 64-true trains in double") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.precision = Spec<Precision>("64-true");
+  const auto module = fit(options);
+  CHECK(module->parameters()[0].scalar_type() == at::kDouble);
+  CHECK(module->train == 10);
+}
+
+TEST_CASE("accelerator and devices that this machine lacks are errors that list the existing ones") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.devices = 2;
+  CHECK_THROWS_WITH(fit(options),
+                    ContainsSubstring("this machine has 1 of cpu") && ContainsSubstring("trainer.strategy: ddp"));
+  options = quiet(folder);
+  options.accelerator = "tpu";
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("not available"));
+}
+
+TEST_CASE("enable_checkpointing false writes none and refuses a checkpoint callback") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.enable_checkpointing = false;
+  FitReport report;
+  fit(options, regression_data(), &report);
+  CHECK_FALSE(fs::exists(report.run_dir / "checkpoints"));
+  CHECK_FALSE(report.last_checkpoint);
+  options.callbacks.emplace_back("ModelCheckpoint");
+  CHECK_THROWS_WITH(fit(options), ContainsSubstring("enable_checkpointing"));
+}
+
+TEST_CASE("the run folder has config, metrics and checkpoints; logger false leaves the metrics out") {
+  TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  FitReport report;
+  fit(options, regression_data(), &report);
+  for (const char* name : {"config.yaml", "metrics.csv", "metrics.jsonl", "checkpoints/last.ckpt/model.safetensors"})
+    CHECK(fs::exists(report.run_dir / name));
+  CHECK(report.run_dir == folder / "fulgur_logs/version_0");
+  options.logger.enabled = false;
+  fit(options, regression_data(), &report);
+  CHECK(report.run_dir == folder / "fulgur_logs/version_1");
+  CHECK_FALSE(fs::exists(report.run_dir / "metrics.csv"));
+  // Without checkpoints too, there is what a repetition and --resume need, and nothing else.
+  options.enable_checkpointing = false;
+  fit(options, regression_data(), &report);
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(report.run_dir)) files.insert(entry.path().filename().string());
+  CHECK(files == std::set<std::string>{"config.yaml", "finished.json"});
+}
+
+TEST_CASE("F38 an empty or too small training set is an error before the first step") {
+  TemporaryFolder folder;
+  struct Empty : Loader {
+    std::optional<int64_t> size() const override { return 0; }
+    std::optional<int64_t> samples() const override { return 0; }
+    int64_t batch_size() const override { return 1; }
+    void start_epoch(int64_t) override {}
+    bool next(Batch&) override { return false; }
+    void unread() override {}
+    void configure(uint64_t, int64_t, int64_t) override {}
+    StateTree state() const override { return {}; }
+    void load_state(const StateTree&) override {}
+  };
+  auto module = std::make_shared<Counting>();
+  CHECK_THROWS_AS(Trainer(quiet(folder)).fit(module, DataSource(std::make_shared<Empty>())), DataError);
+  CHECK(module->train == 0);
+}
+
+TEST_CASE("a loader of unknown length: the last short window is scaled by its real length") {
+  // The same batches, once with and once without a known length.
+  struct Unsized : DataLoader {
+    using DataLoader::DataLoader;
+    std::optional<int64_t> size() const override { return std::nullopt; }
+  };
+  const auto train = [](bool sized) {
+    at::manual_seed(4);
+    auto module = std::make_shared<SelfPlanned>();
+    auto dataset = std::make_shared<TensorDataset>(regression(40));
+    const DataLoaderOptions options{.batch_size = 4};
+    std::shared_ptr<Loader> loader;
+    if (sized)
+      loader = std::make_shared<DataLoader>(dataset, options);
+    else
+      loader = std::make_shared<Unsized>(dataset, options);
+    TemporaryFolder folder;
+    TrainerOptions trainer_options = quiet(folder);
+    trainer_options.accumulate_grad_batches = 3;
+    trainer_options.max_epochs = 2;
+    const FitReport report = Trainer(trainer_options).fit(module, DataSource(loader));
+    CHECK(report.global_step == 8);
+    return weights(*module);
+  };
+  const auto a = train(true), b = train(false);
+  for (const auto& [name, value] : a) CHECK((value - b.at(name)).abs().max().item<double>() < 1e-6);
+}
+
+TEST_CASE(
+    "SIGINT ends the run after the batch with a checkpoint, exit code 130; SIGTERM 75, or 143 without checkpoint") {
+  struct Signalled : SelfPlanned {
+    int number = SIGINT;
+    StepOutput training_step(const Batch& b, int64_t i) override {
+      if (i == 3) std::raise(number);
+      return SelfPlanned::training_step(b, i);
+    }
+  };
+  TemporaryFolder folder;
+  auto module = std::make_shared<Signalled>();
+  TrainerOptions options = quiet(folder);
+  FitReport report = Trainer(options).fit(module, regression_data());
+  CHECK(report.exit_code == ExitCode::interrupted);
+  CHECK(report.global_step == 4);
+  CHECK(summarize_checkpoint(*report.last_checkpoint).global_step == 4);
+  module->number = SIGTERM;
+  CHECK(Trainer(options).fit(module, regression_data()).exit_code == ExitCode::preempted);
+  options.enable_checkpointing = false;
+  CHECK(Trainer(options).fit(module, regression_data()).exit_code == ExitCode::terminated);
+}
+
+TEST_CASE("wrong losses are errors that say what to do") {
+  struct Bad : SelfPlanned {
+    int kind = 0;
+    StepOutput training_step(const Batch& b, int64_t) override {
+      const Tensor loss = at::mse_loss(forward(b[0]), b[1]);
+      return kind == 0 ? loss.detach() : loss.expand({2});
+    }
+  };
+  TemporaryFolder folder;
+  auto module = std::make_shared<Bad>();
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("no graph"));
+  module->kind = 1;
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(module, regression_data()), ContainsSubstring("must be a scalar"));
+}
+
+TEST_CASE("a fit without optimizer, without data, with two optimizers is refused with a hint") {
+  TemporaryFolder folder;
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<BoringModule>(), regression_data()),
+                    ContainsSubstring("names none"));
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<SelfPlanned>()), ContainsSubstring("no training data"));
+  struct Two : BoringModule {
+    OptimizerPlan configure_optimizers() override {
+      return OptimizerPlan(std::vector<PlannedOptimizer>{{std::make_shared<SGD>(SGD::Options{}), {}},
+                                                         {std::make_shared<SGD>(SGD::Options{}), {}}});
+    }
+  };
+  CHECK_THROWS_WITH(Trainer(quiet(folder)).fit(std::make_shared<Two>(), regression_data()),
+                    ContainsSubstring("2 optimizers"));
+  TrainerComponents components;
+  components.optimizer = Spec<Optimizer>("SGD");
+  CHECK_THROWS_WITH(Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data()),
+                    ContainsSubstring("both"));
+  CHECK(Trainer(quiet(folder), components).fit(std::make_shared<BoringModule>(), regression_data()).global_step == 10);
+}
+
+}  // namespace trainer_options_effect_test

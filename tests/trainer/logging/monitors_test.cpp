@@ -1,0 +1,159 @@
+// Misspelt monitors are errors before training begins, if the sanity check shows that they are.
+#include "trainer/boring.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include "fulgur/callbacks/early_stopping.h"
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/core/errors.h"
+#include "fulgur/core/monitor.h"
+#include "fulgur/core/run_context.h"
+#include "fulgur/optim/reduce_lr_on_plateau.h"
+#include "support/expect_error.h"
+#include "support/shown_lines.h"
+
+namespace monitors_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct Counting : BoringModule {
+  std::string plateau;  // what a schedule monitors; empty: no schedule
+  bool late = false;    // val_accuracy is logged from the second validation on
+  int64_t batches = 0, validations = 0;
+  OptimizerPlan configure_optimizers() override {
+    const auto sgd = std::make_shared<SGD>(SGD::Options{.lr = 0.05});
+    if (plateau.empty()) return sgd;
+    return {sgd, SchedulerConfig{.scheduler = std::make_shared<ReduceLROnPlateau>(ReduceLROnPlateau::Options{}),
+                                 .monitor = plateau}};
+  }
+  StepOutput training_step(const Batch& batch, int64_t i) override {
+    ++batches;
+    return BoringModule::training_step(batch, i);
+  }
+  void on_validation_epoch_end() override {
+    if (!late || validations++ > 0) log("val_accuracy", 0.5);
+  }
+};
+
+std::shared_ptr<EarlyStopping> early_stopping(const std::string& monitor) {
+  EarlyStopping::Options options;
+  options.monitor = monitor;
+  return std::make_shared<EarlyStopping>(options);
+}
+
+std::shared_ptr<ModelCheckpoint> model_checkpoint(const std::string& monitor) {
+  ModelCheckpoint::Options options;
+  options.monitor = monitor;
+  return std::make_shared<ModelCheckpoint>(options);
+}
+
+void fit(const std::shared_ptr<Counting>& module, std::vector<std::shared_ptr<Callback>> callbacks,
+         int64_t sanity_steps = 1, int64_t val_check_interval = 0) {
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 2;
+  options.num_sanity_val_steps = sanity_steps;
+  if (val_check_interval > 0) options.val_check_interval = val_check_interval;
+  TrainerComponents components;
+  components.callbacks = std::move(callbacks);
+  Trainer(options, components).fit(module, regression_data());
+}
+
+}  // namespace
+
+TEST_CASE("a misspelt monitor is an error before the first batch, with the nearest name") {
+  const auto module = std::make_shared<Counting>();
+  const auto check = [&](std::vector<std::shared_ptr<Callback>> callbacks) {
+    const std::string message = message_of<ConfigError>([&] { fit(module, std::move(callbacks)); });
+    CHECK_THAT(message, ContainsSubstring("'val_los' was not logged") && ContainsSubstring("did you mean 'val_loss'?"));
+    CHECK_THAT(message, !ContainsSubstring("?."));
+    CHECK(module->batches == 0);
+  };
+  SECTION("of EarlyStopping") { check({early_stopping("val_los")}); }
+  SECTION("of ModelCheckpoint") { check({model_checkpoint("val_los")}); }
+  SECTION("of a plateau schedule") {
+    module->plateau = "val_los";
+    check({});
+  }
+}
+
+TEST_CASE("a monitor that neither validation nor the first training batch logs is a warning after that batch") {
+  const auto module = std::make_shared<Counting>();
+  for (const int64_t sanity : {0, 1}) {
+    CAPTURE(sanity);
+    std::string error;
+    const std::string lines = shown_lines(
+        [&] {
+          // They look at the end of the epoch, also where validation comes more often.
+          fit(module,
+              {std::make_shared<EarlyStopping>(
+                   EarlyStopping::Options{.monitor = "accuracy", .check_on_train_epoch_end = true}),
+               std::make_shared<ModelCheckpoint>(
+                   ModelCheckpoint::Options{.monitor = "val_auc", .save_on_train_epoch_end = true}),
+               model_checkpoint("train_loss")},
+              sanity, sanity == 0 ? 3 : 0);
+        },
+        &error);
+    CHECK_THAT(error, ContainsSubstring("'accuracy' was not logged"));
+    CHECK_THAT(lines, ContainsSubstring("EarlyStopping monitors 'accuracy'") &&
+                          ContainsSubstring("ModelCheckpoint monitors 'val_auc'") &&
+                          ContainsSubstring("neither validation nor the first training batch has logged it; there are: "
+                                            "train_loss, val_accuracy, val_loss. "));
+    CHECK_THAT(lines, !ContainsSubstring("monitors 'train_loss'"));
+  }
+}
+
+TEST_CASE("without a sanity check a misspelt monitor is found after the first validation") {
+  const auto module = std::make_shared<Counting>();
+  const auto check = [&](std::vector<std::shared_ptr<Callback>> callbacks) {
+    const std::string message = message_of<ConfigError>([&] { fit(module, std::move(callbacks), 0, 3); });
+    CHECK_THAT(message, ContainsSubstring("'val_los' was not logged") && ContainsSubstring("did you mean 'val_loss'?"));
+    CHECK(module->batches == 3);
+  };
+  SECTION("of EarlyStopping") { check({early_stopping("val_los")}); }
+  SECTION("of ModelCheckpoint") { check({model_checkpoint("val_los")}); }
+  SECTION("of a plateau schedule") {
+    module->plateau = "val_los";
+    check({});
+  }
+}
+
+TEST_CASE("a monitor that is logged later, or by training, is not an error") {
+  const auto module = std::make_shared<Counting>();
+  SECTION("by training") {
+    module->plateau = "train_loss";
+    CHECK_NOTHROW(fit(module, {early_stopping("train_loss"), model_checkpoint("train_loss")}));
+  }
+  SECTION("from the second validation on") {
+    module->late = true;
+    CHECK_NOTHROW(fit(module, {early_stopping("val_accuracy"), model_checkpoint("val_accuracy")}));
+  }
+  CHECK(module->batches == 20);
+}
+
+TEST_CASE("a monitor of ModelCheckpoint that nothing has logged when it saves is an error, as in Lightning") {
+  const auto module = std::make_shared<Counting>();
+  const std::string message = message_of<ConfigError>([&] { fit(module, {model_checkpoint("accuracy")}); });
+  CHECK_THAT(message, ContainsSubstring("[callbacks.ModelCheckpoint] monitor 'accuracy' was not logged; there are: "));
+  CHECK(module->batches == 10);
+}
+
+TEST_CASE("what counts as a misspelt name of a metric of validation") {
+  const std::vector<std::string> names{"val_loss", "val_acc", "val/f1"};
+  for (const char* wrong : {"val_los", "val_losss", "val_lsos", "val_ac", "val_cac", "val/f1x"}) {
+    INFO(wrong);
+    CHECK(misspells_validation_metric(wrong, names));
+  }
+  for (const char* other :
+       {"val_loss", "val_auc", "val/f2", "val/f11", "val_loss_2", "train_loss", "loss", "val", "va_loss"}) {
+    INFO(other);
+    CHECK_FALSE(misspells_validation_metric(other, names));
+  }
+}
+
+}  // namespace monitors_test

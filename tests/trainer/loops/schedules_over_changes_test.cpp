@@ -1,0 +1,284 @@
+// Schedules of a run that resumes with another number of samples in a step: the rate follows the samples that are done.
+#include "trainer/boring.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <iterator>
+
+#include "fulgur/callbacks/model_checkpoint.h"
+#include "fulgur/core/log.h"
+#include "fulgur/optim/composed_schedules.h"
+#include "fulgur/optim/cyclic_schedules.h"
+
+namespace schedules_over_changes_test {
+
+using namespace fulgur;
+using namespace fulgur::test;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinRel;
+
+namespace {
+
+using MakeSchedule = std::function<std::shared_ptr<LrScheduler>()>;
+
+struct Scheduled : BoringModule {
+  MakeSchedule make;
+  ScheduleInterval interval = ScheduleInterval::step;
+  OptimizerPlan configure_optimizers() override {
+    return {std::make_shared<SGD>(SGD::Options{.lr = 0.1, .momentum = 0.9}),
+            SchedulerConfig{.scheduler = make(), .interval = interval}};
+  }
+};
+
+// The rate that each sample was trained with.
+struct Rates : Callback {
+  std::map<int64_t, double> by_samples;
+  void on_train_batch_start(RunContext& run, const Batch&, int64_t) override {
+    by_samples[run.progress().samples_seen] = run.optimizers().front()->groups().front().lr;
+  }
+};
+
+struct Part {
+  int64_t accumulation = 1;
+  int64_t steps = -1;  ///< ends after these, to be resumed
+  int64_t max_epochs = 4;
+  int64_t batches = 16;  ///< of an epoch
+};
+
+std::map<int64_t, double> rates(const MakeSchedule& make, const std::vector<Part>& parts,
+                                ScheduleInterval interval = ScheduleInterval::step, std::string* told = nullptr,
+                                const std::function<void(TrainerOptions&)>& change = {}) {
+  const TemporaryFolder folder;
+  const auto seen = std::make_shared<Rates>();
+  std::string lines;
+  for (const Part& part : parts) {
+    struct Stopping : Callback {
+      int64_t at;
+      explicit Stopping(int64_t steps) : at(steps) {}
+      void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+        // The checkpoint of the step before is there, that of this one not yet.
+        if (at >= 0 && run.progress().global_step == at + 1) throw std::runtime_error("the part ends");
+      }
+    };
+    TrainerOptions options = quiet(folder);
+    options.max_epochs = part.max_epochs;
+    options.accumulate_grad_batches = part.accumulation;
+    options.limit_train_batches = BatchLimit(part.batches);
+    if (change) change(options);
+    ModelCheckpoint::Options saving;
+    saving.every_n_train_steps = 1;
+    TrainerComponents components;
+    components.seed = 1;
+    components.callbacks = {seen, std::make_shared<ModelCheckpoint>(saving), std::make_shared<Stopping>(part.steps)};
+    const auto module = std::make_shared<Scheduled>();
+    module->make = make;
+    module->interval = interval;
+    log::reset_warnings();
+    log::set_sink(
+        [](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line + "\n"; },
+        &lines);
+    try {
+      Trainer(options, components).fit(module, regression_data(64, 0), "auto");
+    } catch (const std::runtime_error&) {
+    }
+    log::set_sink({}, nullptr);
+  }
+  if (told) *told = lines;
+  return seen->by_samples;
+}
+
+struct Case {
+  const char* name;
+  MakeSchedule make;
+};
+
+template <class S>
+MakeSchedule made(typename S::Options options) {
+  return [options] { return std::make_shared<S>(options); };
+}
+
+std::vector<Case> by_samples() {
+  CosineAnnealingLR::Options cosine;
+  OneCycleLR::Options cycle;
+  cycle.max_lr = 0.2;
+  StepLR::Options steps;
+  steps.step_size = Length(*Interval::parse("64sa"));
+  steps.gamma = 0.5;
+  StepLR::Options epochs;
+  epochs.step_size = Length(*Interval::parse("1ep"));
+  epochs.gamma = 0.5;
+  WarmupLR::Options warmup;
+  warmup.length = Length(*Interval::parse("0.25dur"));
+  return {{"CosineAnnealingLR", made<CosineAnnealingLR>(cosine)},
+          {"OneCycleLR", made<OneCycleLR>(cycle)},
+          {"StepLR in samples", made<StepLR>(steps)},
+          {"StepLR in epochs", made<StepLR>(epochs)},
+          {"WarmupLR", [=] { return std::make_shared<WarmupLR>(warmup, std::make_shared<CosineAnnealingLR>(cosine)); }},
+          {"SequentialLR", [=] {
+             return std::make_shared<SequentialLR>(
+                 std::vector<std::shared_ptr<LrScheduler>>{std::make_shared<StepLR>(steps),
+                                                           std::make_shared<CosineAnnealingLR>(cosine)},
+                 std::vector<Length>{Length(*Interval::parse("1ep"))});
+           }}};
+}
+
+}  // namespace
+
+TEST_CASE("a schedule of a resumed run with other batches has the rates of the samples that are done") {
+  for (const Case& schedule : by_samples()) {
+    // 64 samples in 16 batches of an epoch.
+    const auto whole = rates(schedule.make, {{}});
+    for (const std::vector<Part>& parts :
+         {std::vector<Part>{{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+          std::vector<Part>{{.accumulation = 1, .steps = 12}, {.accumulation = 4, .steps = 17}, {.accumulation = 1}}}) {
+      std::string told;
+      const auto changed = rates(schedule.make, parts, ScheduleInterval::step, &told);
+      CAPTURE(schedule.name, parts.size(), told);
+      CHECK_THAT(told, ContainsSubstring("each step counts as"));
+      int64_t compared = 0;
+      for (const auto& [samples, rate] : changed) {
+        // Inside a window the rate is that of its step.
+        const int64_t accumulation = parts[1].accumulation;
+        if (samples % (4 * accumulation) != 0) continue;
+        CAPTURE(samples);
+        REQUIRE(whole.contains(samples));
+        CHECK_THAT(rate, WithinRel(whole.at(samples), 1e-9));
+        ++compared;
+      }
+      CHECK(compared > 10);
+    }
+  }
+}
+
+TEST_CASE("a schedule of a resumed run with smaller steps goes as slowly as its samples") {
+  for (const Case& schedule : by_samples()) {
+    CAPTURE(schedule.name);
+    const auto whole = rates(schedule.make, {{.accumulation = 2}});
+    const auto changed = rates(schedule.make, {{.accumulation = 2, .steps = 12}, {.accumulation = 1}});
+    for (const auto& [samples, rate] : changed) {
+      CAPTURE(samples);
+      CHECK_THAT(rate, WithinRel(whole.at(samples - samples % 8), 1e-9));
+    }
+  }
+}
+
+TEST_CASE("a schedule of a resumed run with other epochs ends with the last of them") {
+  // 4 epochs. The second part begins at an epoch's start, inside one, or where its epochs have ended before.
+  for (const Case& schedule : by_samples()) {
+    if (schedule.name == std::string("StepLR in samples") || schedule.name == std::string("SequentialLR")) continue;
+    const auto whole = rates(schedule.make, {{}});
+    for (const std::vector<Part>& parts :
+         {std::vector<Part>{{.steps = 16}, {.batches = 8}}, std::vector<Part>{{.steps = 8, .batches = 8}, {}},
+          std::vector<Part>{{.steps = 5, .batches = 8}, {}}, std::vector<Part>{{.steps = 21}, {.batches = 8}},
+          std::vector<Part>{{.steps = 28}, {.batches = 8}},
+          std::vector<Part>{{.steps = 5, .batches = 8}, {.steps = 12}, {.steps = 40}, {}},
+          std::vector<Part>{{.steps = 16}, {.accumulation = 2, .batches = 8}}}) {
+      std::string told;
+      const auto changed = rates(schedule.make, parts, ScheduleInterval::step, &told);
+      CAPTURE(schedule.name, parts.size(), parts[0].steps, parts[0].batches, parts[1].accumulation, told);
+      CHECK_THAT(told, ContainsSubstring("each step counts as"));
+      const double before_last = std::next(whole.rbegin())->second, last = whole.rbegin()->second;
+      CHECK(changed.rbegin()->second >= last * (1 - 1e-9));
+      CHECK(changed.rbegin()->second <= std::max(before_last, std::next(whole.rbegin(), 3)->second) * (1 + 1e-9));
+      if (schedule.name == std::string("CosineAnnealingLR")) {
+        double highest = 1;
+        for (const auto& [samples, rate] : changed) {
+          CAPTURE(samples);
+          CHECK(rate <= highest + 1e-12);  // it never rises
+          highest = rate;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a schedule of epochs in steps changes at the epochs of a resumed run, whatever they have") {
+  StepLR::Options options;
+  options.step_size = Length(*Interval::parse("1ep"));
+  options.gamma = 0.5;
+  const auto changed = rates(made<StepLR>(options), {{.steps = 16}, {.batches = 8}});
+  // 16 batches of 4 samples, then three times 8.
+  for (const auto& [samples, rate] : changed) {
+    CAPTURE(samples);
+    const int64_t epoch = samples < 64 ? 0 : 1 + (samples - 64) / 32;
+    CHECK_THAT(rate, WithinRel(0.1 * std::pow(0.5, epoch), 1e-9));
+  }
+}
+
+TEST_CASE("a schedule in numbers of steps counts steps, whatever a step has") {
+  for (const Length& step_size : {Length(10), Length(*Interval::parse("10st"))}) {
+    StepLR::Options options;
+    options.step_size = step_size;
+    options.gamma = 0.5;
+    std::string told;
+    const auto changed = rates(made<StepLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+                               ScheduleInterval::step, &told);
+    CHECK(told.find("each step counts as") == std::string::npos);
+    // 20 steps of 4 samples, then steps of 8.
+    CHECK_THAT(changed.at(80), WithinRel(0.1 * 0.25, 1e-9));
+    CHECK_THAT(changed.at(80 + 8 * 9), WithinRel(0.1 * 0.25, 1e-9));
+    CHECK_THAT(changed.at(80 + 8 * 10), WithinRel(0.1 * 0.125, 1e-9));
+  }
+}
+
+TEST_CASE("a schedule of epochs does not change with the batches") {
+  CosineAnnealingLR::Options options;
+  const auto make = made<CosineAnnealingLR>(options);
+  const auto whole = rates(make, {{}}, ScheduleInterval::epoch);
+  for (const auto& [samples, rate] :
+       rates(make, {{.accumulation = 1, .steps = 20}, {.accumulation = 2}}, ScheduleInterval::epoch)) {
+    CAPTURE(samples);
+    CHECK_THAT(rate, WithinRel(whole.at(samples), 1e-9));
+  }
+}
+
+TEST_CASE("a limit of steps ends a schedule that resumes with other batches") {
+  CosineAnnealingLR::Options options;
+  const auto limited = [](TrainerOptions& trainer) { trainer.max_steps = 36; };
+  const auto changed = rates(made<CosineAnnealingLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+                             ScheduleInterval::step, nullptr, limited);
+  double last = 1;
+  for (const auto& [samples, rate] : changed) {
+    CAPTURE(samples);
+    CHECK(rate <= last + 1e-12);  // it never rises
+    last = rate;
+  }
+  CHECK(last < 0.01);
+}
+
+TEST_CASE("scale_lr follows the batch of a resumed run") {
+  ConstantLR::Options options;
+  options.factor = 1;
+  std::string told;
+  const auto scaled = [](TrainerOptions& trainer) {
+    trainer.scale_lr = ScaleLr::linear;
+    trainer.base_batch_size = 4;
+  };
+  const auto changed = rates(made<ConstantLR>(options), {{.accumulation = 1, .steps = 20}, {.accumulation = 2}},
+                             ScheduleInterval::step, &told, scaled);
+  CHECK_THAT(changed.at(76), WithinRel(0.1, 1e-9));
+  CHECK_THAT(changed.at(88), WithinRel(0.2, 1e-9));
+  CHECK_THAT(told, ContainsSubstring("those of the checkpoint × 2"));
+}
+
+TEST_CASE("parts of the run are parts of it whatever number of batches makes a step") {
+  struct Widening : Callback {
+    std::vector<int64_t> validated_at;
+    void on_train_epoch_start(RunContext& run) override { run.set_accumulation(run.progress().epoch < 2 ? 1 : 4); }
+    void on_validation_end(RunContext& run) override { validated_at.push_back(run.progress().batches_total.completed); }
+  };
+  const TemporaryFolder folder;
+  TrainerOptions options = quiet(folder);
+  options.max_epochs = 4;
+  options.val_check_interval = *Interval::parse("0.125dur");
+  options.check_val_every_n_epoch = std::nullopt;
+  const auto widening = std::make_shared<Widening>();
+  TrainerComponents components;
+  components.add(widening);
+  Trainer(options, components).fit(std::make_shared<SelfPlanned>(), regression_data(64, 8));
+  CHECK(widening->validated_at == std::vector<int64_t>{8, 16, 24, 32, 40, 48, 56, 64});
+}
+
+}  // namespace schedules_over_changes_test
