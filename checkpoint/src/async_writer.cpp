@@ -85,7 +85,7 @@ class AsyncCheckpointWriter::Worker {
     idle_.wait(lock, [&] { return !job_; });
   }
 
-  /// Without a ticket, any save in flight.
+  /// Without a ticket, completes any save in flight.
   void complete(std::optional<uint64_t> ticket, std::function<void(CheckpointContent&)> change) {
     {
       const std::lock_guard lock(mutex_);
@@ -188,8 +188,8 @@ class AsyncCheckpointWriter::Worker {
   std::vector<Result> results_;
   std::function<void(CheckpointContent&)> change_;
   bool complete_ = true, stopping_ = false;
-  // Used by the caller while nothing is in flight; then the thread waits for its copies, and the caller makes its
-  // streams wait.
+  // Used by the caller while nothing is in flight. During a save, the thread waits for its copies, and the caller makes
+  // its streams wait.
   detail::TensorSnapshot snapshot_;
   uint64_t tickets_ = 0;
   std::thread thread_;

@@ -20,9 +20,10 @@ void check_is_folder(const fs::path& folder) {
   std::error_code error;
   const auto status = fs::status(folder, error);
   if (status.type() == fs::file_type::not_found)
-    throw CheckpointError(cat(
-        "[checkpoint.read] ", shown,
-        fs::is_symlink(fs::symlink_status(folder, error)) ? " is a link to what does not exist." : " does not exist."));
+    throw CheckpointError(cat("[checkpoint.read] ", shown,
+                              fs::is_symlink(fs::symlink_status(folder, error))
+                                  ? " is a link to a path that does not exist."
+                                  : " does not exist."));
   if (status.type() == fs::file_type::none || status.type() == fs::file_type::unknown)
     throw CheckpointError(cat("[checkpoint.read] ", shown, " cannot be read: ", error.message(), "."));
   if (status.type() == fs::file_type::directory) return;
@@ -64,7 +65,8 @@ class CheckedFolder::PartReader {
     if (file_->size() == record_.bytes) return;
     const std::string hint = file_->looks_like();
     if (file_->size() < record_.bytes)
-      folder_.add_problem(name_, "", cat("is truncated: have ", file_->size(), " of ", record_.bytes, " bytes.", hint));
+      folder_.add_problem(name_, "",
+                          cat("is truncated: it has ", file_->size(), " of ", record_.bytes, " bytes.", hint));
     else
       folder_.add_problem(name_, "", cat("has ", file_->size(), " bytes; ", record_.bytes, " were written.", hint));
     file_.reset();

@@ -14,7 +14,7 @@ std::string describe(const Tensor& tensor) {
   return cat(c10::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes()));
 }
 
-// A foreign file may have any number of them.
+// A foreign file may cause any number of lines.
 std::string first_of(const std::vector<std::string>& lines, std::string_view separator) {
   constexpr size_t kShown = 100;
   if (lines.size() <= kShown) return join(lines, separator);
@@ -38,19 +38,19 @@ std::map<std::string, const Tensor*> renamed(const NamedTensors& tensors,
     }
     if (!given.emplace(in_module, &tensor).second)
       throw CheckpointError(cat("[checkpoint.load_module_state] two tensors of the checkpoint would be '",
-                                escape_controls(in_module), "' in the module, one of them '", escape_controls(name),
+                                escape_controls(in_module), "' in the module; one of them is '", escape_controls(name),
                                 "'. Change key_prefixes."));
   }
   for (const auto& [prefix, replacement] : prefixes)
     if (!used.contains(prefix))
       throw CheckpointError(
           cat("[checkpoint.load_module_state] key_prefixes: no tensor of the checkpoint begins with '",
-              escape_controls(prefix), "' (or a longer prefix took all that do). Names there begin with '",
+              escape_controls(prefix), "' (or a longer prefix matches all that do). Names there begin with '",
               tensors.empty() ? "" : escape_controls(tensors.front().first), "'."));
   return given;
 }
 
-// Python's state dicts have a tied parameter under each of its names, or under one that is not our first.
+// Python's state dicts have a tied parameter under each of its names, or under one that is not the first here.
 void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>& given) {
   for (const auto& [alias, name] : parameter_aliases(module)) {
     const auto found = given.find(alias);
@@ -58,7 +58,7 @@ void untie(const torch::nn::Module& module, std::map<std::string, const Tensor*>
     const auto [kept, is_new] = given.emplace(name, found->second);
     if (!is_new && !kept->second->equal(*found->second))
       throw CheckpointError(cat("[checkpoint.load_module_state] '", alias, "' and '", name,
-                                "' are one parameter in the module; the checkpoint has two that differ."));
+                                "' are one parameter in the module; the checkpoint has two different ones."));
     given.erase(found);
   }
 }

@@ -38,7 +38,7 @@ int64_t progress_number(const StateTree& state, std::string_view name) {
   return value.holds<int64_t>() ? value.as_int() : 0;
 }
 
-// As names of checkpoints count: the epoch under way, or else the last one that was completed.
+// Counted as in the names of checkpoints: the current epoch, or else the last completed one.
 int64_t epoch_of(const StateTree& state) {
   const int64_t epoch = progress_number(state, "epoch");
   if (!state.contains("progress") || !state.at("progress").contains("batches")) return epoch;
@@ -96,7 +96,7 @@ FileRecord write_state(const fs::path& path, const Plan& plan) {
   return file.commit();
 }
 
-// From this size on the model and the optimizer are written in parallel: the kernel's copy of a write uses only one
+// From this size on, the model and the optimizer are written in parallel: the kernel's copy of a write uses only one
 // core.
 constexpr uint64_t kWriteInParallelBytes = uint64_t{64} << 20;
 
@@ -196,9 +196,9 @@ fs::path write_checkpoint(const fs::path& folder, const CheckpointContent& conte
     if (!published.empty()) fs::rename(published, temporary, ignored);
     fs::remove_all(temporary, ignored);
     if (error.reason() != ENOSPC && error.reason() != EDQUOT && error.reason() != EFBIG) throw;
-    throw CheckpointError(cat(
-        error.what(), " The checkpoint needs ", plan.bytes, " bytes; ", free,
-        " bytes were free. Make room or raise the limit, keep fewer checkpoints, or set another default_root_dir."));
+    throw CheckpointError(cat(error.what(), " The checkpoint needs ", plan.bytes, " bytes; ", free,
+                              " bytes were free. Free disk space or raise the limit, keep fewer checkpoints, or set "
+                              "another default_root_dir."));
   } catch (...) {
     fs::remove_all(temporary, ignored);
     throw;

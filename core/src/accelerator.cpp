@@ -40,7 +40,7 @@ Accelerators& accelerators() {
 constexpr const char* kRepairDriver =
     "Repair the NVIDIA driver: nvidia-smi must list the GPUs, and CUDA 13 needs driver 580 or newer";
 constexpr const char* kGetCuda =
-    "For the GPU, run FULGUR_LIBTORCH=cuda scripts/setup.sh and build again; docs/install.md, chapter CUDA, has more";
+    "To use the GPU, run FULGUR_LIBTORCH=cuda scripts/setup.sh and build again; see chapter CUDA of docs/install.md";
 
 struct Failure {
   std::string reason, remedy;
@@ -87,7 +87,7 @@ Accelerator* find_accelerator(const std::string& name) {
   if ((*found)->device_count() == 0) {
     if (name == "cuda" && all.cuda_reason.empty()) {
       const std::string fault = (*found)->why_no_device();
-      all.cuda_reason = fault.empty() ? "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)" : fault;
+      all.cuda_reason = fault.empty() ? "the NVIDIA driver lists no device (check CUDA_VISIBLE_DEVICES)" : fault;
       all.cuda_remedy = fault.empty() ? "" : kRepairDriver;
     }
     return nullptr;

@@ -54,7 +54,7 @@ Batch::Batch(std::initializer_list<Entry> entries) {
 }
 
 void Batch::add(std::string name, Value value) {
-  if (contains(name)) throw Error(cat("[core.Batch] entry names must differ; '", name, "' is there already."));
+  if (contains(name)) throw Error(cat("[core.Batch] entry names must differ; there already is an entry '", name, "'."));
   entries_.emplace_back(std::move(name), std::move(value));
 }
 

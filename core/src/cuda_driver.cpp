@@ -14,7 +14,7 @@ bool kernel_has_driver() {
   return access("/proc/driver/nvidia/version", F_OK) == 0 || access("/dev/nvidiactl", F_OK) == 0;
 }
 
-// WSL2 has neither, only this device provided by Windows; libcuda.so.1 exists if it is NVIDIA's.
+// WSL2 has neither, only this device provided by Windows; libcuda.so.1 exists if the GPU is NVIDIA's.
 bool is_wsl() { return access("/dev/dxg", F_OK) == 0; }
 
 std::string describe(void* library, int code) {
@@ -38,7 +38,7 @@ CudaDriver find_cuda_driver() {
   const int code = init(0);
   if (code == kSuccess) return {CudaDriver::State::ready, {}};
   if (code == kNoDevice)
-    return {CudaDriver::State::no_device, "the NVIDIA driver lists no device (CUDA_VISIBLE_DEVICES?)"};
+    return {CudaDriver::State::no_device, "the NVIDIA driver lists no device (check CUDA_VISIBLE_DEVICES)"};
   // The library alone, without the driver, fails in many ways.
   if (!kernel_has_driver() && !is_wsl())
     return {CudaDriver::State::none, "this machine has no NVIDIA driver: " + describe(library, code)};

@@ -1,6 +1,6 @@
-// LibTorch asks for its CUDA hooks once and keeps the answer: stand-ins, if CUDA is not loaded by then, with which no
-// device can be used any more. The first request comes early: seeding a generator is one. So it loads CUDA if the
-// driver has a device; a program that never asks does without.
+// LibTorch asks for its CUDA hooks once and keeps the answer. If CUDA is not loaded by then, it keeps stand-ins, and no
+// device can be used for the rest of the process. The first request comes early: seeding a generator is one. So the
+// request loads CUDA if the driver has a device; a program that never makes it does not load CUDA.
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <memory>

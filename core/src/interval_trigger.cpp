@@ -17,7 +17,7 @@ double IntervalTrigger::position(RunContext& run) const {
   const Progress& progress = run.progress();
   switch (every_.unit) {
     case Interval::Unit::epochs: {
-      // Within an epoch its completed fraction counts, if its length is known.
+      // Within an epoch, its completed fraction counts if its length is known.
       const auto batches = run.num_batches(RunningStage::train);
       const double part =
           batches && *batches > 0 ? static_cast<double>(progress.batches.processed) / static_cast<double>(*batches) : 0;

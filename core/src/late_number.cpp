@@ -18,7 +18,7 @@ StateTree read(const Tensor& scalar) {
 
 StateTree late_number(const Tensor& scalar) {
   if (!scalar.defined() || scalar.numel() != 1 || scalar.is_complex())
-    throw Error(cat("[core.late_number] a number is a tensor with one real element; got ",
+    throw Error(cat("[core.late_number] a late number must be a tensor with one real element; got ",
                     scalar.defined() ? shape_text(scalar.sizes()) : "an undefined one", "."));
   return scalar.is_cpu() ? read(scalar) : StateTree::map({{kNumber, scalar.detach()}});
 }

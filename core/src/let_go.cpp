@@ -26,7 +26,7 @@ void let_go(Tensor& tensor) noexcept {
     try {
       if (context && free) free(context);
     } catch (const std::exception&) {
-      // The device has failed; whoever waits for it reports that.
+      // The device has failed; the code that waits for it reports the failure.
     }
   }
   tensor.reset();

@@ -38,7 +38,7 @@ std::vector<std::shared_ptr<Callback>> LightningModule::configure_callbacks() { 
 void LightningModule::optimizer_zero_grad(int64_t, int64_t, Optimizer& optimizer) { optimizer.zero_grad(); }
 
 void LightningModule::backward(const Tensor& loss, const BackwardOptions& options) {
-  // LibTorch would create the 1 each time. A hook that wrote into it changed its version.
+  // LibTorch would create the 1 each time. If a hook has written into it, its version is no longer 0.
   if (loss.numel() == 1 && !options.create_graph) {
     const bool fits = root_gradient_.defined() && root_gradient_.scalar_type() == loss.scalar_type() &&
                       root_gradient_.device() == loss.device() && root_gradient_.dim() == loss.dim() &&
@@ -288,7 +288,7 @@ std::vector<ParamGroup> parameter_groups(const torch::nn::Module& module, std::s
     groups.front().names.push_back(all.names[i]);
   }
   if (groups.front().params.empty())
-    throw ConfigError(cat("[core.parameter_groups] no parameter that is trained has a name that begins with '", prefix,
+    throw ConfigError(cat("[core.parameter_groups] no trainable parameter has a name that begins with '", prefix,
                           "'. Names begin with: ", join({first_parts.begin(), first_parts.end()}), "."));
   return groups;
 }

@@ -17,7 +17,7 @@ std::string group_text(size_t index, const std::string& name) {
   return name.empty() ? cat("group ", index) : cat("group ", index, " '", name, "'");
 }
 
-// Also of a momentum.
+// Also used for momentum.
 bool is_rate(double value) { return std::isfinite(value) && value >= 0; }
 
 }  // namespace
@@ -123,12 +123,13 @@ void Optimizer::load_state(const StateTree& state) {
   // Check everything before changing anything.
   std::vector<std::string> wrong;
   if (const std::string& kind = state.at("class").as_string(); kind != name())
-    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind, ", the run uses ",
-                              name(), ". Use the same optimizer, or start from the weights alone."));
+    throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint holds the state of ", kind,
+                              ", but the run uses ", name(),
+                              ". Use the same optimizer, or start from the weights alone."));
   const auto& saved_groups = state.at("groups").as_list();
   if (saved_groups.size() != groups_.size())
     throw CheckpointError(cat("[core.Optimizer.load_state] the checkpoint has ", saved_groups.size(),
-                              " parameter groups, the run has ", groups_.size(), "."));
+                              " parameter groups, but the run has ", groups_.size(), "."));
   struct Rates {
     double lr, initial_lr;
   };
@@ -146,7 +147,7 @@ void Optimizer::load_state(const StateTree& state) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& parameter_name = group.names[i];
       expected.insert(parameter_name);
-      // Rates go by group: in another group a parameter would continue with wrong ones.
+      // Rates belong to groups: in another group, a parameter would continue with the wrong rate.
       if (const auto there = saved_in.find(parameter_name); there != saved_in.end() && there->second != g)
         wrong.push_back(cat("other group: ", parameter_name, " is in ",
                             group_text(there->second, saved_groups[there->second].at("name").as_string()),
@@ -217,7 +218,7 @@ double LrScheduler::exact_position() const {
   return resumed_position_ + (steps > 0 ? first_pace_ + static_cast<double>(steps - 1) * pace_ : 0);
 }
 
-// Rounding errors of the pace must not hold a whole step back.
+// Rounding errors of the pace must not delay a whole step.
 int64_t LrScheduler::position() const { return static_cast<int64_t>(std::floor(exact_position() + 1e-6)); }
 
 bool LrScheduler::any(bool LrScheduler::*flag) const {
@@ -234,7 +235,7 @@ double LrScheduler::pace_of_batches(const RunLength& plan) const {
   // The last step of an epoch may have fewer samples than the others.
   if (std::abs(epoch_now * by_samples - epoch) < std::max(by_samples, 1.0)) return by_samples;
   if (!part_.epochs) return epoch / epoch_now;
-  // The epoch under way ends at its new length, after the steps that it has had.
+  // The current epoch ends at its new length, which includes the steps already done in it.
   const double position = resumed_position_ * static_cast<double>(frequency_);
   const double epochs_done = std::floor(position / epoch + 1e-6);
   const double of_epoch = std::clamp((position - epochs_done * epoch) / saved_pace_, 0.0, epoch_now);
@@ -253,7 +254,7 @@ void LrScheduler::keep_plan(const RunLength& plan, bool same_part) {
   run_length_.epochs = part_.epochs;
   run_length_.max_steps = part_.max_steps;
   if (interval_ == ScheduleInterval::step) {
-    // In steps of the run, like its limits.
+    // Counted in steps of the run, like its limits.
     const auto own = static_cast<double>(frequency_);
     const double done = static_cast<double>(steps_) * own, position = resumed_position_ * own;
     const bool same_limits = plan.epochs == part_.epochs && plan.max_steps == part_.max_steps;

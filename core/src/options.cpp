@@ -120,7 +120,7 @@ std::string hint_for(const ConfigNode& node, const TypeInfo& expected) {
     if (looks_number(plain) || parse_integer(plain, whole) == Parsed::ok)
       return "write " + plain + ", without underscores";
   }
-  if (text == "nan" || text == ".nan" || text == ".NaN" || text == ".NAN") return "NaN is not a value of an option";
+  if (text == "nan" || text == ".nan" || text == ".NaN" || text == ".NAN") return "an option cannot be NaN";
   if (text == "inf" || text == "-inf") return "YAML writes infinity as .inf";
   return {};
 }

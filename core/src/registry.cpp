@@ -43,7 +43,7 @@ std::string unknown_component(const ComponentRegistry& registry, std::string_vie
   constexpr std::string_view kOwn =
       ". If it is your own class, load its plug-in (--plugin FILE.so), or link the object file that registers it into "
       "the program: from a static library, the linker takes only what is referenced";
-  if (!names.empty() && names.size() <= kMostNames) return cat(text, "; there is ", join(names), kOwn);
+  if (!names.empty() && names.size() <= kMostNames) return cat(text, "; the registered names are ", join(names), kOwn);
   return cat(text, "; `", program_name(), " list ", registry.kind(), "` shows all", kOwn);
 }
 

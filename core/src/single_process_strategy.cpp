@@ -10,7 +10,7 @@ void SingleProcessStrategy::configure(StrategySetup setup) {
     throw ConfigError(cat("[strategies.", name(), "] the strategy drives one device; trainer.devices chose ",
                           setup.devices.size(), ". Set trainer.devices: 1, or trainer.strategy: ddp."));
   if (setup.num_nodes != 1)
-    throw ConfigError(cat("[strategies.", name(), "] the strategy is one process; trainer.num_nodes is ",
+    throw ConfigError(cat("[strategies.", name(), "] the strategy runs in one process; trainer.num_nodes is ",
                           setup.num_nodes, ". Set it to 1, or trainer.strategy: ddp."));
   devices_ = std::move(setup.devices);
   precision_ = std::move(setup.precision);

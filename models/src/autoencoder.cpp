@@ -56,6 +56,6 @@ Outputs Autoencoder::predict_step(const Batch& batch, int64_t, int64_t) {
 }
 
 [[maybe_unused]] static const bool registered_autoencoder = Registry<LightningModule>::add<Autoencoder>(
-    "Autoencoder", "Reconstructs its input from a short code; encoder and decoder are two parts.");
+    "Autoencoder", "Reconstructs its input from a short code; encoder and decoder can be placed on different devices.");
 
 }  // namespace fulgur

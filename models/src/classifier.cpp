@@ -31,7 +31,7 @@ Tensor classification_loss(const Tensor& logits, const Tensor& labels) {
   try {
     return at::cross_entropy_loss(logits, labels);
   } catch (const c10::IndexError&) {
-    // Searched for only now: a check in each step would wait for the device.
+    // Searched for only after a failure: a check in each step would wait for the device.
     throw_label_out_of_range(labels, logits.size(1));
   }
 }

@@ -20,11 +20,11 @@ Tensor channels_last(const Tensor& images) {
 }  // namespace
 
 void CnnClassifier::Options::fields(Fields& f) {
-  f(in_channels, "in_channels", "Channels of an image.").range(1, detail::kMostWidth);
+  f(in_channels, "in_channels", "Number of channels of an image.").range(1, detail::kMostWidth);
   f(height, "height", "Height of an image in pixels.").range(1, detail::kMostWidth);
   f(width, "width", "Width of an image in pixels.").range(1, detail::kMostWidth);
   f(num_classes, "num_classes", "Number of classes.").range(2, detail::kMostWidth);
-  f(channels, "channels", "Channels of the convolutions; each is followed by 2x2 pooling.")
+  f(channels, "channels", "Number of channels of each convolution; each is followed by 2x2 pooling.")
       .range(1, detail::kMostWidth)
       .min_items(1);
   f(hidden, "hidden", "Width of the fully connected layer before the output; 0: none.").range(0, detail::kMostWidth);

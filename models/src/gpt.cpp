@@ -60,15 +60,15 @@ void check_tokens(const Tensor& tokens, int64_t block_size) {
 
 void GPT::Options::fields(Fields& f) {
   f(vocab_size, "vocab_size", "Number of different tokens; link it to the data's.").range(1, detail::kMostWidth);
-  f(block_size, "block_size", "Tokens of the longest sequence.").range(1, detail::kMostWidth);
-  f(n_layer, "n_layer", "Blocks.").range(1, detail::kMostLayers);
-  f(n_head, "n_head", "Attention heads; must divide n_embd.").range(1, detail::kMostLayers);
+  f(block_size, "block_size", "Maximum number of tokens in a sequence.").range(1, detail::kMostWidth);
+  f(n_layer, "n_layer", "Number of blocks.").range(1, detail::kMostLayers);
+  f(n_head, "n_head", "Number of attention heads; must divide n_embd.").range(1, detail::kMostLayers);
   f(n_embd, "n_embd", "Width of the blocks.").range(1, detail::kMostWidth);
   f(dropout, "dropout",
     "Dropout probability in training: of the embedding, the attention and both branches of a block.")
       .at_least(0)
       .less_than(1);
-  f(bias, "bias", "Biases in the linear layers and norms.");
+  f(bias, "bias", "Whether linear layers and norms have biases.");
   f(activation_checkpointing, "activation_checkpointing",
     "Blocks whose activations are recomputed in backward instead of stored: none, all, or every_N (every_2): the first "
     "of every N.");
@@ -147,7 +147,7 @@ void GPT::evaluate(const Batch& batch, const char* loss_name) {
   const Tensor loss = loss_of(batch);
   log(loss_name, loss, {.prog_bar = true});
   const Tensor count = batch[1].ne(kIgnoredToken).sum().to(at::kDouble);
-  // In a batch without any token the mean is NaN, and belongs to no token.
+  // In a batch without any token, the mean is NaN and must not count.
   const Tensor sum = at::where(count.gt(0), loss.detach().to(at::kDouble) * count, at::zeros({}, count.options()));
   if (evaluated_.defined()) evaluated_.add_(at::stack({sum, count}));
 }

@@ -49,7 +49,7 @@ void Seq2Seq::Options::fields(Fields& f) {
       .range(2, detail::kMostWidth);
   f(embedding, "embedding", "Width of a token's embedding.").range(1, detail::kMostWidth);
   f(hidden, "hidden", "Width of the recurrent layers.").range(1, detail::kMostWidth);
-  f(layers, "layers", "Recurrent layers of encoder and decoder each.").range(1, detail::kMostLayers);
+  f(layers, "layers", "Number of recurrent layers in the encoder and in the decoder.").range(1, detail::kMostLayers);
   f(cell, "cell", "The recurrent layers: gru or lstm.");
   f(dropout, "dropout", "Dropout probability in training: of embeddings, and between recurrent layers.")
       .at_least(0)
@@ -134,7 +134,6 @@ Outputs Seq2Seq::predict_step(const Batch& batch, int64_t, int64_t) {
 }
 
 [[maybe_unused]] static const bool registered_seq2seq = Registry<LightningModule>::add<Seq2Seq>(
-    "Seq2Seq",
-    "Recurrent encoder and decoder for sequences of tokens, two parts that can be placed on different devices.");
+    "Seq2Seq", "Recurrent encoder and decoder for sequences of tokens, which can be placed on different devices.");
 
 }  // namespace fulgur

@@ -17,7 +17,7 @@ Options recurrent(const Seq2SeqPartOptions& options) {
       .dropout(options.layers > 1 ? options.dropout : 0.0);
 }
 
-// (N, layers, hidden) to and from the layers' layout; contiguous, as cuDNN requires.
+// Converts (N, layers, hidden) to and from the layers' layout; contiguous, as cuDNN requires.
 Tensor turned(const Tensor& state) { return state.transpose(0, 1).contiguous(); }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace fulgur::nn {
 /// The autocast state of this thread: what `torch.amp.autocast` sets.
 class AutocastState {
  public:
-  /// Of the CPU, of CUDA and of the device types of `devices`.
+  /// Reads the state for the CPU, for CUDA and for the device types of `devices`.
   explicit AutocastState(const std::vector<at::Device>& devices);
 
   /// Sets a state and restores the previous one on destruction.
@@ -42,9 +42,9 @@ class AutocastState {
   bool cache_;
 };
 
-/// States of the default generators of the CPU and of `devices`. They are global to the process: other threads that
-/// draw at the same time are not separated. While a device's work is recorded, its generator's position in the
-/// recording.
+/// States of the default generators of the CPU and of `devices`. They are global to the process: draws of
+/// other threads at the same time are not kept apart. While a device's work is recorded, its state is the generator's
+/// position in the recording.
 class GeneratorStates {
   struct Of {
     at::Generator generator;

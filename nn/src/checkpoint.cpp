@@ -10,7 +10,7 @@
 namespace fulgur::nn {
 namespace {
 
-/// In forward: keeps the frame instead of the tensor.
+/// Used in forward: the graph keeps the frame instead of the tensor.
 class DropHooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit DropHooks(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}

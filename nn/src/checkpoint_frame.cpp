@@ -14,7 +14,8 @@ namespace fulgur::nn {
 namespace {
 
 constexpr const char* kRule =
-    " The function must be deterministic: no changing state of its own, and the same mode and flags in backward.";
+    " The function must be deterministic: it may not change its own state, and its mode and flags must be the same in "
+    "backward.";
 
 thread_local int recomputes = 0;
 
@@ -29,7 +30,8 @@ std::vector<at::Device> devices_of(const std::vector<Tensor>& inputs) {
   return devices;
 }
 
-/// In the recompute: stores the tensor in its place; the recomputed graph has it too, for a backward in the function.
+/// Used in the recompute: stores the tensor in its slot. The recomputed graph keeps it too, for a backward inside the
+/// function.
 class KeepHooks final : public torch::autograd::SavedVariableHooks {
  public:
   explicit KeepHooks(CheckpointFrame& frame) : frame_(&frame) {}
@@ -178,9 +180,10 @@ Tensor CheckpointFrame::take(Holder& holder) {
       });
     found = holder.values.find(pass);
     if (found == holder.values.end())
-      throw Error(cat(
-          "[nn.checkpoint] the recompute must save what forward did; it did not reach a tensor that backward needs.",
-          kRule));
+      throw Error(
+          cat("[nn.checkpoint] the recompute must save the same tensors as forward; it did not reach a tensor that "
+              "backward needs.",
+              kRule));
   }
   const Holder::Value value = std::move(found->second);
   holder.values.erase(found);

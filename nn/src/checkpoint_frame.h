@@ -35,7 +35,7 @@ struct Holder {
   std::map<int, Value> values;  ///< by backward pass; guarded by the frame's mutex
 };
 
-/// One checkpointed call: what it needs to run again, and the slots of what it saved. As in Python's
+/// One checkpointed call: all that a second run needs, and the slots of the tensors that it saved. As in Python's
 /// torch/utils/checkpoint.py, a backward pass recomputes all living slots when it finds one empty, and takes each value
 /// out as it uses it. Hooks in the graph share the frame; device threads may arrive concurrently.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
@@ -80,7 +80,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   std::vector<Kind> kinds_;
   bool complete_ = false;
   bool recomputing_ = false;
-  // Of the current recompute.
+  // State of the current recompute.
   int pass_ = -1;
   size_t saved_ = 0;
   std::string difference_;

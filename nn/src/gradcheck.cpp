@@ -156,13 +156,13 @@ class Check {
       if (found[k].count_nonzero().item<int64_t>() != 0)
         throw Error(
             cat("[nn.gradcheck] the backward must be multiplied by the gradient of the output; zeros for output ", o,
-                " give other values for input ", indices_[k], "."));
+                " give nonzero values for input ", indices_[k], "."));
   }
 
   const TensorFunction& function_;
   const GradcheckOptions options_;
   const std::vector<size_t> indices_;
-  const std::vector<Tensor> moved_;  ///< for differences: a graph would notice that its inputs were changed
+  const std::vector<Tensor> moved_;  ///< inputs for differences: a graph would notice changes of its own
   std::vector<Tensor> wanted_, outputs_;
 };
 

@@ -97,8 +97,8 @@ std::vector<Worker*> take_workers(size_t count) {
   return workers;
 }
 
-// What at::ThreadLocalState omits from the caller's autocast. The cast cache is global to the process: within a region
-// of the caller, the caller clears it, not a worker at the end of its own region.
+// The part of the caller's autocast state that at::ThreadLocalState omits. The cast cache is global to the process:
+// within a region of the caller, the caller clears it, not a worker at the end of its own region.
 class AutocastOfCaller {
  public:
   AutocastOfCaller() : cache_(autocast::is_autocast_cache_enabled()), inside_(autocast::increment_nesting() > 1) {

@@ -40,8 +40,8 @@ Tensor move_tensor(const Tensor& tensor, at::Device device) {
 
 void throw_empty_placed() {
   throw Error(
-      "[nn.Placed] it must hold a module; it is empty. Assign it what nn::register_placed returns, in the constructor, "
-      "setup or configure_model.");
+      "[nn.Placed] it must hold a module, but is empty. Assign it the result of nn::register_placed, in the "
+      "constructor, setup or configure_model.");
 }
 
 void throw_not_shareable(const PlacedModule& placed) {
@@ -127,7 +127,7 @@ Tensor GroupCall::join(const std::vector<Tensor>& rows) const {
                       "so its results must have a row for each sample; one has no dimension (a mean or a sum?). Return "
                       "a row per sample, and take the mean of "
                       "what the call returns."));
-    // Rows that do not follow the samples would be joined in the wrong order: a state of (layers, N, H).
+    // Rows that do not follow the samples, as in a state of (layers, N, H), would be joined in the wrong order.
     if (samples_ && samples[i] > 0) {
       if (per_sample < 0) per_sample = part.size(0) / samples[i];
       if (part.size(0) != per_sample * samples[i])
@@ -143,9 +143,10 @@ Tensor GroupCall::join(const std::vector<Tensor>& rows) const {
 }
 
 void GroupCall::throw_unlike_results() const {
-  throw Error(cat(where(),
-                  "so its results must be alike for each part of a batch; one part has more tensors than another. "
-                  "Return the same whatever the samples are."));
+  throw Error(
+      cat(where(),
+          "so its results must have the same structure for each part of a batch; one part has more tensors than "
+          "another. Return the same structure for all samples."));
 }
 
 }  // namespace fulgur::nn::detail

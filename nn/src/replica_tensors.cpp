@@ -38,7 +38,7 @@ std::vector<NamedParameter> buffers_of(const torch::nn::Module& module) {
   return all;
 }
 
-// Those below the module itself.
+// The layers below the module itself.
 std::vector<NamedLayer> layers_of(const torch::nn::Module& module) {
   std::vector<NamedLayer> all;
   for (const auto& layer : module.named_modules("", /*include_self=*/false))
@@ -69,10 +69,10 @@ void check_same(const char* what, const std::vector<Named>& source, const std::v
   }
   throw ConfigError(cat("[nn.ReplicaTensors] a replica must have the module's ", what, "; ", count,
                         " differ: ", join(differences),
-                        ". Make every layer in the constructor, setup or configure_model, from the options alone."));
+                        ". Create every layer in the constructor, setup or configure_model, from the options alone."));
 }
 
-// What `list` finds in each replica, which must match the source.
+// The result of `list` for each replica, which must match the source.
 template <class List, class Named>
 std::vector<std::vector<Named>> same_in(const Replicas& replicas, const char* what, List list,
                                         const std::vector<Named>& mine) {
@@ -271,7 +271,7 @@ int64_t ReplicaTensors::reduce_gradients() {
   const at::NoGradGuard no_grad;
   int64_t bytes = 0;
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    // Parameters that have a gradient to add to, and their replicas'.
+    // The source's gradients, and the replica's gradients to be added to them.
     std::vector<Tensor> sums, gradients;
     for (Followed& followed : parameters_) {
       Tensor& copy = followed.copies[i];

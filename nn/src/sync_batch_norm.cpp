@@ -17,7 +17,8 @@ const NormKernels& kernels_for(const Tensor& input) {
   return input.is_cuda() ? cuda_norm_kernels() : plain_norm_kernels();
 }
 
-// A rank with two values knows that there are enough, so all ranks reach the same answer, and few have to check.
+// A rank with two values per channel knows that there are enough, so all ranks reach the same answer, and few have to
+// check.
 void check_count(const Tensor& input, const Tensor& summaries, const SyncBatchNormCall& call) {
   if (input.numel() > input.size(1) || summaries.select(1, -1).sum().item<double>() > 1) return;
   throw Error(cat("[nn.", call.layer, "] training needs more than one value per channel in all ranks together; got ",
@@ -38,7 +39,7 @@ class SyncBatchNorm : public torch::autograd::Function<SyncBatchNorm> {
     const NormStatistics statistics = kernels.combine(input, summaries, call->running, call->eps);
     context->save_for_backward(
         {input, weight.value_or(Tensor()), statistics.mean, statistics.invstd, statistics.counts});
-    // An IValue cannot hold our pointer.
+    // An IValue cannot hold a pointer of this type.
     context->saved_data["collectives"] = static_cast<int64_t>(reinterpret_cast<intptr_t>(call->collectives));
     if (input.numel() == 0) return at::empty_like(input);
     return kernels.normalize(input, weight.value_or(Tensor()), bias.value_or(Tensor()), statistics, call->eps);

@@ -15,15 +15,15 @@ namespace fulgur {
 
 namespace {
 
-// Those of Adam and AdamW differ in a default only.
+// The options of Adam and AdamW differ only in one default.
 template <class Options>
 void adam_fields(Options& options, Fields& f) {
   f(options.lr, "lr", "Learning rate.").learning_rate().at_least(0);
   f(options.betas, "betas", "Decay rates of the averages of gradient and squared gradient.").at_least(0).less_than(1);
   f(options.eps, "eps", "Added to the denominator.").at_least(0);
   f(options.weight_decay, "weight_decay", "Weight decay.").at_least(0);
-  f(options.amsgrad, "amsgrad", "Use the largest squared average so far (AMSGrad).");
-  f(options.maximize, "maximize", "Raise the objective instead of lowering it.");
+  f(options.amsgrad, "amsgrad", "Use the maximum so far of the average of the squared gradient (AMSGrad).");
+  f(options.maximize, "maximize", "Maximize the objective instead of minimizing it.");
   options.parameters.fields(f);
 }
 
@@ -52,10 +52,10 @@ std::vector<std::string> Adam::state_names(const Tensor&) const {
   return names;
 }
 
-// The kernel takes the first beta β from the host, and a captured step would keep it. So it gets a constant β₀, and the
-// difference is applied before. For the average m, with c = β/β₀: cm + (1−c)g, which the kernel turns into βm + (1−β)g.
-// For the rate: the different bias correction, by the common count t of the bucket. Decoupled decay needs the original
-// rate; the kernel's own decay is then 0.
+// The kernel takes the first beta β from the host, and a captured step would keep it. So the kernel gets a constant β₀,
+// and the difference is applied before. With c = β/β₀, the average m becomes cm + (1−c)g, which the kernel turns into
+// βm + (1−β)g. The rate is adjusted for the different bias correction, with the common count t of the bucket. Decoupled
+// decay needs the original rate; the kernel's own decay is then 0.
 Adam::Moved Adam::move_beta(Bucket& b, const std::optional<Tensor>& found_inf, bool decay_apart) const {
   constexpr double kBeta = 0.9;
   const double decay = *weight_decay(*b.group);

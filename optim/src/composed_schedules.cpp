@@ -40,7 +40,7 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
   const auto& saved = whole.at("parts").as_list();
   if (saved.size() != parts.size())
     throw CheckpointError(cat("[optim.", name, ".load_state] the checkpoint has ", saved.size(),
-                              " schedules, the run has ", parts.size(), "."));
+                              " schedules, but the run has ", parts.size(), "."));
   const StateTree before = state_of(parts);
   try {
     for (size_t i = 0; i < parts.size(); ++i) parts[i]->load_state(saved[i]);
@@ -54,10 +54,10 @@ void load_parts(const Parts& parts, const StateTree& whole, std::string_view nam
 
 void WarmupLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(length, "length", "The warm-up: a number of steps of the schedule, or an interval.")
+  f(length, "length", "Length of the warm-up: a number of steps of the schedule, or an interval.")
       .required()
       .units(kScheduleUnits);
-  f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
+  f(start_factor, "start_factor", "Factor of the rate at the first step.").at_least(0);
   f(kind, "kind", "How the rate rises.");
   f(after, "after", "The schedule after the warm-up; null: a constant rate.");
 }

@@ -19,12 +19,14 @@ void CyclicLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(base_lr, "base_lr", "Lowest rate.").learning_rate().required().at_least(0);
   f(max_lr, "max_lr", "Highest rate.").learning_rate().required().greater_than(0);
-  f(step_size_up, "step_size_up", "The rise: a number of steps of the schedule, or an interval.")
+  f(step_size_up, "step_size_up", "Length of the rise: a number of steps of the schedule, or an interval.")
       .at_least(1)
       .units(kScheduleUnits);
-  f(step_size_down, "step_size_down", "The fall; null: as long as the rise.").at_least(1).units(kScheduleUnits);
+  f(step_size_down, "step_size_down", "Length of the fall; null: as long as the rise.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(mode, "mode", "How the amplitude changes: not at all, halved each cycle, or multiplied by gamma each step.");
-  f(gamma, "gamma", "Factor of each step in mode exp_range.").greater_than(0);
+  f(gamma, "gamma", "Factor by which the amplitude changes at each step in mode exp_range.").greater_than(0);
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
   f(max_momentum, "max_momentum", "Highest momentum.").at_least(0).less_than(1);
@@ -58,14 +60,14 @@ void OneCycleLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(max_lr, "max_lr", "Highest rate.").learning_rate().greater_than(0);
   f(total_steps, "total_steps",
-    "The whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.")
+    "Length of the whole cycle: a number of steps of the schedule, or an interval; auto: the whole run.")
       .at_least(1)
       .units(kScheduleUnits);
   f(pct_start, "pct_start", "Fraction of the cycle in which the rate rises.").range(0, 1);
   f(div_factor, "div_factor", "The first rate is max_lr / div_factor.").greater_than(0);
   f(final_div_factor, "final_div_factor", "The last rate is the first rate / final_div_factor.").greater_than(0);
-  f(anneal_strategy, "anneal_strategy", "Anneal along cosines or lines.");
-  f(three_phase, "three_phase", "Fall to the first rate as fast as the rise, then to the last.");
+  f(anneal_strategy, "anneal_strategy", "Whether the rate follows cosines or straight lines.");
+  f(three_phase, "three_phase", "Fall to the first rate in as many steps as the rise, then to the last rate.");
   f(cycle_momentum, "cycle_momentum", kMomentumDoc);
   f(base_momentum, "base_momentum", "Lowest momentum, at the highest rate.").at_least(0).less_than(1);
   f(max_momentum, "max_momentum", "Highest momentum.").at_least(0).less_than(1);

@@ -79,8 +79,8 @@ FusedOptimizer::State& FusedOptimizer::state_of(const Tensor& parameter) {
 void FusedOptimizer::rebuild() {
   if (recording_)
     throw Error(cat("[optim.", name(),
-                    "] different parameters have gradients than in the previous steps, so that their state would be "
-                    "created inside the recorded step"));
+                    "] different parameters have gradients than in the previous steps, so their state would be created "
+                    "inside the recorded step"));
   ++layout_;
   buckets_.clear();
   places_.clear();
@@ -118,7 +118,7 @@ void FusedOptimizer::rebuild() {
       if (!parameter.is_non_overlapping_and_dense())
         throw Error(
             cat("[optim.", name(), "] '", group.names[i],
-                "' is a view with gaps or overlaps in memory, which the kernels cannot step. Make it contiguous."));
+                "' is a view with gaps or overlaps in memory, which the kernels cannot update. Make it contiguous."));
       places_.push_back(b);
       buckets_[b].params.push_back(parameter);
       if (state.step.defined()) buckets_[b].steps.push_back(state.step);
@@ -142,7 +142,7 @@ bool FusedOptimizer::collect_gradients() {
       Bucket& bucket = buckets_[place];
       if (gradient.scalar_type() != parameter.scalar_type())
         throw Error(cat("[optim.", name(), "] the gradient of '", *bucket.names[bucket.grads.size()], "' is ",
-                        c10::toString(gradient.scalar_type()), ", the parameter ",
+                        c10::toString(gradient.scalar_type()), " and the parameter is ",
                         c10::toString(parameter.scalar_type()), ". They must have the same dtype."));
       // The kernels traverse memory: with another layout each weight would get the gradient of another.
       bucket.grads.push_back(same_layout(gradient, parameter) ? gradient : at::empty_like(parameter).copy_(gradient));
@@ -157,7 +157,7 @@ void FusedOptimizer::step(const std::optional<Tensor>& found_inf) {
     rebuild();
     collect_gradients();
   }
-  // A recorded step is preceded by this at each launch.
+  // For a recorded step, this is done before each launch instead.
   if (!recording_) upload_rates();
   for (Bucket& bucket : buckets_) {
     count(bucket.steps);
@@ -241,8 +241,8 @@ void FusedOptimizer::check_parameter_state(const std::string& parameter, const T
   auto expected = state_names(value);
   if (counts_steps(value)) expected.emplace_back("step");
   if (state.as_map().size() != expected.size())
-    throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(), " keeps ",
-                              expected.size(), ": ", join(expected)));
+    throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, but ", name(),
+                              " keeps ", expected.size(), ": ", join(expected)));
   for (const std::string& key : expected) {
     const Tensor& saved = state.at(key).tensor();
     if (key == "step" ? saved.numel() != 1 : saved.sizes() != value.sizes())

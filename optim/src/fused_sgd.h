@@ -15,8 +15,8 @@ struct FusedSgdOptions {
   bool is_first_step = false;
 };
 
-/// ATen's `_fused_sgd_`. On the CPU its kernel in 2.11 skips whole vectors of bfloat16 and float16: of 514 weights two
-/// are stepped. Those are stepped in float32 and rounded once, like in CUDA's kernel.
+/// ATen's `_fused_sgd_`. On the CPU its kernel in 2.11 skips whole vectors of bfloat16 and float16: of 514 weights it
+/// updates two. Such tensors are therefore updated in float32 and rounded once, as in CUDA's kernel.
 void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const at::Tensor& lr,
                const FusedSgdOptions& options, const std::optional<at::Tensor>& found_inf);
 void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, double lr,

@@ -15,7 +15,7 @@ using TorchState = torch::optim::LBFGSParamState;
 struct LBFGS::Impl {
   explicit Impl(std::vector<Tensor> parameters, const torch::optim::LBFGSOptions& options)
       : torch(std::move(parameters), options) {}
-  // LibTorch keeps the state at the first parameter; nullptr before the first step.
+  // LibTorch keeps the state with the first parameter; nullptr before the first step.
   TorchState* state() {
     const auto found = torch.state().find(first());
     return found == torch.state().end() ? nullptr : static_cast<TorchState*>(found->second.get());
@@ -28,11 +28,11 @@ void LBFGS::Options::fields(Fields& f) {
   f(lr, "lr", "Learning rate: length of a step, or the first one that the line search tries.")
       .learning_rate()
       .at_least(0);
-  f(max_iter, "max_iter", "Iterations in a step, at most.").at_least(1);
-  f(max_eval, "max_eval", "Evaluations of the loss in a step, at most; null: max_iter * 5 / 4.").at_least(1);
+  f(max_iter, "max_iter", "Maximum number of iterations in a step.").at_least(1);
+  f(max_eval, "max_eval", "Maximum number of evaluations of the loss in a step; null: max_iter * 5 / 4.").at_least(1);
   f(tolerance_grad, "tolerance_grad", "A step ends if no gradient is larger than this.").at_least(0);
   f(tolerance_change, "tolerance_change", "A step ends if parameters and loss change less than this.").at_least(0);
-  f(history_size, "history_size", "Updates kept; each takes twice the memory of the parameters.").at_least(1);
+  f(history_size, "history_size", "Number of updates kept; each takes twice the memory of the parameters.").at_least(1);
   f(line_search_fn, "line_search_fn", "Line search; null: steps of fixed length.");
 }
 
@@ -47,7 +47,7 @@ void LBFGS::on_attached() {
                           " groups. Use one group, or another optimizer."));
   const ParamGroup& group = groups()[0];
   if (group.weight_decay && *group.weight_decay != 0)
-    throw ConfigError("[optim.LBFGS] there is no weight decay. Add the penalty to the loss.");
+    throw ConfigError("[optim.LBFGS] LBFGS has no weight decay. Add the penalty to the loss.");
   const Tensor& first = group.params[0];
   for (size_t i = 1; i < group.params.size(); ++i)
     if (group.params[i].device() != first.device() || group.params[i].scalar_type() != first.scalar_type())
@@ -97,7 +97,8 @@ StateTree LBFGS::parameter_state(const Tensor& parameter) const {
 void LBFGS::check_parameter_state(const std::string& parameter, const Tensor& value, const StateTree& state) const {
   if (state.as_map().empty()) return;
   if (!is_first(value))
-    throw CheckpointError(cat("state of '", parameter, "' must be empty: LBFGS keeps its own at the first parameter"));
+    throw CheckpointError(
+        cat("state of '", parameter, "' must be empty: LBFGS keeps its whole state with the first parameter"));
   state.at("func_evals").as_int();
   if (state.at("n_iter").as_int() == 0) return;
   state.at("t").as_double();
@@ -113,10 +114,10 @@ void LBFGS::check_parameter_state(const std::string& parameter, const Tensor& va
   check(state.at("H_diag"), "H_diag", 1);
   const size_t kept = state.at("old_dirs").as_list().size();
   if (kept > static_cast<size_t>(options_.history_size))
-    throw CheckpointError(cat("the checkpoint keeps ", kept, " updates, history_size is ", options_.history_size));
+    throw CheckpointError(cat("the checkpoint keeps ", kept, " updates, but history_size is ", options_.history_size));
   for (const char* key : {"old_dirs", "old_stps", "ro"}) {
     const auto& list = state.at(key).as_list();
-    if (list.size() != kept) throw CheckpointError(cat(key, " has ", list.size(), " entries, old_dirs ", kept));
+    if (list.size() != kept) throw CheckpointError(cat(key, " has ", list.size(), " entries, but old_dirs has ", kept));
     for (const StateTree& item : list) check(item, key, key == std::string_view("ro") ? 1 : numel);
   }
 }

@@ -29,11 +29,11 @@ void Muon::Options::fields(Fields& f) {
   f(nesterov, "nesterov", "Use Nesterov momentum.");
   f(ns_coefficients, "ns_coefficients", "Coefficients a, b, c of a Newton-Schulz step.");
   f(eps, "eps", "Lower bound of the norm that an update is divided by.").at_least(0);
-  f(ns_steps, "ns_steps", "Newton-Schulz steps.").range(0, 99);
+  f(ns_steps, "ns_steps", "Number of Newton-Schulz steps.").range(0, 99);
   f(adjust_lr_fn, "adjust_lr_fn",
     "How the rate depends on a matrix's shape; with match_rms_adamw a rate tuned for AdamW can be used.");
   f(adamw_parameters, "adamw_parameters", "Patterns of the matrices that AdamW steps: embeddings, the output layer.");
-  f(adamw, "adamw", "AdamW for everything that is not a matrix or is named by adamw_parameters.");
+  f(adamw, "adamw", "Options of AdamW, for all parameters that are not matrices or that adamw_parameters names.");
   parameters.fields(f);
 }
 
@@ -51,7 +51,7 @@ std::vector<ParamGroup> Muon::arrange(std::vector<ParamGroup> groups) {
   std::vector<std::string> names;
   std::vector<bool> matched(options_.adamw_parameters.size());
   for (const ParamGroup& group : FusedOptimizer::arrange(groups)) {
-    if (group.names.size() != group.params.size()) return groups;  // attach says so
+    if (group.names.size() != group.params.size()) return groups;  // attach reports it
     ParamGroup matrices = group, others = group;
     matrices.params.clear(), matrices.names.clear(), others.params.clear(), others.names.clear();
     others.name += others.name.empty() ? "adamw" : "_adamw";

@@ -10,7 +10,8 @@
 namespace fulgur {
 
 void ParameterRule::fields(Fields& f) {
-  f(pattern, "pattern", "Names of parameters: * any characters, ? one, [ab] one of these.").required();
+  f(pattern, "pattern", "Pattern of parameter names: * matches any characters, ? one character, [ab] one of these.")
+      .required();
   f(lr, "lr", "Their learning rate; null: the optimizer's.").greater_than(0);
   f(weight_decay, "weight_decay", "Their weight decay; null: the optimizer's.").at_least(0);
   f(name, "name", "Name of the group in logs; empty: the pattern.");
@@ -31,7 +32,7 @@ void throw_no_match(const std::string& option, const std::string& pattern, const
   std::erase(plain, '*');
   if (plain.starts_with('.')) plain.erase(0, 1);
   std::vector<std::string> near = nearest_names(plain, names);
-  // `*.biass` is similar to no whole name, but to the ends of some.
+  // `*.biass` is similar only to the ends of names.
   for (const std::string& name : names) {
     const std::string end = name.substr(std::min(name.size(), name.rfind('.') + 1));
     if (near.size() < 3 && !nearest_names(plain, {end}).empty() &&
@@ -39,7 +40,7 @@ void throw_no_match(const std::string& option, const std::string& pattern, const
       near.push_back(name);
   }
   constexpr size_t kShown = 8;
-  std::string text = near.empty() ? "the parameters are " : "near names are ";
+  std::string text = near.empty() ? "the parameters are " : "similar names are ";
   if (near.empty())
     near.assign(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), kShown)));
   text += join(near);
@@ -53,8 +54,8 @@ std::vector<ParamGroup> ParameterRules::apply(std::vector<ParamGroup> given) con
   std::vector<std::string> names;
   std::vector<bool> used(groups.size()), matched(groups.size());
   for (const ParamGroup& group : given) {
-    if (group.names.size() != group.params.size()) return given;  // attach says so
-    // Per rule, and first for parameters that none matches: those with decay, those without.
+    if (group.names.size() != group.params.size()) return given;  // attach reports it
+    // For each rule, and first for parameters that no rule matches: those with decay, then those without.
     std::vector<ParamGroup> parts(2 * (groups.size() + 1));
     for (size_t i = 0; i < group.params.size(); ++i) {
       const std::string& name = group.names[i];

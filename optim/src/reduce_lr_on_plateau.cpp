@@ -10,7 +10,7 @@ namespace fulgur {
 void ReduceLROnPlateau::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
   f(mode, "mode", "Whether a lower or a higher metric is better.");
-  f(factor, "factor", "Factor of a reduction.").greater_than(0).less_than(1);
+  f(factor, "factor", "Factor by which a reduction multiplies the rate.").greater_than(0).less_than(1);
   f(patience, "patience", "Steps of the schedule without improvement that are tolerated.").at_least(0);
   f(threshold, "threshold", "Smallest improvement that counts.").at_least(0);
   f(threshold_mode, "threshold_mode", "Whether the threshold is relative to the best metric, or absolute.");
@@ -52,7 +52,7 @@ double ReduceLROnPlateau::lr_at(int64_t, double initial_lr) const {
   double lr = initial_lr;
   for (int64_t i = 0; i < reductions_; ++i) {
     const double lower = std::max(lr * options_.factor, options_.min_lr);
-    if (lr - lower <= options_.eps) break;  // so it stays
+    if (lr - lower <= options_.eps) break;  // no later reduction changes it
     lr = lower;
   }
   return lr;

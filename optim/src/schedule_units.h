@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// Units allowed for a length in a schedule: a schedule is a function of steps.
+/// Units allowed for a length in a schedule, which is a function of steps.
 inline const std::vector<std::string> kScheduleUnits{"ep", "st", "sa", "dur"};
 
 }  // namespace fulgur

@@ -26,10 +26,10 @@ double half_cosine(double part) { return (1 + std::cos(std::numbers::pi * part))
 
 void StepLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(step_size, "step_size", "Between two decays: a number of steps of the schedule, or an interval.")
+  f(step_size, "step_size", "Period of the decays: a number of steps of the schedule, or an interval.")
       .at_least(1)
       .units(kScheduleUnits);
-  f(gamma, "gamma", "Factor of a decay.").greater_than(0);
+  f(gamma, "gamma", "Factor by which a decay multiplies the rate.").greater_than(0);
 }
 
 double StepLR::lr_at(int64_t steps, double initial_lr) const {
@@ -39,10 +39,10 @@ double StepLR::lr_at(int64_t steps, double initial_lr) const {
 
 void MultiStepLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(milestones, "milestones", "Where the rate decays: numbers of steps of the schedule, or intervals.")
+  f(milestones, "milestones", "Points at which the rate decays: numbers of steps of the schedule, or intervals.")
       .required()
       .units(kScheduleUnits);
-  f(gamma, "gamma", "Factor of a decay.").greater_than(0);
+  f(gamma, "gamma", "Factor by which a decay multiplies the rate.").greater_than(0);
 }
 
 double MultiStepLR::lr_at(int64_t steps, double initial_lr) const {
@@ -53,7 +53,7 @@ double MultiStepLR::lr_at(int64_t steps, double initial_lr) const {
 
 void ExponentialLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(gamma, "gamma", "Factor of each step.").greater_than(0);
+  f(gamma, "gamma", "Factor by which each step multiplies the rate.").greater_than(0);
 }
 
 double ExponentialLR::lr_at(int64_t steps, double initial_lr) const {
@@ -77,8 +77,8 @@ double ConstantLR::lr_at(int64_t steps, double initial_lr) const {
 
 void LinearLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(start_factor, "start_factor", "Factor at the first step.").at_least(0);
-  f(end_factor, "end_factor", "Factor at the end.").at_least(0);
+  f(start_factor, "start_factor", "Factor of the rate at the first step.").at_least(0);
+  f(end_factor, "end_factor", "Factor of the rate at the end.").at_least(0);
   f(total_iters, "total_iters", kLengthDoc).units(kScheduleUnits);
 }
 
@@ -122,7 +122,8 @@ double InverseSquareRootLR::lr_at(int64_t steps, double initial_lr) const {
 
 void CosineAnnealingLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(t_max, "t_max", "Until the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.")
+  f(t_max, "t_max",
+    "Length of the fall to the lowest rate: a number of steps of the schedule, or an interval; auto: the whole run.")
       .at_least(1)
       .units(kScheduleUnits);
   f(eta_min, "eta_min", "Lowest rate.").learning_rate().at_least(0);
@@ -140,7 +141,9 @@ double CosineAnnealingLR::lr_at(int64_t steps, double initial_lr) const {
 
 void CosineAnnealingWarmRestarts::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(t_0, "t_0", "The first fall: a number of steps of the schedule, or an interval.").at_least(1).units(kScheduleUnits);
+  f(t_0, "t_0", "Length of the first fall: a number of steps of the schedule, or an interval.")
+      .at_least(1)
+      .units(kScheduleUnits);
   f(t_mult, "t_mult", "Length of each fall relative to the previous one.").at_least(1);
   f(eta_min, "eta_min", "Lowest rate.").learning_rate().at_least(0);
 }
@@ -155,11 +158,13 @@ double CosineAnnealingWarmRestarts::lr_at(int64_t steps, double initial_lr) cons
 
 void WarmupStableDecayLR::Options::fields(Fields& f) {
   f.hint_for_unknown = detail::hint_for_schedule_key;
-  f(warmup, "warmup", "The rise from 0: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
-  f(decay, "decay", "The fall at the end: a number of steps of the schedule, or an interval.").units(kScheduleUnits);
+  f(warmup, "warmup", "Length of the rise from 0: a number of steps of the schedule, or an interval.")
+      .units(kScheduleUnits);
+  f(decay, "decay", "Length of the fall at the end: a number of steps of the schedule, or an interval.")
+      .units(kScheduleUnits);
   f(total_steps, "total_steps", kLengthDoc).at_least(1).units(kScheduleUnits);
   f(decay_shape, "decay_shape", "How the rate falls.");
-  f(final_factor, "final_factor", "Factor at the end.").at_least(0);
+  f(final_factor, "final_factor", "Factor of the rate at the end.").at_least(0);
 }
 
 int64_t WarmupStableDecayLR::total() const {

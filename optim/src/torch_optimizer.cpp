@@ -256,7 +256,7 @@ void TorchOptimizer::check_parameter_state(const std::string& parameter, const T
     visit_state(unused, static_cast<const typename T::OptionsType&>(options_of(optimizer, value)),
                 Check{state, value, parameter, keys});
     if (state.as_map().size() != keys)
-      throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, ", name(),
+      throw CheckpointError(cat("state of '", parameter, "' has ", state.as_map().size(), " entries, but ", name(),
                                 " with these options keeps ", keys));
   });
   if (!known) unknown_state(name());

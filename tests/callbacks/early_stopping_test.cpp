@@ -166,8 +166,9 @@ TEST_CASE("EarlyStopping: a metric that is missing is an error, or with strict f
   EarlyStopping::Options options = watch_score();
   options.monitor = "scroe";
   const std::string message = message_of<ConfigError>([&] { train(options, {1, 2}); });
-  CHECK_THAT(message, ContainsSubstring("monitor 'scroe' was not logged; there are: ") && ContainsSubstring("score") &&
-                          ContainsSubstring("did you mean 'score'") && ContainsSubstring("strict: false"));
+  CHECK_THAT(message, ContainsSubstring("monitor 'scroe' was not logged; the logged metrics are: ") &&
+                          ContainsSubstring("score") && ContainsSubstring("did you mean 'score'") &&
+                          ContainsSubstring("strict: false"));
   options.strict = false;
   LogLines log;
   CHECK(train(options, {1, 2, 3, 4, 5}).report.epochs == 5);

@@ -63,7 +63,7 @@ TEST_CASE("F9 a checkpoint with a file cut at any length is refused with both le
       const std::string error = read_error(path);
       REQUIRE_THAT(error, ContainsSubstring(name));
       if (name != std::string("manifest.json"))
-        REQUIRE_THAT(error, ContainsSubstring(cat("truncated: have ", length, " of ", whole.size(), " bytes")));
+        REQUIRE_THAT(error, ContainsSubstring(cat("truncated: it has ", length, " of ", whole.size(), " bytes")));
       REQUIRE_FALSE(verify_checkpoint(path).ok());
       ++refused;
     }
@@ -87,7 +87,7 @@ TEST_CASE("F9 a large file cut at 200 random lengths is refused") {
   for (const uint64_t length : lengths) {
     fs::resize_file(file, length);
     CHECK_THAT(read_error(file.parent_path()),
-               ContainsSubstring(cat("truncated: have ", length, " of ", size, " bytes")));
+               ContainsSubstring(cat("truncated: it has ", length, " of ", size, " bytes")));
   }
   write_text(file, whole);
   CHECK(verify_checkpoint(file.parent_path()).ok());
@@ -275,7 +275,7 @@ TEST_CASE("F11 what is not a checkpoint folder is refused with what it is") {
   refuse("file.ckpt", "a checkpoint is a folder");
   refuse("file.ckpt", "zip archive");
   fs::create_symlink("nowhere", folder / "dangling");
-  refuse("dangling", "is a link to what does not exist");
+  refuse("dangling", "is a link to a path that does not exist");
   fs::create_symlink("loop", folder / "loop");
   refuse("loop", "cannot be read");
   REQUIRE(mkfifo((folder / "fifo").c_str(), 0600) == 0);

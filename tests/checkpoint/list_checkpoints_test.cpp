@@ -87,7 +87,7 @@ TEST_CASE("damaged checkpoints are listed in their place, with what is wrong") {
   const auto all = list_checkpoints(folder.path());
   REQUIRE(listed(folder.path()) ==
           std::vector<std::string>{"step=4.ckpt", "step=3.ckpt", "step=2.ckpt", "step=1.ckpt", "old.ckpt"});
-  CHECK_THAT(all[0].problem.value(), ContainsSubstring("model.safetensors is truncated: have 20"));
+  CHECK_THAT(all[0].problem.value(), ContainsSubstring("model.safetensors is truncated: it has 20"));
   CHECK_THAT(all[1].problem.value(), ContainsSubstring("manifest"));
   CHECK_FALSE(all[2].problem.has_value());
   CHECK_FALSE(all[3].problem.has_value());

@@ -272,7 +272,7 @@ TEST_CASE("weights files: the format is determined by the first bytes, and an ou
   CHECK(back.aliases == weights.aliases);
   check_same(back.tensors, weights.tensors);
   CHECK(read_weights_file(fixture("plain.pt")).format == WeightsFormat::pytorch);
-  CHECK_THROWS_WITH(write_weights_file(folder / "sub/w.bin", weights), ContainsSubstring("the output must not exist"));
+  CHECK_THROWS_WITH(write_weights_file(folder / "sub/w.bin", weights), ContainsSubstring("exists already"));
   CHECK_NOTHROW(write_weights_file(folder / "sub/w.bin", weights, true));
   CHECK_THROWS_WITH(write_weights_file(folder / "sub", weights, true), ContainsSubstring("is a folder"));
   write_text(folder / "text", "hello, world");

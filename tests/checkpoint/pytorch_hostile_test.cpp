@@ -108,7 +108,7 @@ TEST_CASE("F12 a pickle that names code is refused by that name") {
   refuse(kStart + "cev\x1b[2Jil\nx\n.", "names 'ev\\x1b[2Jil.x'");
   // By names that are texts, as protocol 4 has them.
   refuse(std::string("\x80\x04") + text("posix") + text("system") + "\x93.", "names 'posix.system'");
-  refuse(std::string("\x80\x04") + text("posix") + "N\x93.", "a name of code is not text");
+  refuse(std::string("\x80\x04") + text("posix") + "N\x93.", "the name of a class or function is not text");
   // Instructions that make objects in other ways: NEWOBJ, INST, OBJ, NEWOBJ_EX, EXT1.
   for (const char code : {'\x81', 'i', 'o', '\x92', '\x82'})
     refuse(kStart + std::string(1, code), "not one that torch.save writes");
@@ -117,9 +117,10 @@ TEST_CASE("F12 a pickle that names code is refused by that name") {
 TEST_CASE("F12 calls of what is not a function are refused") {
   refuse(kStart + text("print") + ")R.", "a text is called");
   refuse(kStart + "ccollections\nOrderedDict\n" + text("x") + "R.", "is called");
-  refuse(kStart + "ccollections\nOrderedDict\n(K\x01tR.", "an OrderedDict is made with arguments");
+  refuse(kStart + "ccollections\nOrderedDict\n(K\x01tR.", "an OrderedDict is created with arguments");
   refuse(kStart + "ccollections\nOrderedDict\n(" + repeated("N", 100) + "tR.", "more arguments");
-  refuse(kStart + "ctorch._utils\n_rebuild_tensor_v2\n)R.", "a tensor is not described as torch.save does it");
+  refuse(kStart + "ctorch._utils\n_rebuild_tensor_v2\n)R.",
+         "a tensor is not described as torch.save would describe it");
   refuse(kStart + "ctorch\nFloatStorage\n)R.", "a class is called");
   refuse(kStart + "]}b.", "attributes are set on a list");
   // Python would call these; here they are values without a meaning.
@@ -138,8 +139,8 @@ TEST_CASE("F12 pickles that demand too much memory or time are refused") {
   refuse(kStart + "]q" + std::string(1, '\0') + "(" + repeated(std::string("h\0", 2), 4'000'000) + "e(" +
              repeated(std::string("h\0", 2), 4'190'000) + "e(" + repeated(std::string("h\0", 2), 4'190'000) + "e.",
          "more than 4194304 values");
-  refuse("X\xff\xff\xff\xff", "does not begin like one");
-  refuse(kStart + "X\xff\xff\xff\x7f" + "abc", "2147483647 bytes are to follow, 3 do");
+  refuse("X\xff\xff\xff\xff", "does not begin like a pickle");
+  refuse(kStart + "X\xff\xff\xff\x7f" + "abc", "2147483647 bytes should follow, but only 3 do");
   // Deep values without marks: nothing walks down into them.
   CHECK_THROWS_AS(read_state_dict_pickle(kStart + "N" + repeated("\x85", 1'000'000) + "."), CheckpointError);
   // A list that holds itself.
@@ -149,9 +150,9 @@ TEST_CASE("F12 pickles that demand too much memory or time are refused") {
 
 TEST_CASE("F12 what protocols 4 and 5 add is held against the pickle as well") {
   const std::string start("\x80\x04", 2), zeros(7, '\0');
-  refuse(start + "\x95" + "\x10" + zeros + "}.", "a frame of 16 bytes is to follow, 2 do");
-  refuse(start + "\x8c\x05" + "abc", "5 bytes are to follow, 3 do");
-  refuse(start + "\x8d" + "\x05" + zeros + "abc", "5 bytes are to follow, 3 do");
+  refuse(start + "\x95" + "\x10" + zeros + "}.", "a frame of 16 bytes should follow, but only 2 do");
+  refuse(start + "\x8c\x05" + "abc", "5 bytes should follow, but only 3 do");
+  refuse(start + "\x8d" + "\x05" + zeros + "abc", "5 bytes should follow, but only 3 do");
   refuse(start + "\x94.", "a value is missing");
   refuse(start + "\x93.", "a value is missing");
   // The metadata of a tensor: what is not known could change its values.
@@ -162,9 +163,9 @@ TEST_CASE("F12 what protocols 4 and 5 add is held against the pickle as well") {
                    metadata + "tR");
   };
   CHECK(read_state_dict_pickle(with("}" + text("neg") + "\x88s")).tensors[0].negated);
-  refuse(with("}" + text("zero") + "\x88s"), "a tensor has the property 'zero', which is not known");
-  refuse(with("}" + text("neg") + "Ns"), "a tensor has the property 'neg', which is not known");
-  refuse(with("N"), "a tensor is not described as torch.save does it");
+  refuse(with("}" + text("zero") + "\x88s"), "a tensor has the property 'zero', which is unknown");
+  refuse(with("}" + text("neg") + "Ns"), "a tensor has the property 'neg', which is unknown");
+  refuse(with("N"), "a tensor is not described as torch.save would describe it");
 }
 
 TEST_CASE("F12 a pickle cut at any length is refused") {

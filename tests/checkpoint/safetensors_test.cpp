@@ -114,7 +114,7 @@ TEST_CASE("F11 what is not a safetensors file is refused with what it looks like
     write_text(folder / "file", text);
     CHECK_THROWS_WITH(read_safetensors(folder / "file"), ContainsSubstring(expected));
   };
-  refuse("", "truncated: have 0");
+  refuse("", "truncated: it has 0");
   refuse("", "It is empty");
   refuse("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "Git LFS pointer: run `git lfs pull`");
   refuse("PK\x03\x04zipzipzip", "zip archive");
@@ -135,7 +135,7 @@ TEST_CASE("F12 hostile headers are refused before memory is allocated") {
     return "{\"a\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}}";
   };
   CHECK(fulgur::detail::parse_safetensors_header(one("F32", "[2]", "[0,8]"), 8).entries.size() == 1);
-  refuse(one("F32", "[2]", "[0,8]"), 12, "end at byte 8, the file has 12");
+  refuse(one("F32", "[2]", "[0,8]"), 12, "end at byte 8, but the file has 12");
   refuse(one("F32", "[2]", "[4,12]"), 12, "instead of 0");
   refuse(one("F32", "[2]", "[0,16]"), 8, "ends at byte 16 of 8");
   refuse(one("F32", "[2]", "[8,0]"), 8, "ends at byte 0");

@@ -254,7 +254,7 @@ TEST_CASE("F5 a full device is reported with the bytes needed and free; the old 
     CHECK_THROWS_WITH(write_checkpoint(name(folder, 2), content(2)),
                       ContainsSubstring("No space left on device") && ContainsSubstring(folder.string()) &&
                           ContainsSubstring("The checkpoint needs 13") && ContainsSubstring(" bytes were free") &&
-                          ContainsSubstring("Make room"));
+                          ContainsSubstring("Free disk space"));
     CHECK(names_in(folder) == kOld);
     CHECK(whole_step(folder / "last.ckpt") == 1);
   }

@@ -87,7 +87,7 @@ TEST_CASE("an output that exists is refused, and replaced with --force only") {
   const size_t before = run.entries();
   const Finished refused = run({"export", kLast, "--format", "pt"});
   CHECK(refused.exit_code == 4);
-  CHECK(says(refused.err, "last.pt does. Name another one, or replace it with --force"));
+  CHECK(says(refused.err, "last.pt exists already. Name another one, or replace it with --force"));
   CHECK(read_text(run / "last.pt") == "mine");
   CHECK(run({"export", kLast, "--format", "pt", "--force"}).exit_code == 0);
   CHECK(read_text(run / "last.pt") != "mine");
@@ -219,7 +219,8 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"export", "nowhere.ckpt", "--format", "pt"}, 4, "nowhere.ckpt does not exist");
   check({"export", "text", "--format", "pt"}, 4, "is not a checkpoint");
   check({"import", "nowhere.pt", "-c", "c.yaml"}, 4, "No such file");
-  check({"import", "text", "-c", "c.yaml"}, 4, "must be a safetensors file or one of torch.save; it is neither");
+  check({"import", "text", "-c", "c.yaml"}, 4,
+        "must be a safetensors file or a file written by torch.save; it is neither");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt"}, 2, "needs a model");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--output", "out"}, 2, "ends in .ckpt");
   check({"import", FULGUR_TORCH_FIXTURES "/whole_module.pt", "-c", "c.yaml"}, 4,

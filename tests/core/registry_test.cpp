@@ -67,10 +67,11 @@ TEST_CASE("a component is created from its name and options") {
 
 TEST_CASE("F45 an unknown component names its kind and the nearest names") {
   CHECK(read_report(ConfigNode::scalar("Dgo")) == "pet.class_path: unknown test_animal 'Dgo'; did you mean 'Dog'?");
-  CHECK(read_report(ConfigNode::scalar("Zebrafish")) ==
-        "pet.class_path: unknown test_animal 'Zebrafish'; there is Dog, Snake. If it is your own class, load its "
-        "plug-in (--plugin FILE.so), or link the object file that registers it into the program: from a static "
-        "library, the linker takes only what is referenced");
+  CHECK(
+      read_report(ConfigNode::scalar("Zebrafish")) ==
+      "pet.class_path: unknown test_animal 'Zebrafish'; the registered names are Dog, Snake. If it is your own "
+      "class, load its plug-in (--plugin FILE.so), or link the object file that registers it into the program: from a "
+      "static library, the linker takes only what is referenced");
 }
 
 TEST_CASE("F45 a class of another kind is reported as such") {

@@ -367,13 +367,15 @@ TEST_CASE("on a group: what cannot be cut or joined is named") {
   };
   Model<Does<some>> unlike;
   unlike.placed().place(kThree);
-  CHECK_THAT(error_of([&] { unlike.layer(at::arange(6)); }), ContainsSubstring("must be alike for each part"));
+  CHECK_THAT(error_of([&] { unlike.layer(at::arange(6)); }),
+             ContainsSubstring("must have the same structure for each part"));
   constexpr auto maybe = [](const Tensor& x) {
     return x[0].item<int64_t>() == 0 ? std::optional<Tensor>(x) : std::nullopt;
   };
   Model<Does<maybe>> sometimes;
   sometimes.placed().place(kThree);
-  CHECK_THAT(error_of([&] { sometimes.layer(at::arange(6)); }), ContainsSubstring("must be alike for each part"));
+  CHECK_THAT(error_of([&] { sometimes.layer(at::arange(6)); }),
+             ContainsSubstring("must have the same structure for each part"));
 }
 
 TEST_CASE(

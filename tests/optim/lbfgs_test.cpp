@@ -82,7 +82,7 @@ TEST_CASE("LBFGS refuses state that does not fit, and changes nothing") {
   const StateTree good = optimizer.state();
   LBFGS small(LBFGS::Options{.lr = 0.01, .history_size = 2});
   small.attach(other.groups());
-  CHECK_THROWS_WITH(small.load_state(good), ContainsSubstring("keeps 8 updates, history_size is 2"));
+  CHECK_THROWS_WITH(small.load_state(good), ContainsSubstring("keeps 8 updates, but history_size is 2"));
   CHECK(small.state().at("state").at("x").as_map().empty());
 
   LBFGS fresh(LBFGS::Options{.lr = 0.01, .history_size = 8});

@@ -307,7 +307,7 @@ TEST_CASE("a gradient of another dtype is named") {
   optimizer.attach(problem.groups());
   problem.set_gradients(0);
   problem.w.mutable_grad() = problem.w.grad().to(at::kDouble);
-  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("gradient of 'w' is Double, the parameter Float"));
+  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("gradient of 'w' is Double and the parameter is Float"));
 }
 
 }  // namespace optimizer_test

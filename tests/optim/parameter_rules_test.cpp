@@ -86,8 +86,8 @@ TEST_CASE("a pattern that matches nothing names near parameters") {
     CHECK_THROWS_AS((ParameterRules{.groups = rules}.apply(network())), ConfigError);
     CHECK_THROWS_WITH((ParameterRules{.groups = rules}.apply(network())), ContainsSubstring(expected));
   };
-  refuse({{.pattern = "fc.wieght"}}, "'fc.wieght' matches no parameter; near names are fc.weight");
-  refuse({{.pattern = "*.biass"}}, "near names are fc.bias, norm.bias, head.bias");
+  refuse({{.pattern = "fc.wieght"}}, "'fc.wieght' matches no parameter; similar names are fc.weight");
+  refuse({{.pattern = "*.biass"}}, "similar names are fc.bias, norm.bias, head.bias");
   refuse({{.pattern = "transformer.layers.*"}}, "the parameters are embed.weight, fc.weight");
   refuse({{.pattern = "*.bias"}, {.pattern = "fc.bias"}}, "'fc.bias' are already matched by earlier patterns");
 }

@@ -34,8 +34,8 @@ enum class Kind : uint8_t {
   tensor
 };
 
-// Code names that a state dict needs, or what Lightning keeps besides it (`plain`: a schedule's Counter, a Size). They
-// are recognised by name; nothing is executed.
+// Classes and functions that a state dict needs, or the values that Lightning keeps besides it (`plain`: a schedule's
+// Counter, a Size). They are recognised by name; nothing is executed.
 enum class Function : int64_t { ordered_dict, rebuild_tensor_v2, rebuild_tensor_v3, rebuild_parameter, plain };
 
 constexpr const char* kind_text(Kind kind) {
@@ -85,7 +85,7 @@ class Machine {
   explicit Machine(std::string_view pickle) : rest_(pickle) {}
 
   PickledStateDict run() {
-    if (rest_.size() < 2 || rest_[0] != '\x80') bad_pickle("it does not begin like one");
+    if (rest_.size() < 2 || rest_[0] != '\x80') bad_pickle("it does not begin like a pickle");
     rest_.remove_prefix(1);
     if (const unsigned protocol = byte(); protocol < 2 || protocol > 5)
       throw CheckpointError(cat("[checkpoint.pytorch] pickles of protocols 2 to 5 can be read; the file has protocol ",
@@ -93,7 +93,7 @@ class Machine {
     while (step()) {
     }
     if (!rest_.empty()) bad_pickle(cat(rest_.size(), " bytes follow its end"));
-    if (stack_.size() != 1 || !marks_.empty()) bad_pickle("its end leaves more or less than one value");
+    if (stack_.size() != 1 || !marks_.empty()) bad_pickle("it does not leave exactly one value at its end");
     return state_dict(stack_.back());
   }
 
@@ -101,7 +101,7 @@ class Machine {
   // Bytes -------------------------------------------------------------------------------------------------------------
   std::string_view take(uint64_t bytes) {
     if (bytes > rest_.size())
-      bad_pickle(cat("it is truncated: ", bytes, " bytes are to follow, ", rest_.size(), " do"));
+      bad_pickle(cat("it is truncated: ", bytes, " bytes should follow, but only ", rest_.size(), " do"));
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -115,7 +115,7 @@ class Machine {
   }
   std::string_view line() {
     const size_t end = rest_.substr(0, kMaxNameBytes).find('\n');
-    if (end == std::string_view::npos) bad_pickle("a name of code has no end");
+    if (end == std::string_view::npos) bad_pickle("the name of a class or function has no end");
     const std::string_view text = take(end);
     take(1);
     return text;
@@ -128,12 +128,12 @@ class Machine {
     return static_cast<Id>(values_.size() - 1);
   }
   void push(Id id) {
-    // What the memo returns is not a new value.
+    // A value from the memo is not a new value.
     if (stack_.size() >= kMaxPickleValues) bad_pickle(cat("it has more than ", kMaxPickleValues, " values"));
     stack_.push_back(id);
   }
   void push(Kind kind, int64_t number_of = 0, std::string_view text = {}) { push(make({kind, number_of, text, {}})); }
-  // Constants exist once, so that one-byte instructions use little more memory than that.
+  // Each constant exists only once, so that its one-byte instruction uses little more than a byte of memory.
   void push_constant(Kind kind, int64_t number_of = 0) {
     const auto [found, is_new] = constants_.emplace(std::pair(kind, number_of), 0);
     if (is_new) found->second = make({kind, number_of, {}, {}});
@@ -229,7 +229,8 @@ class Machine {
       // A frame says how many bytes belong together, which matters only when reading a stream.
       case 0x95:
         if (const uint64_t bytes = number(8); bytes > rest_.size())
-          bad_pickle(cat("it is truncated: a frame of ", bytes, " bytes is to follow, ", rest_.size(), " do"));
+          bad_pickle(
+              cat("it is truncated: a frame of ", bytes, " bytes should follow, but only ", rest_.size(), " do"));
         break;
       case '}':
         push(Kind::dict);
@@ -296,7 +297,7 @@ class Machine {
         const Value &name = values_[pop()], &module = values_[pop()];
         if (name.kind != Kind::text || module.kind != Kind::text ||
             std::max(name.text.size(), module.text.size()) > kMaxNameBytes)
-          bad_pickle("a name of code is not text");
+          bad_pickle("the name of a class or function is not text");
         global(module.text, name.text);
         break;
       }
@@ -364,7 +365,7 @@ class Machine {
     if (id.kind != Kind::tuple || id.items.size() != 5 || !is(0, Kind::text) ||
         values_[id.items[0]].text != "storage" || !is(1, Kind::storage_class) || !is(2, Kind::text) ||
         !is(3, Kind::text) || !is(4, Kind::integer))
-      bad_pickle("a storage is not described as torch.save does it");
+      bad_pickle("a storage is not described as torch.save would describe it");
     const int64_t dtype = values_[id.items[1]].number, count = values_[id.items[4]].number;
     PickledStorage storage{std::string(values_[id.items[2]].text),
                            dtype < 0 ? nullptr : &kTorchDtypes[static_cast<size_t>(dtype)], 0};
@@ -394,7 +395,7 @@ class Machine {
     const std::vector<Id> items = values_[arguments].items;
     switch (called) {
       case Function::ordered_dict:
-        if (!items.empty()) bad_pickle("an OrderedDict is made with arguments");
+        if (!items.empty()) bad_pickle("an OrderedDict is created with arguments");
         return push(Kind::dict);
       case Function::rebuild_tensor_v2:
         return rebuild_tensor(items, false);
@@ -402,7 +403,7 @@ class Machine {
         return rebuild_tensor(items, true);
       case Function::rebuild_parameter:
         if (items.size() != 3 || values_[items[0]].kind != Kind::tensor)
-          bad_pickle("a parameter is not described as torch.save does it");
+          bad_pickle("a parameter is not described as torch.save would describe it");
         return push(items[0]);
       case Function::plain:
         break;
@@ -429,7 +430,7 @@ class Machine {
     if ((items.size() != count && items.size() != count + 1) || !is(0, Kind::storage) || !is(1, Kind::integer) ||
         !is(4, Kind::boolean) || !is(5, Kind::dict) || !values_[items[5]].items.empty() ||
         (with_dtype && !is(6, Kind::dtype)))
-      bad_pickle("a tensor is not described as torch.save does it");
+      bad_pickle("a tensor is not described as torch.save would describe it");
     PickledTensor tensor;
     if (items.size() > count) read_metadata(items[count], tensor);
     tensor.storage = static_cast<size_t>(values_[items[0]].number);
@@ -449,13 +450,13 @@ class Machine {
   // Torch's flags for a conjugated or negated view: {'conj': True}, {'neg': True}.
   void read_metadata(Id id, PickledTensor& tensor) {
     const Value& metadata = values_[id];
-    if (metadata.kind != Kind::dict) bad_pickle("a tensor is not described as torch.save does it");
+    if (metadata.kind != Kind::dict) bad_pickle("a tensor is not described as torch.save would describe it");
     for (size_t i = 0; i < metadata.items.size(); i += 2) {
       const Value &key = values_[metadata.items[i]], &value = values_[metadata.items[i + 1]];
       const bool known =
           key.kind == Kind::text && value.kind == Kind::boolean && (key.text == "conj" || key.text == "neg");
       if (!known)
-        bad_pickle(cat("a tensor has the property ", shown_name(key_text(metadata.items[i])), ", which is not known"));
+        bad_pickle(cat("a tensor has the property ", shown_name(key_text(metadata.items[i])), ", which is unknown"));
       (key.text == "conj" ? tensor.conjugated : tensor.negated) = value.number != 0;
     }
   }

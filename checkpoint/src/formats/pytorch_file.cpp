@@ -35,8 +35,8 @@ const detail::TorchDtype* torch_dtype(const std::string& name, const Tensor& ten
 std::string advice(const std::filesystem::path& path) {
   const std::string start = detail::InputFile(path).looks_like();
   if (start.find("pickle") != std::string::npos)
-    return " It looks like a Python pickle: torch before 1.6 saved these, and `_use_new_zipfile_serialization=False` "
-           "does. Load it in Python and save it again.";
+    return " It looks like a Python pickle. Such files come from torch before 1.6, or from torch.save with "
+           "`_use_new_zipfile_serialization=False`. Load it in Python and save it again.";
   return start;
 }
 

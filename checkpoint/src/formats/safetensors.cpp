@@ -119,7 +119,7 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path) {
   detail::InputFile file(path);
   try {
     const std::string hint = file.looks_like();
-    if (file.size() < 8) throw CheckpointError(cat("truncated: have ", file.size(), " of at least 8 bytes.", hint));
+    if (file.size() < 8) throw CheckpointError(cat("truncated: it has ", file.size(), " of at least 8 bytes.", hint));
     unsigned char length[8];
     file.read(length, sizeof length);
     const uint64_t header_bytes = detail::header_length(length);
@@ -127,7 +127,7 @@ SafetensorsFile read_safetensors(const std::filesystem::path& path) {
       throw CheckpointError(
           cat("the header claims ", header_bytes, " bytes; at most ", detail::kMaxHeaderBytes, " are allowed.", hint));
     if (header_bytes > file.size() - 8)
-      throw CheckpointError(cat("truncated: have ", file.size(), " of at least ", header_bytes + 8, " bytes.", hint));
+      throw CheckpointError(cat("truncated: it has ", file.size(), " of at least ", header_bytes + 8, " bytes.", hint));
     std::string text(header_bytes, '\0');
     file.read(text.data(), text.size());
     const detail::SafetensorsHeader header = detail::parse_safetensors_header(text, file.size() - 8 - header_bytes);

@@ -14,7 +14,7 @@ inline constexpr const char* kHeaderPart = "(header)";
 FileRecord write_safetensors_file(const std::filesystem::path& path, const NamedTensors& tensors,
                                   const std::map<std::string, std::string>& metadata);
 
-/// Approximate number of bytes that write_safetensors_file will write: without the header.
+/// Approximate number of bytes that write_safetensors_file will write, without the header.
 uint64_t safetensors_bytes(const NamedTensors& tensors);
 
 /// Like safetensors_dtype; throws a CheckpointError that names `tensor` if the format cannot hold the dtype.
@@ -23,7 +23,7 @@ const char* name_of_dtype(at::ScalarType dtype, const std::string& tensor);
 /// Everything in a file before its tensors.
 std::string make_safetensors_prefix(const SafetensorsHeader& header);
 
-/// The first 8 bytes of a file as the length of its header.
+/// The length of the header, from the first 8 bytes of a file.
 uint64_t header_length(const unsigned char (&bytes)[8]);
 
 /// An uninitialised tensor on the CPU for `entry`.

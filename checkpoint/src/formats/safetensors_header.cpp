@@ -174,7 +174,7 @@ void check_size(const SafetensorsEntry& entry, uint64_t data_bytes) {
   if (entry.end < entry.begin || entry.end > data_bytes)
     bad_header(cat(shown_name(entry.name), " ends at byte ", entry.end, " of ", data_bytes));
   if (entry.end - entry.begin != bytes)
-    bad_header(cat(shown_name(entry.name), " has ", entry.end - entry.begin, " bytes, its shape needs ", bytes));
+    bad_header(cat(shown_name(entry.name), " has ", entry.end - entry.begin, " bytes, but its shape needs ", bytes));
 }
 
 // A name shared by more than one tensor.
@@ -213,7 +213,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_
       bad_header(cat(shown_name(entry.name), " begins at byte ", entry.begin, " instead of ", expected));
     expected = entry.end;
   }
-  if (expected != data_bytes) bad_header(cat("the tensors end at byte ", expected, ", the file has ", data_bytes));
+  if (expected != data_bytes) bad_header(cat("the tensors end at byte ", expected, ", but the file has ", data_bytes));
   return header;
 }
 

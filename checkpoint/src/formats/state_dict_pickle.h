@@ -42,8 +42,8 @@ inline constexpr size_t kMaxLeftOut = 100;
 
 /// Reads the pickle of a state dict: a mapping of names to tensors, or a mapping with one at `state_dict`, as in
 /// Lightning's checkpoints. Only what torch.save writes for these is recognised; nothing is called, and every other
-/// code name is refused. Tensors are within their storages, but may be larger than these (strides of 0). Throws a
-/// CheckpointError.
+/// class or function is refused. Tensors are within their storages, but may be larger than these (strides of 0). Throws
+/// a CheckpointError.
 PickledStateDict read_state_dict_pickle(std::string_view pickle);
 
 /// The pickle that torch.load(weights_only=True) reads as an OrderedDict of the tensors.

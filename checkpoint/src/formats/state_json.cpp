@@ -13,7 +13,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Written objects are filled in order, parsed ones looked up: each uses the type that is not quadratic.
+// Written objects are filled in order, and parsed ones are looked up: each uses the type that is not quadratic for it.
 using Json = nlohmann::ordered_json;
 using ReadJson = nlohmann::json;
 

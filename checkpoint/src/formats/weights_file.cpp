@@ -28,14 +28,14 @@ WeightsFormat format_of(const fs::path& path) {
   // The length of the header is followed by its JSON.
   if (start[8] == '{') return WeightsFormat::safetensors;
   throw CheckpointError(cat("[checkpoint.import] ", escape_controls(path.string()),
-                            " must be a safetensors file or one of torch.save; it is neither.", hint));
+                            " must be a safetensors file or a file written by torch.save; it is neither.", hint));
 }
 
 void refuse_existing(const fs::path& path) {
   std::error_code error;
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found)
-    throw CheckpointError(cat("[checkpoint.export] the output must not exist; ", escape_controls(path.string()),
-                              " does. Name another one, or replace it with --force."));
+    throw CheckpointError(cat("[checkpoint.export] the output ", escape_controls(path.string()),
+                              " exists already. Name another one, or replace it with --force."));
 }
 
 }  // namespace

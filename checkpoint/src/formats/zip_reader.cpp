@@ -89,7 +89,7 @@ void ZipReader::list(uint64_t bytes) {
     if (!is_plain_name(name))
       bad_zip(cat("the archive has an entry named ", shown_name(name), ", which torch.save never writes."));
     if (about.encryption_method != ZIP_EM_NONE) bad_zip(cat(shown_name(name), " is encrypted."));
-    // This bounds their size by that of the file, so that a small one cannot request much memory.
+    // This bounds their size by that of the file, so that a small file cannot request much memory.
     if (about.comp_method != ZIP_CM_STORE || about.comp_size != about.size)
       bad_zip(cat(shown_name(name),
                   " is compressed; torch.save never does that. Unpack the archive and pack it with `zip -0`, or save "
@@ -117,7 +117,7 @@ void ZipReader::read(const std::string& name, const Entry& entry, void* data) co
       const bool checksum = zip_error_code_zip(zip_file_get_error(file.get())) == ZIP_ER_CRC;
       bad_zip(cat(shown_name(name), " is damaged (", zip_file_strerror(file.get()), ").",
                   checksum ? " Files saved with torch.serialization.set_crc32_options(False) have no checksums: save "
-                             "it again without."
+                             "it again without this setting."
                            : ""));
     }
     if (got == 0) break;

@@ -20,7 +20,7 @@ class ZipWriter {
   explicit ZipWriter(std::filesystem::path path);
   /// Adds an entry, whose bytes must stay valid until commit().
   void add(const std::string& name, const void* data, uint64_t bytes);
-  /// Writes and syncs the file. On failure there is none.
+  /// Writes and syncs the file. On failure no file is left.
   void commit();
 
  private:
@@ -30,7 +30,7 @@ class ZipWriter {
   [[noreturn]] void fail(const char* what) const;
   std::filesystem::path path_;
   std::unique_ptr<zip, Closer> archive_;
-  uint64_t offset_ = 0;  // where the next local header will be
+  uint64_t offset_ = 0;  // position of the next local header
 };
 
 }  // namespace fulgur::detail

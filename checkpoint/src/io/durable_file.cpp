@@ -37,7 +37,7 @@ void DurableFile::reserve(uint64_t bytes) {
   if (bytes < kWorthReserving) return;
   while (system_calls().fallocate(fd_, static_cast<off_t>(bytes)) != 0) {
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-    if (errno != EINTR) fail("reserving room");
+    if (errno != EINTR) fail("reserving disk space");
   }
 }
 

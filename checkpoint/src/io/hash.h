@@ -18,7 +18,7 @@ class Hasher {
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;
   void update(const void* data, size_t bytes);
-  /// Of everything since the start or the last reset.
+  /// The hash of everything since the start or the last reset.
   uint64_t digest() const;
   void reset();
 

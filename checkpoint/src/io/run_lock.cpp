@@ -97,7 +97,7 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
     if (!locked && holder.pid != 0 && !is_dead(holder)) refuse(path_, holder);
     if (has_flock && !locked) {
       if (holder.pid == 0) refuse(path_, holder);
-      // A child of the dead holder has the old file; the next one is ours.
+      // A child of the dead holder keeps the old file locked; the next file is ours.
       stale = holder;
       unlink(path_.c_str());
       continue;
@@ -108,7 +108,7 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
   }
   if (stale.pid != 0)
     log::warn("checkpoint.stale_lock",
-              cat("the lock of ", path_, " was left by ", describe(stale), ", which is gone; it is taken over"));
+              cat("the lock of ", path_, " was left by ", describe(stale), ", which no longer runs; it is taken over"));
   if (!write_holder(fd_)) {
     const int reason = errno;
     release();
@@ -118,7 +118,7 @@ RunLock::RunLock(const fs::path& folder) : path_(folder / "run.lock") {
 
 void RunLock::release() noexcept {
   if (fd_ < 0) return;
-  // Only our own file: whoever took the folder over has another.
+  // Only our own file: a process that took over the folder has another.
   if (is_file_at(fd_, path_)) unlink(path_.c_str());
   close(std::exchange(fd_, -1));
 }

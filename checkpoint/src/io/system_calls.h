@@ -23,7 +23,7 @@ struct SystemCalls {
   virtual int flock(int fd, int operation);
 };
 
-/// Those in use. Thread-safe.
+/// The system calls in use. Thread-safe.
 SystemCalls& system_calls();
 
 /// Uses `calls` during its lifetime; for tests.

@@ -81,13 +81,13 @@ DeviceCopies::Device& DeviceCopies::device_of(const Tensor& tensor) {
   return devices_.emplace_back(streams.getStreamFromGlobalPool(where, /*isHighPriority=*/false));
 }
 
-// On the current stream, so that its later work may change the tensors.
+// Packs on the current stream, so that its later work may change the tensors.
 Tensor DeviceCopies::pack(Device& device) const {
   Tensor bytes;
   try {
     bytes = at::empty({device.packed_bytes()}, at::TensorOptions().device(device.side.device()).dtype(at::kByte));
   } catch (const c10::OutOfMemoryError&) {
-    // No memory to pack them.
+    // There is no memory for packing them.
     device.urgent.insert(device.urgent.end(), device.small.begin(), device.small.end());
     device.small.clear();
     return at::empty({0}, at::TensorOptions().device(device.side.device()).dtype(at::kByte));

@@ -38,7 +38,7 @@ class DeviceCopies {
  private:
   struct Item {
     Tensor source;
-    Tensor* tensor = nullptr;  // either
+    Tensor* tensor = nullptr;  // this or `leaf`
     StateTree* leaf = nullptr;
     int64_t bytes() const { return static_cast<int64_t>(source.nbytes()); }
     void replace(Tensor copy) const;

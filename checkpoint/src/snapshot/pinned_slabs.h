@@ -15,7 +15,7 @@ class PinnedSlabs {
   struct Place {
     const Tensor* slab = nullptr;  ///< as bytes; valid until the next call
     int64_t offset = 0;
-    /// As a tensor with these sizes.
+    /// The place as a tensor with these sizes.
     Tensor as(at::IntArrayRef sizes, at::ScalarType dtype) const;
   };
 

@@ -488,7 +488,7 @@ TEST_CASE("F14 a different optimizer than the state's is refused before the firs
                     ContainsSubstring("SGD") && ContainsSubstring("AdamW"));
   module->kind = 1;
   CHECK_THROWS_WITH(fit(folder, first.report.last_checkpoint->string(), 30, {}, module),
-                    ContainsSubstring("1 parameter groups, the run has 2"));
+                    ContainsSubstring("1 parameter groups, but the run has 2"));
 }
 
 namespace {

@@ -139,7 +139,8 @@ TEST_CASE("a monitor that is logged later, or by training, is not an error") {
 TEST_CASE("a monitor of ModelCheckpoint that nothing has logged when it saves is an error, as in Lightning") {
   const auto module = std::make_shared<Counting>();
   const std::string message = message_of<ConfigError>([&] { fit(module, {model_checkpoint("accuracy")}); });
-  CHECK_THAT(message, ContainsSubstring("[callbacks.ModelCheckpoint] monitor 'accuracy' was not logged; there are: "));
+  CHECK_THAT(message, ContainsSubstring(
+                          "[callbacks.ModelCheckpoint] monitor 'accuracy' was not logged; the logged metrics are: "));
   CHECK(module->batches == 10);
 }
 

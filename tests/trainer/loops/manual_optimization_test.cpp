@@ -387,7 +387,7 @@ TEST_CASE(
     CHECK_THROWS_WITH(fit(std::nullopt, false), ContainsSubstring("name it with monitor"));
     CHECK_THROWS_AS(fit("val_loss", true), ConfigError);
     CHECK_THROWS_WITH(fit("val_loss", true), ContainsSubstring("'val_loss' was not logged") &&
-                                                 ContainsSubstring("there are: ") && ContainsSubstring("train_loss"));
+                                                 ContainsSubstring("metrics are: ") && ContainsSubstring("train_loss"));
     std::string warnings;
     log::reset_warnings();
     log::set_sink([](log::Level, const std::string& line, void* user) { *static_cast<std::string*>(user) += line; },

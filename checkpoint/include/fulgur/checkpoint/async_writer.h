@@ -34,8 +34,8 @@ class FULGUR_API AsyncCheckpointWriter {
     std::function<bool(const Tensor&)> is_late;
     /// Copied with the content, for `refuse`; not written.
     StateTree facts;
-    /// Called on the writer's thread with the copies, once they are complete: returns why the checkpoint must not be
-    /// written, if so.
+    /// Called on the writer's thread with the copies, once they are complete: returns the reason if the checkpoint must
+    /// not be written.
     std::function<std::optional<std::string>(const CheckpointContent& copies, const StateTree& facts)> refuse;
     /// The checkpoint is not written before `complete` is called.
     bool held = false;
@@ -54,8 +54,8 @@ class FULGUR_API AsyncCheckpointWriter {
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content, Rules rules);
   uint64_t submit(const std::filesystem::path& folder, const CheckpointContent& content);
 
-  /// Allows the save `ticket` to be written, if it is in flight and `held`. `change` adds what was not known when it
-  /// was submitted; it is called on the writer's thread with the copied content. `exit()` and the destructor do not
+  /// Allows the save `ticket` to be written, if it is in flight and `held`. `change` adds what was not yet known at
+  /// submission; it is called on the writer's thread with the copied content. `exit()` and the destructor do not
   /// wait for this call: they write what was submitted.
   void complete(uint64_t ticket, std::function<void(CheckpointContent& copies)> change);
 
@@ -65,10 +65,10 @@ class FULGUR_API AsyncCheckpointWriter {
   /// Results since the last call, in order. Does not wait.
   std::vector<Result> poll();
 
-  /// Waits until nothing is in flight, then like poll().
+  /// Waits until nothing is in flight, then returns the same as poll().
   std::vector<Result> wait();
 
-  /// A save is in flight.
+  /// True if a save is in flight.
   bool busy() const;
 
  private:

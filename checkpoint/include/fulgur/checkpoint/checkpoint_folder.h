@@ -26,8 +26,8 @@ struct FULGUR_API CheckpointContent {
 };
 
 /// Writes `content` as the folder `folder` (`….ckpt`): first into a temporary sibling, synced, then renamed. Afterwards
-/// either the whole checkpoint exists or nothing. Returns the path used: if the name is taken, `-v1`, `-v2`, … is
-/// appended. Throws a CheckpointError and then leaves nothing behind.
+/// either the whole checkpoint exists or none of it. Returns the path used: if the name is taken, `-v1`, `-v2`, … is
+/// appended. Throws a CheckpointError; then no files remain.
 FULGUR_API std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
                                                   const CheckpointContent& content);
 
@@ -46,7 +46,7 @@ constexpr auto enum_names(Verify) {
   return std::to_array<EnumName<Verify>>({{Verify::whole, "whole"}, {Verify::needed, "needed"}});
 }
 
-/// Reads a checkpoint folder (or a link to one), after every byte was compared with the manifest. Throws a
+/// Reads a checkpoint folder (or a link to one), after every byte has been compared with the manifest. Throws a
 /// CheckpointError that names each wrong file, tensor or field; returns nothing from a checkpoint with any damage.
 FULGUR_API CheckpointContent read_checkpoint(const std::filesystem::path& folder,
                                              CheckpointParts parts = CheckpointParts::all,
@@ -78,10 +78,10 @@ FULGUR_API VerifyReport verify_checkpoint(const std::filesystem::path& folder, V
 
 /// Points the link `link` (`…/last.ckpt`) to `target`, atomically; relative if both are in the same folder.
 FULGUR_API void link_checkpoint(const std::filesystem::path& link, const std::filesystem::path& target);
-/// Where the symbolic link `link` points to, followed once, relative to its folder; nullopt if it is none.
+/// The target of the symbolic link `link`, followed once, relative to its folder; nullopt if it is not a link.
 FULGUR_API std::optional<std::filesystem::path> link_target(const std::filesystem::path& link);
 
-/// Removes a checkpoint folder such that an interrupted removal never leaves what looks like a checkpoint.
+/// Removes a checkpoint folder so that an interrupted removal never leaves a folder that looks like a checkpoint.
 FULGUR_API void remove_checkpoint(const std::filesystem::path& folder);
 
 /// Removes temporary folders of writers that died. Call only when no writer is active in `folder`.
@@ -90,7 +90,7 @@ FULGUR_API void remove_leftovers(const std::filesystem::path& folder);
 /// Summary of a checkpoint, from its manifest only.
 struct FULGUR_API CheckpointSummary {
   std::filesystem::path path;
-  int64_t epoch = 0;  ///< under way, or else the last one completed; counted from 0, as in the names of checkpoints
+  int64_t epoch = 0;  ///< the current one, or else the last completed one; from 0, as in the names of checkpoints
   int64_t global_step = 0;
   bool weights_only = false;
   CheckpointOrigin origin;
@@ -101,8 +101,8 @@ struct FULGUR_API CheckpointSummary {
 FULGUR_API CheckpointSummary summarize_checkpoint(const std::filesystem::path& folder);
 
 /// The checkpoints in `folder`, newest first: by global step, then by save counter, then by `-vN` of the name; never by
-/// timestamps. Links and temporary folders are omitted. Tensors are not read, so verify before use; one with a damaged
-/// manifest is listed with its `problem`, ordered by the step in its name. Empty if the folder does not exist.
+/// timestamps. Links and temporary folders are omitted. Tensors are not read, so verify before use; a checkpoint with a
+/// damaged manifest is listed with its `problem`, ordered by the step in its name. Empty if the folder does not exist.
 FULGUR_API std::vector<CheckpointSummary> list_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace fulgur

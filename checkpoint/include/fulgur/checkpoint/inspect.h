@@ -16,7 +16,7 @@ struct FULGUR_API TensorInfo {
   uint64_t bytes = 0;
 };
 
-/// What is in a checkpoint, as far as it can be read.
+/// The contents of a checkpoint, as far as they can be read.
 struct FULGUR_API CheckpointInspection {
   struct File {
     std::string name;

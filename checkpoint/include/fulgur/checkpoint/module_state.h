@@ -17,11 +17,11 @@ FULGUR_API std::map<std::string, std::string> parameter_aliases(const torch::nn:
 
 /// How load_module_state matches names of a checkpoint and of a module.
 struct FULGUR_API LoadOptions {
-  /// Every tensor of either must be in the other, with the same shape and dtype. Off: what fits is loaded, the rest is
-  /// listed.
+  /// Every tensor of either must be in the other, with the same shape and dtype. If off, tensors that fit are
+  /// loaded and the others are listed.
   bool strict = true;
   /// Prefix of names in the checkpoint → its replacement in the module, such as `{"encoder.", "backbone."}`; the
-  /// longest matching prefix is used. One that matches no name is an error.
+  /// longest matching prefix is used. A prefix that matches no name is an error.
   std::map<std::string, std::string> key_prefixes;
   /// Convert floating-point tensors of another floating-point dtype instead of reporting them.
   bool convert_formats = false;

@@ -16,8 +16,8 @@ struct FULGUR_API PytorchFile {
 };
 
 /// Reads a file of `torch.save(state_dict)`, or the `state_dict` of a Lightning checkpoint. Its pickle is read
-/// strictly: nothing is called, and any code name that a state dict does not need is refused. Sizes are checked against
-/// the file before memory is allocated. Throws a CheckpointError that says what is wrong.
+/// strictly: nothing is called, and any class or function that a state dict does not need is refused. Sizes are checked
+/// against the file before memory is allocated. Throws a CheckpointError that says what is wrong.
 FULGUR_API PytorchFile read_pytorch_file(const std::filesystem::path& path);
 
 /// Writes tensors (any device, copied to the CPU) so that Python's `torch.load(weights_only=True)` returns an

@@ -14,7 +14,7 @@
 
 namespace fulgur {
 
-/// A kind of device. The CPU's is built in; libfulgur_cuda.so brings the CUDA one when it is loaded.
+/// A kind of device. The CPU accelerator is built in; loading libfulgur_cuda.so adds the CUDA one.
 class FULGUR_API Accelerator {
  public:
   virtual ~Accelerator();

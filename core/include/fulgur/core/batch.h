@@ -45,7 +45,8 @@ class FULGUR_API Batch {
     return tensor_at(static_cast<size_t>(index));
   }
   const Tensor& operator[](std::string_view name) const;
-  /// The list of tensors at `index` or named `name`, one per sample; throws an Error that says what it is otherwise.
+  /// The list of tensors at `index` or named `name`, one per sample; throws an Error that names its actual kind
+  /// otherwise.
   const std::vector<Tensor>& list(std::string_view name) const;
   const std::vector<Tensor>& list(size_t index) const;
   /// The same for a list of strings.

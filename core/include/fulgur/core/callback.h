@@ -30,15 +30,15 @@ class FULGUR_API Callback : public Stateful {
   /// class name.
   virtual std::string state_key() const;
   virtual Phase phase() const { return Phase::observe; }
-  /// The metrics that it asks `RunContext::monitored_metric` for.
+  /// The metrics that this callback reads with `RunContext::monitored_metric`.
   virtual std::vector<std::string> monitored_metrics() const { return {}; }
-  /// The metric without which it ends the run at the end of the first epoch: the Trainer warns early if neither
-  /// validation nor the first training batch has logged it. Default: none.
+  /// The metric without which this callback ends the run at the end of the first epoch: the Trainer warns early if
+  /// neither validation nor the first training batch has logged it. Default: none.
   virtual std::optional<std::string> required_metric() const { return std::nullopt; }
   /// The state saved in a checkpoint: rank 0's, which a resume loads on all ranks. Gather per-rank state in
-  /// `on_save_checkpoint` with `run.collectives()`. The Trainer also returns a callback to its state of before a
-  /// validation, a batch or the hooks of an epoch's start or end, if an exception or a signal ends them and a resume
-  /// repeats them.
+  /// `on_save_checkpoint` with `run.collectives()`. If an exception or a signal ends a validation, a batch or the hooks
+  /// at the start or end of an epoch, and a resume repeats it, the Trainer also restores the callback's state from
+  /// before it.
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
@@ -46,8 +46,8 @@ class FULGUR_API Callback : public Stateful {
   virtual void teardown(RunContext&, TrainerFn) {}
   /// After an exception in the run, or a signal (`Interrupted`). A checkpoint may be requested here.
   virtual void on_exception(RunContext&, const std::exception&) {}
-  /// Whether on_exception may request a checkpoint, asked of those that override it. Then the Trainer remembers the run
-  /// before each training batch, and that checkpoint is of the state before the batch that failed.
+  /// Whether `on_exception` may request a checkpoint; asked only if it is overridden. If true, the Trainer remembers
+  /// the run's state before each training batch, and the checkpoint holds the state before the batch that failed.
   virtual bool saves_on_exception() const { return true; }
   /// The checkpoint from which a fit without `ckpt_path` resumes; asked once, before any setup.
   virtual std::optional<std::filesystem::path> resume_candidate() const { return std::nullopt; }
@@ -66,7 +66,7 @@ class FULGUR_API Callback : public Stateful {
   virtual void on_before_zero_grad(RunContext&, Optimizer&) {}
   virtual void on_before_backward(RunContext&, const Tensor& /*loss*/) {}
   virtual void on_after_backward(RunContext&) {}
-  /// Of several optimizers it is number `run.optimizer_index(optimizer)`, an `optimizer.name()`.
+  /// With several optimizers, `run.optimizer_index(optimizer)` is the index of this one, `optimizer.name()` its class.
   virtual void on_before_optimizer_step(RunContext&, Optimizer&) {}
 
   virtual void on_validation_start(RunContext&) {}

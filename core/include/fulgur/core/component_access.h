@@ -13,7 +13,7 @@ class RunContext;
 
 namespace fulgur::detail {
 
-/// What factories, the Trainer and strategies set in a component, and its user does not call.
+/// Access to the members of a component that factories, the Trainer and strategies set, and its user does not.
 struct ComponentAccess {
   template <class C>
   static const HookMask& overridden(const C& component) {
@@ -23,7 +23,7 @@ struct ComponentAccess {
   static void set_overridden(C& component, const HookMask& mask) {
     component.overridden_ = mask;
   }
-  /// Which hooks a C overrides; `Base` is the kind of component.
+  /// Which hooks the class C overrides; `Base` is the kind of component.
   template <class Base, class C>
   static HookMask hooks_of() {
     return Base::template hooks_of<C>();
@@ -35,17 +35,17 @@ struct ComponentAccess {
     if (!base.overridden_.exact) base.overridden_ = hooks_of<Base, C>();
   }
 
-  /// A factory has made the component from `options()`, and can make another one with `make_another`.
+  /// Records that a factory has made the component from `options()`, and can make another with `make_another`.
   template <class Base, class C, class Options, class Factory>
   static void made_from(C& made, Options options, Factory make_another) {
-    Base& base = made;  // a C may have members of the same names
+    Base& base = made;  // C may have members of the same names
     if constexpr (requires { base.hparams_; }) base.hparams_ = options();
     if constexpr (requires { base.overridden_; }) base.overridden_ = hooks_of<Base, C>();
     if constexpr (requires { base.factory_; }) base.factory_ = std::move(make_another);
   }
 
   // ---- of a module ----
-  /// The run that it is in; nullptr when that ends.
+  /// Sets the run that the module is in; nullptr when the run ends.
   template <class Module>
   static void set_run(Module& module, RunContext* run) {
     module.run_ = run;

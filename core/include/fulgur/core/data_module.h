@@ -23,14 +23,14 @@ class FULGUR_API DataModule : public Stateful {
   virtual void prepare_data() {}
   /// True: `prepare_data` runs once per node (node-local disks); false: once in total (shared file systems).
   virtual bool prepare_data_per_node() const { return true; }
-  /// Reads what `fn` needs; called on every process. Called again for another one.
+  /// Reads what `fn` needs; called on every process, and again for another `fn`.
   virtual void setup(TrainerFn fn);
   /// Loaders of each stage; empty if there are none. Validation, test and predict may have several.
   virtual Loaders train_dataloader() { return {}; }
   virtual Loaders val_dataloader() { return {}; }
   virtual Loaders test_dataloader() { return {}; }
   virtual Loaders predict_dataloader() { return {}; }
-  /// What the Trainer calls; the default calls those above. Overridden by modules whose stages are alike.
+  /// Called by the Trainer; the default calls the functions above. Override it if all stages are alike.
   virtual Loaders loaders(RunningStage stage);
   /// The transfer hooks of a batch; the defaults call the module's. Run on the thread of the run.
   virtual Batch on_before_batch_transfer(LightningModule& module, Batch batch, int64_t loader_idx);
@@ -43,7 +43,7 @@ class FULGUR_API DataModule : public Stateful {
   /// Facts that the config's `link` can pass to other components after `setup`: `num_classes`, `num_features`, ….
   virtual StateTree exported_values() const { return {}; }
 
-  /// What the evaluation of a checkpoint needs to know about its training data (mean and standard deviation, …).
+  /// Facts about the training data that the evaluation of a checkpoint needs (mean and standard deviation, …).
   StateTree state() const override { return {}; }
   void load_state(const StateTree&) override {}
 
@@ -61,7 +61,7 @@ class FULGUR_API DataModule : public Stateful {
     mask.exact = true;
     return mask;
   }
-  HookMask overridden_;  // the transfer hooks; all, unless created by a factory
+  HookMask overridden_;  // transfer hooks; all of them, unless created by a factory
 };
 
 }  // namespace fulgur

@@ -8,8 +8,8 @@
 
 namespace fulgur {
 
-/// A value of an enum and its name in configs. An enum becomes the type of an option by a function beside it, which
-/// argument-dependent lookup finds:
+/// A value of an enum and its name in configs. To make an enum the type of an option, declare a function next to it,
+/// which argument-dependent lookup finds:
 ///
 ///     enum class Shape { line, cosine };
 ///     constexpr auto enum_names(Shape) {

@@ -72,7 +72,7 @@ class FULGUR_API Interrupted : public Error {
   int signal_;
 };
 
-/// NaN or infinity where training cannot continue (exit code 6).
+/// NaN or infinity with which training cannot continue (exit code 6).
 class FULGUR_API NonFiniteError : public Error {
  public:
   explicit NonFiniteError(const std::string& message);

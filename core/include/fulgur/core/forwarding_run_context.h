@@ -11,7 +11,8 @@
 
 namespace fulgur {
 
-/// A RunContext that asks another one, which must outlive it: base of contexts that differ in a few answers.
+/// A RunContext that forwards its calls to another one, which must outlive it: the base of contexts that override only
+/// a few functions.
 class FULGUR_API ForwardingRunContext : public RunContext {
  public:
   explicit ForwardingRunContext(RunContext& to) : to_(to) {}

@@ -2,15 +2,16 @@
 
 #include <type_traits>
 
-// What a class may override, as HOOK(name, result, (arguments), const or nothing): the base's declarations once more,
-// for the compiler to name. tests/trainer/loops/hooks_declared_test.cpp compares them with the headers.
+// The functions that a class may override, as HOOK(name, result, (arguments), const or nothing). They repeat the base's
+// declarations, so that a compiler error can show them. tests/trainer/loops/hooks_declared_test.cpp compares them
+// with the headers.
 
-// The steps of LightningModule that need not be there.
+// The optional steps of LightningModule.
 #define FULGUR_STEP_SIGNATURES(HOOK)                                                                            \
   HOOK(validation_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), ) \
   HOOK(test_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )       \
   HOOK(predict_step, fulgur::Outputs, (const fulgur::Batch& batch, int64_t batch_idx, int64_t loader_idx), )
-// Of LightningModule.
+// Members of LightningModule.
 #define FULGUR_MODULE_SIGNATURES(HOOK)                                                                                 \
   HOOK(training_step, fulgur::StepOutput, (const fulgur::Batch& batch, int64_t batch_idx), )                           \
   FULGUR_STEP_SIGNATURES(HOOK)                                                                                         \
@@ -79,7 +80,7 @@
        (const fulgur::Outputs&, const fulgur::Batch&, int64_t batch_idx, int64_t loader_idx), )                        \
   HOOK(on_save_checkpoint, void, (fulgur::StateTree & checkpoint), )                                                   \
   HOOK(on_load_checkpoint, void, (const fulgur::StateTree& checkpoint), )
-// Of Callback.
+// Members of Callback.
 #define FULGUR_CALLBACK_SIGNATURES(HOOK)                                                                             \
   HOOK(state_key, std::string, (), const)                                                                            \
   HOOK(phase, fulgur::Phase, (), const)                                                                              \
@@ -135,7 +136,7 @@
   HOOK(on_load_checkpoint, void, (fulgur::RunContext&, const fulgur::StateTree& checkpoint), )                       \
   HOOK(on_checkpoint_published, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&), )                        \
   HOOK(on_checkpoint_failed, void, (fulgur::RunContext&, const fulgur::CheckpointInfo&, const std::exception&), )
-// Of DataModule.
+// Members of DataModule.
 #define FULGUR_DATA_SIGNATURES(HOOK)                                                                            \
   HOOK(prepare_data, void, (), )                                                                                \
   HOOK(prepare_data_per_node, bool, (), const)                                                                  \
@@ -159,7 +160,7 @@
 
 namespace fulgur::detail {
 
-/// A pointer to a member function: its signature without the class, and the same of another class.
+/// For a pointer to a member function: its signature without the class, and the same pointer type for another class.
 template <class Pointer>
 struct HookPointer;
 #define FULGUR_HOOK_POINTER(is_const, qualifiers)                   \
@@ -177,8 +178,8 @@ FULGUR_HOOK_POINTER(true, const noexcept)
 
 }  // namespace fulgur::detail
 
-/// False if `hook` in T (derived from Base) is something else than Base's or its override: the base's is hidden, and
-/// the class's is never called. A member that T made inaccessible is not looked into.
+/// False if `hook` in T (derived from Base) is neither Base's member nor an override of it: then it hides the base's
+/// member, and is never called. A member that T made inaccessible is not checked.
 #define FULGUR_HOOK_FITS(T, Base, hook)                                                                      \
   ([]<class T_>() {                                                                                          \
     using Hook_ = ::fulgur::detail::HookPointer<decltype(&Base::hook)>;                                      \
@@ -197,9 +198,9 @@ FULGUR_HOOK_POINTER(true, const noexcept)
 #define FULGUR_HOOK_TEXT(hook, result, arguments, qualifiers) \
 #result " " #hook #arguments " " FULGUR_TEXT_(qualifiers override)
 
-/// For a list of signatures: the compiler names the one that a member of T misses.
+/// For a list of signatures: a compiler error names the one that a member of T does not match.
 #define FULGUR_CHECK_HOOK(T, Base, hook, result, arguments, qualifiers) \
   static_assert(FULGUR_HOOK_FITS(T, Base, hook),                                                                     \
                 "the class has a `" #hook "` that does not override " #Base "'s, so it would never be called. "      \
                 "Expected: `" FULGUR_HOOK_TEXT(hook, result, arguments, qualifiers) "`. A member that is meant to " \
-                "be something else needs another name, or beside it `using fulgur::" #Base "::" #hook ";`.");
+                "be something else needs another name, or `using fulgur::" #Base "::" #hook ";` next to it.");

@@ -10,13 +10,13 @@ namespace fulgur {
   HOOK(on_before_batch_transfer)    \
   HOOK(transfer_batch_to_device)    \
   HOOK(on_after_batch_transfer)
-// Of modules and callbacks.
+// Hooks of modules and callbacks.
 #define FULGUR_STEP_HOOKS(HOOK) \
   HOOK(on_before_zero_grad)     \
   HOOK(on_before_backward)      \
   HOOK(on_after_backward)       \
   HOOK(on_before_optimizer_step)
-// Of modules alone.
+// Hooks of modules only.
 #define FULGUR_MODULE_HOOKS(HOOK)   \
   HOOK(validation_step)             \
   HOOK(test_step)                   \
@@ -33,7 +33,7 @@ namespace fulgur {
   HOOK(configure_gradient_clipping) \
   HOOK(optimizer_step)              \
   HOOK(optimizer_zero_grad)
-// Of callbacks alone.
+// Hooks of callbacks only.
 #define FULGUR_CALLBACK_HOOKS(HOOK) \
   HOOK(on_exception)                \
   HOOK(on_train_batch_start)        \

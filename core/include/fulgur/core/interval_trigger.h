@@ -7,9 +7,9 @@
 
 namespace fulgur {
 
-/// Decides when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. Counts are
-/// multiples of the interval over the whole run, including across a resume; so are times, of `RunContext::fit_time_s`,
-/// the training time on the run's common clock, so that all ranks decide alike.
+/// Decides when an interval of a run has passed: every 500 steps, 10 epochs, 30 minutes, a tenth of the run. It
+/// fires at multiples of the interval over the whole run, including across a resume. Times are those of
+/// `RunContext::fit_time_s`, the training time on the run's common clock, so that all ranks decide alike.
 class FULGUR_API IntervalTrigger {
  public:
   /// Throws a ConfigError for an interval of length 0.

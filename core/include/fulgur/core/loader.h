@@ -26,7 +26,7 @@ class FULGUR_API Loader : public Stateful {
   /// Stores the next batch in `out`; false at the end of the epoch. The batch stays valid until after the following
   /// call.
   virtual bool next(Batch& out) = 0;
-  /// Returns the batch of the last `next`: it was not trained on, so `state()` is before it.
+  /// Gives back the batch of the last `next`, which was not trained on: `state()` is then the position before it.
   virtual void unread() = 0;
   /// Sets the seed and the share of this process; called by the Trainer before the first epoch.
   virtual void configure(uint64_t seed, int64_t rank, int64_t world_size) = 0;

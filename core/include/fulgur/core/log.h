@@ -34,7 +34,7 @@ FULGUR_API void reset_warnings();
 /// the file is set; errors go to both, prefixed with `[name] ` on the console. An empty name restores the console and
 /// closes the file.
 FULGUR_API void leave_console(std::string_view name);
-/// That name; empty for a process that writes to the console.
+/// The name set by `leave_console`; empty for a process that writes to the console.
 FULGUR_API std::string process_name();
 /// Sets the file of such a process. If it cannot be written, lines are lost.
 FULGUR_API void write_to(const std::filesystem::path& file);

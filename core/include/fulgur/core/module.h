@@ -214,9 +214,9 @@ class FULGUR_API LightningModule : public torch::nn::Module {
     return mask;
   }
   std::vector<std::pair<torch::nn::Module*, bool>> modes_before_evaluation_;
-  Tensor root_gradient_;                                            // 1, of the loss's kind: where backward begins
-  std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // before clip_gradients, of gradients as they are
-  bool notes_norms_ = false;                                        // also where values are clipped
+  Tensor root_gradient_;                                            // 1, with which backward starts
+  std::vector<std::pair<const Optimizer*, Tensor>> clipped_norms_;  // of the current gradients, before clipping
+  bool notes_norms_ = false;                                        // also when values are clipped
   void check_optimizer_count(size_t wanted) const;
   void enter_evaluation();
   void leave_evaluation();

@@ -15,7 +15,7 @@ constexpr auto enum_names(MonitorMode) {
 /// Whether `a` is better than `b`; false if one of them is NaN.
 constexpr bool is_better(MonitorMode mode, double a, double b) { return mode == MonitorMode::max ? a > b : a < b; }
 
-/// The infinity than which every finite value is better.
+/// The infinity that is worse than every finite value.
 constexpr double worst_value(MonitorMode mode) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return mode == MonitorMode::max ? -kInfinity : kInfinity;

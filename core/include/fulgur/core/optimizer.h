@@ -18,7 +18,7 @@ namespace fulgur {
 /// Parameters that share hyper-parameters.
 struct ParamGroup {
   std::string name;            ///< shown by LearningRateMonitor; may be empty
-  std::vector<Tensor> params;  ///< what the optimizer steps
+  std::vector<Tensor> params;  ///< the tensors that the optimizer updates
   /// Dotted names, one per parameter, relative to the module that the group was made from (`trainable_groups`).
   std::vector<std::string> names;
   std::vector<Tensor> module_params = {};  ///< the module's own parameters if `params` are copies of them; else empty
@@ -127,11 +127,12 @@ struct FULGUR_API RunLength {
 /// A learning-rate schedule over the groups of one optimizer.
 ///
 /// Its lengths in samples, epochs or parts of the run are converted to steps once, for the first part of the run. If
-/// the run resumes with another number of samples in a step (other ranks, accumulation or batch size), these lengths
-/// stay, and each step from there on counts as so many of the first part's as it has samples: the rate is continuous,
-/// and follows the samples that are done. (If `max_steps` ends the run, a schedule over the whole run counts so that it
-/// ends there. If epochs have another number of samples, a schedule with lengths in epochs, or in parts of a run of
-/// epochs, counts so that it ends with the last epoch.) A schedule whose lengths are all numbers of steps counts steps.
+/// the run resumes with a different number of samples per step (other ranks, accumulation or batch size), these lengths
+/// stay, and each later step counts as many steps of the first part as its samples filled there: the rate is
+/// continuous, and follows the samples that are done. (If `max_steps` ends the run, the pace of a schedule over the
+/// whole run makes it end there. If epochs have a different number of samples, the pace of a schedule with lengths in
+/// epochs, or in parts of a run of epochs, makes it end with the last epoch.) A schedule whose lengths are all numbers
+/// of steps counts steps.
 class FULGUR_API LrScheduler : public Stateful {
  public:
   static constexpr const char* kRegistryKind = "lr_scheduler";
@@ -143,16 +144,16 @@ class FULGUR_API LrScheduler : public Stateful {
   /// One step of the schedule; `metric` is the monitored value, for a schedule that needs one.
   void step(std::optional<double> metric = std::nullopt);
   int64_t steps_done() const { return steps_; }
-  /// How many steps of the run's first part a step counts as; not 1 only after a resume with other batches.
+  /// How many steps of the run's first part a step counts as; it differs from 1 only after a resume with other batches.
   double pace() const { return pace_; }
   /// Called by the Trainer after `load_state` if the run was saved inside a window of accumulation: the step that ends
-  /// it counts as the steps before.
+  /// it counts like the steps before it.
   void resume_in_window() { first_pace_ = saved_pace_; }
   virtual bool wants_metric() const { return false; }
   /// Called by the Trainer before `attach`: the length of the run, and how often the schedule steps.
   void set_run_length(const RunLength& length, ScheduleInterval interval, int64_t frequency);
 
-  /// The rate of a group after `steps` steps of the run's first part: a pure function where possible.
+  /// The rate of a group after `steps` steps of the run's first part: a pure function if possible.
   virtual double lr_at(int64_t steps, double initial_lr) const = 0;
   /// Momentum of the optimizer after `steps` steps; nullopt if the schedule does not change it.
   virtual std::optional<double> momentum_at(int64_t steps) const;
@@ -191,7 +192,7 @@ class FULGUR_API LrScheduler : public Stateful {
   bool any(bool LrScheduler::*flag) const;
   /// How many steps of `plan`, the run's first part, each step counts as after a resume with other batches or epochs.
   double pace_of(const RunLength& plan) const;
-  /// The same if a step has other samples, or an epoch other steps.
+  /// The same if a step has a different number of samples, or an epoch a different number of steps.
   double pace_of_batches(const RunLength& plan) const;
   /// Keeps the lengths of `plan`. `same_part`: the part of the run before this one was as long as this one.
   void keep_plan(const RunLength& plan, bool same_part);

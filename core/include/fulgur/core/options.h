@@ -263,7 +263,7 @@ struct FieldTraits<std::string> {
   static ConfigNode write(const std::string& v) { return ConfigNode::string(v); }
 };
 
-/// By its name; the names are the choices of the option.
+/// Reads and writes an enum by name; the names are the choices of the option.
 template <NamedEnum E>
 struct FieldTraits<E> {
   static TypeInfo type() {

@@ -30,7 +30,7 @@ class FULGUR_API PlacedModule {
   const std::string& name() const { return name_; }
   /// The one registered with the user's module: its tensors are those of optimizers and checkpoints.
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
-  /// Where it computes and moves its inputs to; empty: inputs are not moved.
+  /// The devices on which it computes and to which it moves its inputs; empty: inputs are not moved.
   const std::vector<at::Device>& devices() const { return devices_; }
   /// The module and its copies, one on each of `devices()`.
   const std::vector<std::shared_ptr<torch::nn::Module>>& replicas() const { return replicas_; }

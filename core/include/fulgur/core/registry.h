@@ -38,7 +38,7 @@ class FULGUR_API ComponentRegistry {
   void add(ComponentInfo info) noexcept;
   /// Another name for a component, such as `16` for `16-mixed`; a config with the alias is read as if it said `name`.
   void add_alias(std::string alias, std::string name) noexcept;
-  /// By name or alias. nullptr if the name is unknown.
+  /// The component with this name or alias; nullptr if the name is unknown.
   const ComponentInfo* find(std::string_view name) const;
   /// Throws a ConfigError that lists the nearest names.
   const ComponentInfo& get(std::string_view name) const;

@@ -97,8 +97,8 @@ class FULGUR_API RunContext {
   M& module_as();
   virtual std::vector<Optimizer*> optimizers() = 0;
   virtual std::vector<OptimizerHandle*> optimizer_handles() = 0;
-  /// Place of `optimizer` among those that were planned: which of several a hook such as `on_before_optimizer_step` is
-  /// about. Throws an Error if it is not one of the run's.
+  /// Index of `optimizer` among those that were planned, so that a hook such as `on_before_optimizer_step` knows which
+  /// one it was called for. Throws an Error if it is not one of the run's.
   size_t optimizer_index(const Optimizer& optimizer);
   virtual std::vector<LrScheduler*> lr_schedulers() = 0;
   /// Optimizers with their schedules, as they were planned.
@@ -116,10 +116,10 @@ class FULGUR_API RunContext {
   /// The newest value of a logged metric, by its final name; nullopt if it was never logged. May copy from the device
   /// and so wait for it.
   virtual std::optional<double> metric(std::string_view name) = 0;
-  /// The value of a metric that decisions are made by, such as a monitor's: the last epoch's, or for a metric of steps
-  /// the last batch's, whatever rows were written. Of a name that both training and validation log, validation's. With
-  /// several ranks it is the same on all of them (rank 0's, or that of all ranks with sync_dist), and all must call it
-  /// at the same point. `Callback::monitored_metrics` must name it. Waits for the device.
+  /// The value of a metric on which decisions depend, such as a monitor's: the last epoch's, or the last batch's for a
+  /// metric of steps, regardless of the rows that were written. If training and validation log the same name, it is
+  /// validation's. With several ranks it is the same on all of them (rank 0's, or that of all ranks with sync_dist),
+  /// and all must call it at the same point. `Callback::monitored_metrics` must name it. Waits for the device.
   virtual std::optional<double> monitored_metric(std::string_view name) { return metric(name); }
   /// The loop that logged the metric; nullopt if it was never logged.
   virtual std::optional<RunningStage> metric_stage(std::string_view name) const = 0;

@@ -17,7 +17,7 @@ constexpr auto enum_names(UnevenShares) {
       {{UnevenShares::pad, "pad"}, {UnevenShares::drop, "drop"}, {UnevenShares::error, "error"}});
 }
 
-/// All an order may depend on.
+/// Everything that an order may depend on.
 struct SamplerContext {
   uint64_t seed = 0;
   int64_t epoch = 0;

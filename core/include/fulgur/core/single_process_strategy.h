@@ -7,8 +7,8 @@
 
 namespace fulgur {
 
-/// Base of strategies of one process. A class of yours overrides `name()` and what it does in another way, such as
-/// `backward` or `optimizer_step`; docs/custom_components.md has an example.
+/// Base of strategies with one process. Your class overrides `name()` and the functions that it implements differently,
+/// such as `backward` or `optimizer_step`; docs/custom_components.md has an example.
 class FULGUR_API SingleProcessStrategy : public Strategy {
  public:
   /// Takes the devices and the precision. Throws a ConfigError for more devices than `device_use()` drives, or for

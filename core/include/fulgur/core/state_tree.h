@@ -15,7 +15,7 @@
 namespace fulgur {
 
 /// State stored in a checkpoint: a tree of maps and lists whose leaves are tensors, integers, doubles, booleans and
-/// strings. It is pure data. Tensors may alias live ones: whoever writes the tree copies them before the next step.
+/// strings. It is pure data. Tensors may alias live ones: the writer of the tree copies them before the next step.
 class FULGUR_API StateTree {
  public:
   using Map = std::map<std::string, StateTree, std::less<>>;

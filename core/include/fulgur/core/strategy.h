@@ -17,13 +17,13 @@
 
 namespace fulgur {
 
-/// Whether a backward exchanges gradients between ranks; not needed inside an accumulation window.
+/// Whether a backward exchanges gradients between ranks; inside an accumulation window it need not.
 enum class GradSync { now, deferred };
 
 /// How many of the devices chosen on a node one process drives.
 enum class DeviceUse {
-  one,       ///< one device, and there is one process
-  one_each,  ///< one device, and a process for each
+  one,       ///< one device, in the only process
+  one_each,  ///< one device, in a process per device
   all,       ///< all of them
 };
 
@@ -37,7 +37,7 @@ struct FULGUR_API MicroBatch {
 /// Passed to a strategy once, first.
 struct FULGUR_API StrategySetup {
   std::vector<at::Device> devices;  ///< the devices chosen on this node; the CPU once per requested process
-  bool devices_are_auto = false;    ///< the number was not given
+  bool devices_are_auto = false;    ///< the number of devices was not given
   int64_t num_nodes = 1;
   bool sync_batchnorm = false;
   std::shared_ptr<Precision> precision;
@@ -69,7 +69,7 @@ class FULGUR_API Strategy {
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
-  /// Where this process stands among those of the run.
+  /// The place of this process among those of the run.
   virtual const ProcessPlace& place() const;
   virtual Collectives& collectives() = 0;
   virtual Precision& precision() = 0;
@@ -89,8 +89,8 @@ class FULGUR_API Strategy {
   virtual void before_forward(LightningModule& /*module*/, GradSync /*sync*/) {}
   /// Before each evaluation: makes state that differs between ranks the same.
   virtual void before_evaluation(LightningModule& /*module*/) {}
-  /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume over another
-  /// number of ranks gives rank 0's to all.
+  /// Per-rank state, besides weights and optimizers, on which results depend to the last bit. A resume with another
+  /// number of ranks gives rank 0's state to all.
   virtual StateTree state() const { return {}; }
   virtual void load_state(const StateTree& /*state*/) {}
   /// Moves the batch to its device through the transfer hooks: those of `data` if there is a data module, which by
@@ -117,11 +117,11 @@ class FULGUR_API Strategy {
   virtual void after_step(LightningModule& /*module*/, int64_t /*global_step*/) {}
   /// Records the work of `device()`; nullptr if it cannot be recorded.
   virtual std::unique_ptr<GraphCapture> make_graph_capture() { return nullptr; }
-  /// What the devices did in a fit, for its end; empty if there is nothing to report.
+  /// A report of what the devices did in a fit, shown at its end; empty if there is nothing to report.
   virtual std::string device_report() const { return ""; }
   /// How the processes are connected, for the console; empty for one process.
   virtual std::string describe() const { return ""; }
-  /// The run has failed on this rank only: do not wait for the others any more.
+  /// Called if the run has failed on this rank only: from then on, do not wait for the others.
   virtual void abandon() noexcept {}
   virtual void teardown() noexcept {}
 

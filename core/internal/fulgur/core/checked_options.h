@@ -7,8 +7,8 @@
 
 namespace fulgur::detail {
 
-/// The options, if they keep the conditions that they declare: those of a config are checked when it is read, those
-/// from C++ here. Throws a ConfigError that names each option that does not, as `component.option`.
+/// Returns the options if they satisfy the conditions that they declare: options from a config are checked when it is
+/// read, options from C++ here. Throws a ConfigError that names each option that does not, as `component.option`.
 template <class Options>
 Options checked_options(Options options, std::string_view component) {
   Fields fields;

@@ -6,7 +6,7 @@
 
 namespace fulgur::detail {
 
-/// The value of a scalar on the CPU, read directly where possible: `item()` goes through the dispatcher, which costs
+/// The value of a scalar on the CPU, read directly if possible: `item()` goes through the dispatcher, which costs
 /// more than the work around it.
 inline double cpu_scalar(const Tensor& scalar) {
   if (scalar.layout() == at::kStrided && !scalar.is_neg()) {

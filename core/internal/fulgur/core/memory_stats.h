@@ -23,7 +23,7 @@ struct FULGUR_API DeviceMemory {
 /// device has no caching allocator or it is not initialized.
 FULGUR_API std::optional<DeviceMemory> device_memory(const at::Device& device);
 
-/// Bytes of the device that no process has reserved; nullopt where `device_memory` is. Asks the driver.
+/// Bytes of the device that no process has reserved; nullopt whenever `device_memory` is. Asks the driver.
 FULGUR_API std::optional<int64_t> free_device_memory(const at::Device& device);
 
 /// CPU time and memory of this process, from the kernel.

@@ -10,7 +10,7 @@
 namespace fulgur {
 
 /// Random numbers of a device's work while it is recorded (`GraphCapture`). The generator's state cannot be read then,
-/// since each launch has its own. What is known is how many numbers the recording has drawn. The device's library
+/// since each launch has its own. Only the count of numbers drawn by the recording is known. The device's library
 /// registers an object of this class.
 class FULGUR_API RecordedRandom {
  public:
@@ -18,7 +18,7 @@ class FULGUR_API RecordedRandom {
   /// The position of the default generator of `device` in the recording; nullopt unless its current stream is being
   /// recorded.
   virtual std::optional<uint64_t> position(c10::Device device) const = 0;
-  /// What is recorded next draws, in each launch, the numbers starting at `position`.
+  /// In each launch, the work recorded next draws the numbers starting at `position`.
   virtual void set_position(c10::Device device, uint64_t position) const = 0;
 };
 

@@ -14,9 +14,9 @@ namespace fulgur {
 
 /// A decoder-only transformer for text, with GPT-2's architecture and nanoGPT's parameter names (`transformer.wte`,
 /// `transformer.h.0.attn.c_attn`, …, `lm_head`): token and position embeddings, blocks, a final norm, and an output
-/// layer that shares its weight with the token embedding. Weights are initialized like GPT-2's: normal with 0.02, those
-/// at the end of a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what activation_checkpointing
-/// saves.
+/// layer that shares its weight with the token embedding. Weights are initialized like GPT-2's: normal with standard
+/// deviation 0.02, those at the end of a residual branch with 0.02 / sqrt(2 n_layer). docs/memory.md says what
+/// activation_checkpointing saves.
 ///
 /// `batch[0]` are tokens (N, T) int64 with T up to block_size, `batch[1]` the next tokens, in the same shape; -100 is
 /// excluded from the loss, the mean cross entropy per token. Logs `train_loss`, `val_loss`, `val_perplexity`,

@@ -14,9 +14,9 @@ namespace fulgur {
 /// `batch["source"]` (N, S) and `batch["target"]` (N, T) are tokens, int64 in [0, vocabulary); token 0 is the start
 /// token, which is the decoder's first input. In training it is followed by the target, shifted by one token (teacher
 /// forcing). The loss is the mean cross entropy per token. Logs `train_loss`; `val_loss`, `val_acc` (fraction of
-/// correct tokens, with the target's as input) and `val_exact` (fraction of completely correct sequences, with its own
-/// most probable tokens as input); `test_loss`, `test_acc`, `test_exact`. Prediction returns `tokens` (N, S) int64, as
-/// many as the source has.
+/// correct tokens, with the target's tokens as input) and `val_exact` (fraction of completely correct sequences, with
+/// the model's own most probable tokens as input); `test_loss`, `test_acc`, `test_exact`. Prediction returns `tokens`
+/// (N, S) int64, as many as the source has.
 class FULGUR_API Seq2Seq : public LightningModule {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class FULGUR_API Seq2Seq : public LightningModule {
   Outputs validation_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs test_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
   Outputs predict_step(const Batch& batch, int64_t batch_idx, int64_t loader_idx) override;
-  /// Of the target.
+  /// The number of tokens in the target.
   std::optional<int64_t> num_tokens(const Batch& batch) const override { return batch["target"].numel(); }
 
  private:

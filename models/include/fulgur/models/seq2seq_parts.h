@@ -56,7 +56,7 @@ class FULGUR_API Seq2SeqEncoder final : public Seq2SeqPart {
   State forward(const Tensor& tokens);
 };
 
-/// As for the encoder, and `output.weight`, `output.bias`.
+/// Parameters as in the encoder, and `output.weight`, `output.bias`.
 class FULGUR_API Seq2SeqDecoder final : public Seq2SeqPart {
  public:
   explicit Seq2SeqDecoder(const Seq2SeqPartOptions& options);

@@ -18,7 +18,7 @@ class Sequential;
 
 namespace fulgur::nn {
 
-/// Same names as in Python's `torch.utils.checkpoint`.
+/// Options with the names of Python's `torch.utils.checkpoint`.
 struct CheckpointOptions {
   /// The recompute draws the same random numbers: from the CPU's default generator, and from those of the inputs'
   /// devices.
@@ -31,13 +31,13 @@ struct CheckpointOptions {
 };
 
 /// True while backward runs a checkpointed function again on this thread. For layers that modify state in forward, such
-/// as running statistics, which must happen only once.
+/// as running statistics, since the state must be modified only once.
 FULGUR_API bool in_recompute();
 
 namespace detail {
 
-/// During its lifetime, what operations on this thread save for backward is dropped, and recomputed by `run(inputs)`
-/// when backward first needs it.
+/// During its lifetime, tensors that operations on this thread save for backward are dropped, and recomputed by
+/// `run(inputs)` when backward first needs them.
 class FULGUR_API CheckpointRegion {
  public:
   using Run = std::function<void(const std::vector<Tensor>&)>;
@@ -62,10 +62,10 @@ decltype(auto) call_checkpointed(Fn& fn, const Inputs&... inputs) {
 
 }  // namespace detail
 
-/// `fn(inputs…)`, of which backward keeps only the inputs: what its operations save is dropped and recomputed by a
-/// second call of `fn` in backward. Python's `torch.utils.checkpoint.checkpoint(fn, *inputs, use_reentrant=False)`:
-/// supports nesting, autocast, double backward, several backward passes (each recomputes), and parameters that `fn`
-/// holds. Without gradients it is a plain call.
+/// Calls `fn(inputs…)` and keeps only the inputs for backward: tensors that its operations save are dropped, and
+/// recomputed by a second call of `fn` in backward. Python's `torch.utils.checkpoint.checkpoint(fn, *inputs,
+/// use_reentrant=False)`: supports nesting, autocast, double backward, several backward passes (each recomputes), and
+/// parameters that `fn` holds. Without gradients it is a plain call.
 ///
 /// `fn` is a callable taking tensors, a module holder or a shared_ptr to a module; it may return anything. A copy of it
 /// lives as long as the graph: let it hold modules by pointer, and nothing on the stack by reference. It must be
@@ -94,9 +94,9 @@ requires(!std::same_as<std::remove_cvref_t<Fn>, CheckpointOptions> &&
   return checkpoint(CheckpointOptions(), std::forward<Fn>(fn), inputs...);
 }
 
-/// `modules` on `input` in `segments` parts, as even as possible with the remainder in the last. All parts except the
-/// last are checkpointed, as in Python. Each module takes and returns one tensor. Throws an Error unless segments is in
-/// [1, number of modules].
+/// Applies `modules` to `input` in `segments` parts, as even as possible with the remainder in the last. All parts
+/// except the last are checkpointed, as in Python. Each module takes and returns one tensor. Throws an Error unless
+/// segments is in [1, number of modules].
 FULGUR_API Tensor checkpoint_sequential(const torch::nn::Sequential& modules, int64_t segments, const Tensor& input,
                                         const CheckpointOptions& options = {});
 

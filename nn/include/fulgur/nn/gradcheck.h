@@ -9,7 +9,7 @@
 
 namespace fulgur::nn {
 
-/// Python's names and defaults.
+/// Options with Python's names and defaults.
 struct GradcheckOptions {
   double eps = 1e-6;   ///< step of the central differences
   double atol = 1e-5;  ///< |analytical - numerical| <= atol + rtol * |numerical|

@@ -26,10 +26,10 @@ namespace fulgur::nn {
 ///       … encoder_(batch["source"]) …
 ///     };
 ///
-/// What a call does with its tensor arguments (Tensor, TensorList; std::optional, std::vector, std::tuple and std::pair
-/// of them) depends on where the strategy has placed the submodule; arguments of any other type are passed unchanged,
-/// even if they hold tensors:
-/// - nowhere: nothing;
+/// The tensor arguments of a call (Tensor, TensorList; std::optional, std::vector, std::tuple and std::pair of them)
+/// are treated according to the placement of the submodule; arguments of any other type are passed unchanged, even if
+/// they hold tensors:
+/// - nowhere: they stay where they are;
 /// - on one device: they are moved there, differentiably; the result is there;
 /// - on several: they are split along dimension 0 into parts as even as possible, one for each device's copy of the
 ///   module, which compute concurrently (`parallel_apply`); the results are joined in dimension 0 on the first device.
@@ -37,19 +37,20 @@ namespace fulgur::nn {
 ///   without dimensions and undefined ones, which go to every device; a result must have its samples in dimension 0.
 ///   Other arguments are shared by the copies, const: a `forward` that modifies or takes ownership of one of them works
 ///   only on one device. Otherwise an Error names the module and the cause;
-/// - manually (`placement().checks_inputs()`): nothing, and a tensor on another device than the module's first
-///   parameter is an Error that names both.
+/// - manually (`placement().checks_inputs()`): they stay where they are, and a tensor on another device than the
+///   module's first parameter is an Error that names both.
 ///
 /// The module's `forward` returns a Tensor, or a std::tuple, pair, vector or optional of them. `forward` of an empty
 /// nn::Placed is an Error.
 template <class M>
 class Placed {
-  static_assert(std::derived_from<M, torch::nn::Module>,
-                "nn::Placed<M>: M must be a class of module; of LibTorch's layers that is the one with Impl at its end "
-                "(LinearImpl)");
+  static_assert(
+      std::derived_from<M, torch::nn::Module>,
+      "nn::Placed<M>: M must be a module class; for a layer of LibTorch that is the class whose name ends with "
+      "Impl (LinearImpl)");
 
  public:
-  /// Empty.
+  /// An empty handle.
   Placed() = default;
   Placed(std::shared_ptr<M> module, std::shared_ptr<PlacedModule> placement)
       : module_(std::move(module)), placement_(std::move(placement)) {}

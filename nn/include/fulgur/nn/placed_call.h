@@ -148,7 +148,7 @@ decltype(auto) as_given(Moved& moved) {
 }
 
 [[noreturn]] FULGUR_API void throw_empty_placed();
-/// For a forward that modifies or takes ownership of an argument.
+/// Throws the Error for a forward that modifies or takes ownership of an argument.
 [[noreturn]] FULGUR_API void throw_not_shareable(const PlacedModule& placed);
 
 /// The base is the object that `make_shared<M>` created; a static cast if M's bases allow it.
@@ -182,8 +182,8 @@ class FULGUR_API GroupCall {
   size_t parts() const;
   /// The samples for device `part`, on that device; the whole tensor if it has no dimensions.
   Tensor part(const Tensor& tensor, size_t part);
-  /// Calls `work` with each part's copy of the module, concurrently, each with its device and the caller's stream of it
-  /// as current.
+  /// Calls `work` with each part's copy of the module, concurrently, each with its device, and the caller's stream on
+  /// that device, as current.
   void run(const std::function<void(size_t, torch::nn::Module&)>& work) const;
   /// The rows of all parts on the first device. Throws an Error for results without dimensions, or with different
   /// numbers of rows per sample.
@@ -200,7 +200,7 @@ class FULGUR_API GroupCall {
 
   const PlacedModule& placed_;
   std::optional<int64_t> samples_;  ///< nullopt: no argument has a batch
-  size_t first_argument_ = 0;       ///< that has
+  size_t first_argument_ = 0;       ///< the first that has one
   std::vector<Whole> cut_;
 };
 

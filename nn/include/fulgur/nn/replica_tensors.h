@@ -34,7 +34,7 @@ class FULGUR_API ReplicaTensors {
   int64_t reduce_gradients();
 
  private:
-  // A tensor of the source, as of when it was copied, and those that follow it.
+  // A tensor of the source, its version when it was last copied, and the replicas' tensors that follow it.
   struct Followed {
     Tensor source;
     std::vector<Tensor> copies;
@@ -50,7 +50,7 @@ class FULGUR_API ReplicaTensors {
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<Followed> parameters_, buffers_;
   std::vector<FollowedLayer> layers_;  ///< from the outermost
-  bool trained_ = true;                ///< since the last copy, in any layer of the source
+  bool trained_ = true;                ///< whether any layer of the source has trained since the last copy
 };
 
 }  // namespace fulgur::nn

@@ -18,7 +18,7 @@ class FULGUR_API Adagrad final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::Adagrad(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::Adagrad(groups, options)`.
   Adagrad(std::vector<ParamGroup> groups, Options options) : Adagrad(std::move(options)) { attach(std::move(groups)); }
   explicit Adagrad(Options options) : FusedOptimizer(options.parameters), options_(std::move(options)) {}
   double default_lr() const override { return options_.lr; }

@@ -18,7 +18,7 @@ class FULGUR_API Adam : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::Adam(groups, options)`.
   Adam(std::vector<ParamGroup> groups, Options options) : Adam(std::move(options)) { attach(std::move(groups)); }
   explicit Adam(Options options);
   double default_lr() const override { return options_.lr; }
@@ -58,7 +58,7 @@ class FULGUR_API AdamW final : public Adam {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::AdamW(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::AdamW(groups, options)`.
   AdamW(std::vector<ParamGroup> groups, Options options) : AdamW(std::move(options)) { attach(std::move(groups)); }
   explicit AdamW(Options options);
   std::string name() const override { return "AdamW"; }

@@ -77,7 +77,7 @@ class FULGUR_API SequentialLR final : public LrScheduler {
   std::vector<Length> milestones_;
 };
 
-/// All schedules at once: each acts on the rate from the previous one. Equals torch's ChainedScheduler for
+/// Applies all schedules at once: each acts on the rate from the previous one. Equals torch's ChainedScheduler for
 /// multiplicative schedules (all but those with a lowest rate, CyclicLR and OneCycleLR).
 class FULGUR_API ChainedScheduler final : public LrScheduler {
  public:
@@ -89,7 +89,7 @@ class FULGUR_API ChainedScheduler final : public LrScheduler {
   explicit ChainedScheduler(std::vector<std::shared_ptr<LrScheduler>> parts);
   bool wants_metric() const override;
   double lr_at(int64_t steps, double initial_lr) const override;
-  /// That of the last part that changes it.
+  /// The momentum from the last part that changes it.
   std::optional<double> momentum_at(int64_t steps) const override;
   void observe(int64_t steps, std::optional<double> metric) override;
   std::vector<std::shared_ptr<LrScheduler>> parts() const override { return parts_; }

@@ -45,7 +45,8 @@ class FULGUR_API CyclicLR final : public LrScheduler {
 
 /// The rate rises from max_lr / div_factor to max_lr and falls to the first rate / final_div_factor, momentum inversely
 /// (Smith and Topin 2018, arXiv 1708.07120); torch's OneCycleLR, including its three phases: up, down to the first
-/// rate, down to the last. It stays at the end where torch throws. The optimizer's own rate is ignored.
+/// rate, down to the last. After the last step it keeps the last rate; torch throws. The optimizer's own rate
+/// is ignored.
 class FULGUR_API OneCycleLR final : public LrScheduler {
  public:
   enum class Anneal { cos, linear };

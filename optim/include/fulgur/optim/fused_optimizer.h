@@ -28,11 +28,11 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   FusedOptimizer() = default;
   explicit FusedOptimizer(ParameterRules rules) : rules_(std::move(rules)) {}
 
-  /// What one kernel call works on; all lists are parallel.
+  /// The arguments of one kernel call; all lists are parallel.
   struct Bucket {
     const ParamGroup* group = nullptr;
     Tensor lr;               ///< the group's rate on the parameters' device, if it is kept there; else undefined
-    double uploaded_lr = 0;  ///< that `lr` has
+    double uploaded_lr = 0;  ///< the rate that `lr` holds
     Tensor momentum;         ///< a float64 scalar on the device, if it is kept there; else undefined
     double uploaded_momentum = 0;
     float count = 0;  ///< with `momentum`, the number of updates of each parameter when the lists were built
@@ -43,14 +43,14 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   };
 
   /// Names of the state tensors with the parameter's shape (`exp_avg`, …); may depend on the options. All parameters of
-  /// a group have the same.
+  /// a group have the same names.
   virtual std::vector<std::string> state_names(const Tensor& parameter) const = 0;
   /// False if the update needs no update counter; then none is kept.
   virtual bool counts_steps(const Tensor& parameter) const;
   /// The value that new state tensors are filled with.
   virtual double initial_state() const { return 0; }
-  /// False if `update` cannot leave such parameters unchanged depending on `found_inf`; this class then does it, with a
-  /// copy.
+  /// False if `update` cannot make its changes to such parameters depend on `found_inf`; this class then undoes them
+  /// from a copy.
   virtual bool takes_found_inf(const Tensor& /*parameter*/) const { return true; }
   /// True if `update` uses `lr` of the bucket if it is defined.
   virtual bool takes_device_rates() const { return false; }
@@ -86,7 +86,7 @@ class FULGUR_API FusedOptimizer : public Optimizer, public RecordableStep {
   int64_t layout_ = 0;
   std::unordered_map<const void*, State> states_;
   std::vector<Bucket> buckets_;
-  std::vector<size_t> places_;  ///< per parameter, its bucket; none if it had no gradient when they were built
+  std::vector<size_t> places_;  ///< bucket of each parameter; none if it had no gradient when they were built
 };
 
 }  // namespace fulgur

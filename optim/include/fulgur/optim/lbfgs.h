@@ -26,7 +26,7 @@ class FULGUR_API LBFGS final : public Optimizer {
     std::optional<LineSearch> line_search_fn = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::LBFGS(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::LBFGS(groups, options)`.
   LBFGS(std::vector<ParamGroup> groups, Options options) : LBFGS(std::move(options)) { attach(std::move(groups)); }
   explicit LBFGS(Options options);
   ~LBFGS() override;

@@ -6,7 +6,7 @@ namespace fulgur {
 
 /// Lion (Chen et al. 2023, arXiv 2302.06675, algorithm 2) on ATen's foreach operations. Torch has no such class.
 ///     θ ← θ − lr·(sign(β₁m + (1−β₁)g) + λθ);  m ← β₂m + (1−β₂)g
-/// It wants a rate 3 to 10 times lower than AdamW's, and weight decay as much higher.
+/// It needs a learning rate 3 to 10 times lower than AdamW's, and a weight decay higher by the same factor.
 class FULGUR_API Lion final : public FusedOptimizer {
  public:
   struct FULGUR_API Options {
@@ -17,7 +17,7 @@ class FULGUR_API Lion final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::Adam(groups, options)`.
   Lion(std::vector<ParamGroup> groups, Options options) : Lion(std::move(options)) { attach(std::move(groups)); }
   explicit Lion(Options options);
   double default_lr() const override { return options_.lr; }

@@ -41,13 +41,13 @@ class FULGUR_API Muon final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::Adam(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::Adam(groups, options)`.
   Muon(std::vector<ParamGroup> groups, Options options) : Muon(std::move(options)) { attach(std::move(groups)); }
   explicit Muon(Options options);
   double default_lr() const override { return options_.lr; }
   std::string name() const override { return "Muon"; }
   std::optional<double> weight_decay(const ParamGroup& group) const override;
-  /// Of the matrices; AdamW's beta does not change.
+  /// The momentum of the matrices; AdamW's beta does not change.
   std::optional<double> momentum() const override { return options_.momentum; }
   void set_momentum(double momentum) override { options_.momentum = momentum; }
 

@@ -17,8 +17,8 @@ struct FULGUR_API ParameterRule {
   void fields(Fields& f);
 };
 
-/// Which parameters of a module get other hyper-parameters; part of the options of each optimizer here. `fields()` of
-/// an optimizer's options calls `fields()` of this, so that the keys appear next to its own.
+/// Which parameters of a module get different hyper-parameters; part of the options of each optimizer here. `fields()`
+/// of an optimizer's options calls this `fields()`, so that the keys appear next to its own.
 struct FULGUR_API ParameterRules {
   std::vector<ParameterRule> groups = {};
   bool no_decay_norm_and_bias = false;

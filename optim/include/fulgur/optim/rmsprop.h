@@ -20,7 +20,7 @@ class FULGUR_API RMSprop final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::RMSprop(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::RMSprop(groups, options)`.
   RMSprop(std::vector<ParamGroup> groups, Options options) : RMSprop(std::move(options)) { attach(std::move(groups)); }
   explicit RMSprop(Options options)
       : FusedOptimizer(options.parameters), options_(std::move(options)), has_momentum_(options_.momentum != 0) {}

@@ -19,7 +19,7 @@ class FULGUR_API SGD final : public FusedOptimizer {
     ParameterRules parameters = {};
     void fields(Fields& f);
   };
-  /// With its parameters attached, as `torch::optim::SGD(groups, options)`.
+  /// Creates it with its parameters attached, like `torch::optim::SGD(groups, options)`.
   SGD(std::vector<ParamGroup> groups, Options options) : SGD(std::move(options)) { attach(std::move(groups)); }
   explicit SGD(Options options);
   double default_lr() const override { return options_.lr; }

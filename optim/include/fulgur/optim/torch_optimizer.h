@@ -23,9 +23,9 @@ class FULGUR_API TorchOptimizer final : public Optimizer {
   using Factory = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor> parameters)>;
   explicit TorchOptimizer(Factory factory);
   ~TorchOptimizer() override;
-  /// 0 before `attach`: the class's own.
+  /// The default rate of the class; 0 before `attach`.
   double default_lr() const override;
-  /// `torch::optim::Adam`; the class is known only after `attach`.
+  /// The name of the class, such as `torch::optim::Adam`; known only after `attach`.
   std::string name() const override;
   std::optional<double> momentum() const override;
   void set_momentum(double momentum) override;
