@@ -6,6 +6,7 @@ set(TEST_SOURCES
   capture/captured_relation_gpu_test.cpp
   capture/captured_step_test.cpp
   checkpointing/checkpoint_store_test.cpp
+  checkpointing/checkpoint_table_test.cpp
   checkpointing/checkpointing_test.cpp
   config/components_test.cpp
   config/device_options_test.cpp

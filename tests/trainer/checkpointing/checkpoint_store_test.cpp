@@ -36,11 +36,12 @@ class Stored : public fulgur::detail::CheckpointHost {
     if (run.is_global_zero()) fs::create_directories(run.checkpoint_dir());
   }
 
-  CheckpointContent collect(bool weights_only) override {
+  CheckpointContent collect(bool weights_only, StateTree store_state) override {
     CheckpointContent content;
     content.module = {{"weight", at::full({4}, value)}};
     content.state["progress"] = run.now.state();
     content.state["weights_only"] = weights_only;
+    content.state["checkpoints"] = std::move(store_state);
     content.optimizers = nullptr;
     return content;
   }
@@ -185,7 +186,9 @@ TEST_CASE("CheckpointStore: a resumed run knows what its checkpoint's run kept")
   Stored after(folder.path());
   after.run.now = before.run.now;
   const fs::path resumed = before.run.checkpoint_dir() / "b.ckpt";
-  after.store.resumed_from({.path = resumed, .same_run = true}, read_checkpoint(resumed));
+  const CheckpointContent content = read_checkpoint(resumed);
+  after.store.resumed_from({.path = resumed, .same_run = true}, content.origin.save_counter,
+                           content.state.at("checkpoints"));
   after.store.publish_resumed();
   CHECK(after.paths == Names{"b.ckpt"});
   CHECK((after.store.last() == resumed));

@@ -212,14 +212,25 @@ StateTree CheckpointStore::keepers_state() const {
   return all;
 }
 
+StateTree CheckpointStore::state(uint64_t ticket, const CheckpointRequest& request) const {
+  // A run that resumes from here publishes and writes what this process may not reach.
+  StateTree::List pending{to_state({ticket, request})};
+  for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
+  StateTree best_owner = nullptr;
+  const auto owner =
+      takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
+  if (owner) best_owner = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
+  return StateTree::map(
+      {{"kept", keepers_state()}, {"requests", std::move(pending)}, {"best_owner", std::move(best_owner)}});
+}
+
 // Checkpoints of the process that died: remove those it had released but not removed yet.
-void CheckpointStore::take_over(const fs::path& checkpoint, const CheckpointContent& content) {
+void CheckpointStore::take_over(const fs::path& checkpoint, const StateTree& kept) {
   const fs::path folder = plain(run_.checkpoint_dir());
-  if (content.state.contains("checkpoints"))
-    for (const StateTree& item : content.state.at("checkpoints").as_list()) {
-      auto& owners = keepers_[plain(folder / item.at("path").as_string())];
-      for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
-    }
+  for (const StateTree& item : kept.as_list()) {
+    auto& owners = keepers_[plain(folder / item.at("path").as_string())];
+    for (const StateTree& owner : item.at("owners").as_list()) owners.insert(owner.as_string());
+  }
   keepers_[checkpoint];
   released_ = true;
   bool is_newest = true;
@@ -241,19 +252,17 @@ bool CheckpointStore::is_saved() const {
   return saved_step_ == run_.progress().global_step && saved_batches_ == run_.progress().batches_total.completed;
 }
 
-void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content) {
+void CheckpointStore::resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state) {
   const fs::path path = plain(checkpoint.path), folder = plain(run_.checkpoint_dir());
   saved_step_ = run_.progress().global_step;
   saved_batches_ = run_.progress().batches_total.completed;
-  saves_ = content.origin.save_counter;
-  const auto& pending = content.state.at("checkpoint_requests").as_list();
+  saves_ = save_counter;
+  const auto& pending = state.at("requests").as_list();
   for (const StateTree& request : pending) next_ticket_ = std::max(next_ticket_, to_request(request).first + 1);
   if (!checkpoint.same_run) return;
-  if (content.state.contains("best_owner")) {
-    const StateTree& owner = content.state.at("best_owner");
+  if (const StateTree& owner = state.at("best_owner"); !owner.is_null())
     best_owner_ = BestOwner{owner.at("key").as_string(), owner.at("monitors").as_bool()};
-  }
-  take_over(path, content);
+  take_over(path, state.at("kept"));
   last_ = path;
   if (const auto best = link_target(folder / "best.ckpt")) best_ = plain(*best);
   for (const StateTree& request : pending) requests_.push_back(to_request(request));
@@ -300,16 +309,8 @@ void CheckpointStore::start_save(uint64_t ticket, const CheckpointRequest& reque
     saved_batches_ = run_.progress().batches_total.completed;
   }
   try {
-    CheckpointContent content = host_.collect(request.weights_only);
+    CheckpointContent content = host_.collect(request.weights_only, state(ticket, request));
     content.origin.save_counter = saves_;
-    // This request and later ones: a run that resumes from here publishes and writes what this process may not reach.
-    StateTree::List pending{to_state({ticket, request})};
-    for (const PendingRequest& later : requests_) pending.push_back(to_state(later));
-    content.state["checkpoint_requests"] = std::move(pending);
-    content.state["checkpoints"] = keepers_state();
-    const auto owner =
-        takes_best(request) ? std::optional(BestOwner{request.owner, request.score.has_value()}) : best_owner_;
-    if (owner) content.state["best_owner"] = StateTree::map({{"key", owner->key}, {"monitors", owner->monitors}});
     if (settings_.async) {
       // Rank 0 writes; the others wait for its result at the end of the save.
       if (run_.is_global_zero()) {

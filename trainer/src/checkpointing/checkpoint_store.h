@@ -23,8 +23,8 @@ namespace fulgur::detail {
 class CheckpointHost {
  public:
   virtual ~CheckpointHost() = default;
-  /// The run's state now. All ranks call it.
-  virtual CheckpointContent collect(bool weights_only) = 0;
+  /// The run's state now, with that of the store. All ranks call it.
+  virtual CheckpointContent collect(bool weights_only, StateTree store) = 0;
   /// Writes what is known only after the rows of metrics are written into a content collected before.
   virtual std::function<void(CheckpointContent&)> late_values() = 0;
   /// Writes the rows of metrics that are under way, and with `and_act` does what the policy for NaN decides about them.
@@ -85,8 +85,8 @@ class CheckpointStore {
   bool save_is_done() const { return in_flight_ && (begin_error_ || (writer_ && !writer_->busy())); }
   /// Waits for the save in flight and reports it. With several ranks all must call it.
   void wait_for_save();
-  /// The run resumes from this checkpoint.
-  void resumed_from(const ResumedCheckpoint& checkpoint, const CheckpointContent& content);
+  /// The run resumes from this checkpoint, the `save_counter`th of its run, with the store's state in it.
+  void resumed_from(const ResumedCheckpoint& checkpoint, int64_t save_counter, const StateTree& state);
   /// The ticket of the next request.
   uint64_t next_ticket() const { return next_ticket_; }
   /// What was requested, from ticket `first` on, is about a state that is discarded; `why` is for the report.
@@ -113,9 +113,10 @@ class CheckpointStore {
   /// without; of two by metrics, the first to save counts.
   bool takes_best(const CheckpointRequest& request) const;
   void start_save(uint64_t ticket, const CheckpointRequest& request);
-  /// Which checkpoints exist, and who keeps them.
+  /// Which checkpoints exist and who keeps them, this request and later ones.
+  StateTree state(uint64_t ticket, const CheckpointRequest& request) const;
   StateTree keepers_state() const;
-  void take_over(const std::filesystem::path& checkpoint, const CheckpointContent& content);
+  void take_over(const std::filesystem::path& checkpoint, const StateTree& kept);
   AsyncCheckpointWriter::Result result_of_all_ranks(AsyncCheckpointWriter::Result result) const;
   void finish_save(const AsyncCheckpointWriter::Result& result);
   void publish(CheckpointInfo& info);

@@ -1,7 +1,7 @@
 #include "checkpointing/nonfinite_actions.h"
 
 #include "checkpointing/checkpoint_store.h"
-#include "checkpointing/restore_optimizers.h"
+#include "checkpointing/checkpoint_table.h"
 #include "fulgur/checkpoint/module_state.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"
@@ -19,7 +19,9 @@ void roll_back(RunState& run, Services& services) {
   const CheckpointContent content = read_checkpoint(*path);
   services.finite.count_rollback(content.state.at("nonfinite"), *path);
   load_module_state(*run.model, content.module);
-  restore_optimizers(run, content, {});
+  const CheckpointLoading load;
+  Restoring restoring{.run = run, .services = services, .content = content, .load = load};
+  load_entries(LoadPhase::optimizers, restoring, content.state);
   for (const PlannedOptimizer& planned : run.plan.optimizers) planned.optimizer->zero_grad();
   run.window.done = run.window.losses = 0;
   // The current window's sum is from discarded weights. A captured step still watches with that sum, so the window ends

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "checkpointing/checkpoint_table.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/state_bytes.h"
 #include "fulgur/core/text.h"
@@ -9,8 +10,6 @@
 
 namespace fulgur::detail {
 namespace {
-
-constexpr const char* kOwn[] = {"rng", "loaders", "logs", "gradients", "last_batch", "strategy", "nonfinite"};
 
 // A sum over ranks of gradients, each divided by the number of ranks: the result their exchange would have had.
 StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
@@ -29,7 +28,8 @@ StateTree mean_gradients(const std::vector<const StateTree*>& ranks) {
 void gather_rank_states(Collectives& collectives, StateTree& state) {
   if (collectives.world_size() == 1) return;
   StateTree own;
-  for (const char* key : kOwn) own[key] = state.at(key);
+  for (const CheckpointEntry& entry : checkpoint_entries())
+    if (entry.per_rank) own[entry.key] = state.at(entry.key);
   const std::vector<std::string> all = collectives.gather_text(pack_state(own));
   if (collectives.rank() != 0) return;
   StateTree::List others;
@@ -46,8 +46,8 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
       throw CheckpointError(cat("[trainer.resume] the checkpoint is of ", saved_world_size,
                                 " ranks, but holds the state of ", static_cast<int64_t>(others.size()) + 1, "."));
     const StateTree& own = others[static_cast<size_t>(rank) - 1];
-    for (const char* key : kOwn)
-      if (own.contains(key)) state[key] = own.at(key);  // checkpoints of earlier versions have fewer
+    for (const CheckpointEntry& entry : checkpoint_entries())
+      if (entry.per_rank) state[entry.key] = own.at(entry.key);
     return state;
   }
   std::vector<const StateTree*> ranks{&saved};
@@ -63,7 +63,7 @@ StateTree state_of_rank(const StateTree& saved, int64_t saved_world_size, int64_
     logs.add_running(other);
   }
   state["logs"] = logs.state();
-  if (rank > 0) state.as_map().erase("rng");
+  if (rank > 0) state["rng"] = nullptr;
   return state;
 }
 

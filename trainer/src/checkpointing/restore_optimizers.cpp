@@ -5,42 +5,55 @@
 #include <vector>
 
 #include "fulgur/core/text.h"
-#include "run/run_state.h"
 
 namespace fulgur::detail {
 
-void restore_optimizers(RunState& run, const CheckpointContent& content, const CheckpointLoading& load) {
-  const StateTree& state = content.state;
-  const auto& optimizers = content.optimizers.as_list();
-  const auto& schedulers = state.at("lr_schedulers").as_list();
-  if (optimizers.size() != run.plan.optimizers.size() || schedulers.size() != run.plan.optimizers.size())
+void load_lr_factor(Restoring& r, const StateTree& value) {
+  RunState& run = r.run;
+  const double saved = value.as_double();
+  if (run.options.scale_lr == ScaleLr::none) {
+    run.lr_factor = saved;
+    return;
+  }
+  r.rates_scaled = run.lr_factor / saved;
+  if (r.rates_scaled != 1)
+    run.print(cat("learning rates: those of the checkpoint × ", r.rates_scaled,
+                  " (scale_lr: ", enum_text(run.options.scale_lr), ", for another global batch)"));
+}
+
+void load_optimizers(Restoring& r, const StateTree& value) {
+  RunState& run = r.run;
+  const auto& optimizers = value.as_list();
+  if (optimizers.size() != run.plan.optimizers.size())
     throw CheckpointError(cat("[trainer.fit] the checkpoint has ", static_cast<int64_t>(optimizers.size()),
                               " optimizers, the run ", static_cast<int64_t>(run.plan.optimizers.size()), "."));
-  // scale_lr follows the batch that the run has now.
-  const double saved_factor = state.at("lr_factor").as_double();
-  const double scaled = run.options.scale_lr == ScaleLr::none ? 1 : run.lr_factor / saved_factor;
-  if (run.options.scale_lr == ScaleLr::none) run.lr_factor = saved_factor;
-  if (scaled != 1)
-    run.print(cat("learning rates: those of the checkpoint × ", scaled, " (scale_lr: ", enum_text(run.options.scale_lr),
-                  ", for another global batch)"));
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    PlannedOptimizer& planned = run.plan.optimizers[i];
+    Optimizer& optimizer = *run.plan.optimizers[i].optimizer;
     std::vector<std::pair<double, double>> rates;
-    for (const ParamGroup& group : planned.optimizer->groups()) rates.emplace_back(group.lr, group.initial_lr);
-    planned.optimizer->load_state(optimizers[i]);
-    if (scaled != 1) planned.optimizer->scale_lr(scaled);
-    if (load.allow_config_change)
+    for (const ParamGroup& group : optimizer.groups()) rates.emplace_back(group.lr, group.initial_lr);
+    optimizer.load_state(optimizers[i]);
+    if (r.rates_scaled != 1) optimizer.scale_lr(r.rates_scaled);
+    if (r.load.allow_config_change)
       for (size_t g = 0; g < rates.size(); ++g)
-        std::tie(planned.optimizer->groups()[g].lr, planned.optimizer->groups()[g].initial_lr) = rates[g];
-    if (!load.loads_lr_scheduler() || !planned.scheduler || schedulers[i].is_null()) continue;
+        std::tie(optimizer.groups()[g].lr, optimizer.groups()[g].initial_lr) = rates[g];
+  }
+}
+
+void load_schedules(Restoring& r, const StateTree& value) {
+  RunState& run = r.run;
+  if (!r.load.loads_lr_scheduler()) return;
+  const auto& states = value.as_list();
+  for (size_t i = 0; i < states.size() && i < run.plan.optimizers.size(); ++i) {
+    PlannedOptimizer& planned = run.plan.optimizers[i];
+    if (!planned.scheduler || states[i].is_null()) continue;
     LrScheduler& schedule = *planned.scheduler->scheduler;
     const double pace_before = schedule.pace();
     try {
-      schedule.load_state(schedulers[i]);
+      schedule.load_state(states[i]);
     } catch (const CheckpointError&) {
-      if (!load.allow_config_change) throw;
+      if (!r.load.allow_config_change) throw;
       // Another schedule: it continues from the same step.
-      schedule.LrScheduler::load_state(schedulers[i]);
+      schedule.LrScheduler::load_state(states[i]);
     }
     if (schedule.pace() != pace_before)
       run.print(
@@ -48,7 +61,6 @@ void restore_optimizers(RunState& run, const CheckpointContent& content, const C
               "epochs or parts of the run stay as they were, and each step counts as ",
               schedule.pace(), " of theirs"));
   }
-  run.strategy->precision().load_state(state.at("precision"));
 }
 
 }  // namespace fulgur::detail

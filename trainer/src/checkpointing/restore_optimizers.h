@@ -1,14 +1,16 @@
 #pragma once
 
-#include "fulgur/checkpoint/checkpoint_folder.h"
-#include "fulgur/trainer/checkpoint_loading.h"
+#include "checkpointing/checkpoint_table.h"
 
 namespace fulgur::detail {
 
-struct RunState;
+/// The factor that `scale_lr` had put into the rates of the checkpoint: it follows the batch that the run has now.
+void load_lr_factor(Restoring& r, const StateTree& value);
 
-/// Restores the run's optimizers, their schedules and its precision from the checkpoint. Throws a CheckpointError if
-/// they do not match.
-void restore_optimizers(RunState& run, const CheckpointContent& content, const CheckpointLoading& load);
+/// The optimizers' states, after `load_lr_factor`. Throws a CheckpointError if they do not match.
+void load_optimizers(Restoring& r, const StateTree& value);
+
+/// The schedules, after the optimizers.
+void load_schedules(Restoring& r, const StateTree& value);
 
 }  // namespace fulgur::detail

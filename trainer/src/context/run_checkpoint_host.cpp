@@ -4,17 +4,13 @@
 
 namespace fulgur::detail {
 
-CheckpointContent RunCheckpointHost::collect(bool weights_only) {
-  return collect_checkpoint(run_, services_, weights_only);
+CheckpointContent RunCheckpointHost::collect(bool weights_only, StateTree store) {
+  return collect_checkpoint(
+      {.run = run_, .services = services_, .weights_only = weights_only, .store = std::move(store)});
 }
 
 std::function<void(CheckpointContent&)> RunCheckpointHost::late_values() {
-  return [metrics = published_metrics(services_.logs), values = services_.logs.published_state(),
-          loggers = logger_states(run_)](CheckpointContent& content) {
-    content.state["metrics"] = metrics;
-    if (content.state.contains("loggers")) content.state["loggers"] = loggers;
-    if (content.state.contains("logs")) content.state["logs"]["values"] = values;
-  };
+  return detail::late_values({.run = run_, .services = services_});
 }
 
 void RunCheckpointHost::check_ranks() {

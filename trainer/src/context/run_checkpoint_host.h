@@ -14,7 +14,7 @@ class RunCheckpointHost final : public CheckpointHost {
  public:
   RunCheckpointHost(RunState& run, Services& services) : run_(run), services_(services) {}
 
-  CheckpointContent collect(bool weights_only) override;
+  CheckpointContent collect(bool weights_only, StateTree store) override;
   std::function<void(CheckpointContent&)> late_values() override;
   void write_rows(bool and_act) override { services_.rows.settle(and_act); }
   void settle_steps() override { services_.rank_checks.settle_same_steps(/*with_all=*/false); }

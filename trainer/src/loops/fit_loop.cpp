@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "checkpointing/checkpoint_store.h"
+#include "checkpointing/logger_states.h"
 #include "checkpointing/nonfinite_actions.h"
-#include "checkpointing/run_checkpoint.h"
 #include "fulgur/core/interval_trigger.h"
 #include "fulgur/core/log.h"
 #include "fulgur/core/text.h"

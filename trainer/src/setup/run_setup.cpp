@@ -119,20 +119,6 @@ void RunSetup::make_loggers() {
   for (const auto& logger : run.components.loggers) run.active_loggers.push_back(logger);
 }
 
-// Each gets the first state with its key that no other has got. Checkpoints of earlier versions have none.
-void RunSetup::give_states_to_loggers(const StateTree& state) const {
-  if (!state.contains("loggers")) return;
-  StateTree::List states = state.at("loggers").as_list();
-  for (const auto& logger : run_->state.active_loggers) {
-    const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
-      return item.at("key").as_string() == logger->state_key();
-    });
-    if (own == states.end()) continue;
-    if (!own->at("state").is_null()) logger->load_state(own->at("state"));
-    states.erase(own);
-  }
-}
-
 void RunSetup::create_run_folder() {
   RunState& run = run_->state;
   Services& services = run_->services;
@@ -173,7 +159,7 @@ void RunSetup::create_run_folder() {
   if (resumed_run_dir_) {
     // Nothing is kept of a fit that begins again.
     resume_step = content_ ? content_->state.at("progress").at("global_step").as_int() : -1;
-    if (content_) give_states_to_loggers(content_->state);
+    load_from_checkpoint(LoadPhase::loggers);
     remove_leftovers(services.context.checkpoint_dir());
     unmark_finished(run.run_dir);
   }
@@ -487,7 +473,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   prepare_data();
   if (run.data.module) {
     // Before setup: statistics of the training data come from the checkpoint, not from this machine's files.
-    if (content && content->state.contains("data")) run.data.module->load_state(content->state.at("data"));
+    load_from_checkpoint(LoadPhase::data);
     run.position.doing = "setup of the data module";
     run.data.module->setup(fn_);
     run.position.doing = nullptr;
@@ -502,8 +488,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   {
     // Hooks that create loaders see the run as it was when those of the checkpoint were created.
     const Progress before = run.counters;
-    if (content && fn_ == TrainerFn::fit && run.load.loads_loops() && content->state.contains("loop"))
-      run.counters.load_state(content->state.at("loop").at("loaders_created_at"));
+    if (fn_ == TrainerFn::fit && run.load.loads_loops()) load_from_checkpoint(LoadPhase::loaders);
     set_up_data();
     run.counters = before;
   }
@@ -512,7 +497,11 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
     run.model->on_load_checkpoint(content->state);
     run.position.doing = nullptr;
     load_weights(run, *content, *checkpoint_);
-    if (fn_ != TrainerFn::fit || run.load.loads_loops()) load_callbacks(run, services.context, *content, *checkpoint_);
+    if (fn_ != TrainerFn::fit || run.load.loads_loops()) {
+      run.each_callback(LogScope::forbidden,
+                        [&](Callback& c) { c.on_load_checkpoint(services.context, content->state); });
+      load_from_checkpoint(LoadPhase::callbacks);
+    }
   }
   check_same_on_all_ranks(run);
   run.strategy->attach(*run.model);
@@ -533,11 +522,7 @@ void RunSetup::prepare(std::shared_ptr<LightningModule> module, DataSource data,
   if (run.options.enable_autolog_hparams)
     for (const auto& logger : run.active_loggers) logger->log_hyperparams(run.model->hparams());
   if (content) {
-    if (fn_ == TrainerFn::fit)
-      restore_run(run, services, *content,
-                  {.path = *checkpoint_,
-                   .same_run = resumed_run_dir_ && !run.run_dir.empty(),
-                   .unfinished = resumes_unfinished_});
+    if (fn_ == TrainerFn::fit) restore_run(restoring());
     // Schedules of a run with other batches keep the lengths that they had.
     const auto& planned = run.plan.optimizers;
     if (std::any_of(planned.begin(), planned.end(),
@@ -554,6 +539,23 @@ void RunSetup::start() {
   run.position.setting_up = false;
   run.position.doing = nullptr;
   run_->services.consensus.start(run.collectives(), run.options.agree_every.value);
+}
+
+Restoring RunSetup::restoring() {
+  resumed_ = {.path = *checkpoint_,
+              .same_run = resumed_run_dir_ && !run_->state.run_dir.empty(),
+              .unfinished = resumes_unfinished_};
+  return {.run = run_->state,
+          .services = run_->services,
+          .content = *content_,
+          .load = run_->state.load,
+          .checkpoint = &resumed_};
+}
+
+void RunSetup::load_from_checkpoint(LoadPhase phase) {
+  if (!content_) return;
+  Restoring now = restoring();
+  load_entries(phase, now, content_->state);
 }
 
 // Once per machine, or once in total; the others wait, so that setup finds what it needs.

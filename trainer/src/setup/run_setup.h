@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "checkpointing/checkpoint_table.h"
 #include "context/run.h"
 #include "fulgur/checkpoint/run_lock.h"
 #include "setup/startup.h"
@@ -54,7 +55,10 @@ class RunSetup {
   std::vector<std::optional<int64_t>> agreed_lengths(RunningStage stage, std::vector<std::optional<int64_t>> lengths,
                                                      const std::vector<SharedData>& shared);
   void create_run_folder();
-  void give_states_to_loggers(const StateTree& state) const;
+  /// What the checkpoint restores, and where it comes from.
+  Restoring restoring();
+  /// Loads what belongs to this phase, if there is a checkpoint.
+  void load_from_checkpoint(LoadPhase phase);
   void make_replicas();
   void make_callbacks();
   void make_loggers();
@@ -79,6 +83,7 @@ class RunSetup {
   /// The run folder in which the checkpoint is, or a link to it; where a fit with a version that has no checkpoint yet
   /// begins again; and the one that this run continues in.
   std::optional<std::filesystem::path> checkpoint_run_dir_, restarted_run_dir_, resumed_run_dir_;
+  ResumedCheckpoint resumed_;
   bool resumes_unfinished_ = false;  // the run in resumed_run_dir_; on rank 0
   std::optional<RunLock> lock_;
   bool finished_ = false;

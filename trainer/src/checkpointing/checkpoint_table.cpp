@@ -1,0 +1,250 @@
+#include "checkpointing/checkpoint_table.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "checkpointing/logger_states.h"
+#include "checkpointing/restore_callbacks.h"
+#include "checkpointing/restore_optimizers.h"
+#include "checkpointing/resume.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+namespace {
+
+StateTree save_progress(Collecting& c) {
+  Progress now = c.run.counters;
+  now.fit_time_s = c.services.context.fit_time_s();
+  return now.state();
+}
+
+StateTree save_callbacks(Collecting& c) {
+  StateTree states;
+  c.run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+    if (StateTree own = callback.state(); !own.as_map().empty()) states[callback.state_key()] = std::move(own);
+  });
+  return states;
+}
+
+StateTree save_loaders(Collecting& c) {
+  if (c.run.rewound) return c.run.rewind_point.loaders();
+  StateTree::List loaders;
+  for (const auto& loader : c.run.stages[RunningStage::train].loaders) loaders.push_back(loader->state());
+  return loaders;
+}
+
+// With other batch sizes or another number of ranks, another batch of the epoch is next: the same samples lie before
+// it.
+void load_loaders(Restoring& r, const StateTree& value) {
+  RunState& run = r.run;
+  const StateTree::List& states = value.as_list();
+  const int64_t saved_world_size = r.content.origin.world_size;
+  const auto& loaders = run.stages[RunningStage::train].loaders;
+  if (states.size() != loaders.size()) return;
+  // With data of their own, ranks share nothing out.
+  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
+                        run.counters.batches.completed > 0;
+  for (size_t i = 0; i < loaders.size(); ++i) {
+    loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
+    const StateTree now = loaders[i]->state();
+    if (i > 0 || !now.contains("batches") || !states[i].contains("batches")) continue;
+    const int64_t before = states[i].at("batches").as_int(), after = now.at("batches").as_int();
+    if (before == after || run.counters.batches.completed != before) continue;
+    run.counters.batches = {.ready = after, .started = after, .processed = after, .completed = after};
+    log::info(cat("data: the epoch resumes at batch ", after, ": as many samples are done as at batch ", before,
+                  " of the checkpoint's ", saved_world_size, saved_world_size == 1 ? " process" : " processes"));
+  }
+}
+
+StateTree save_loop(Collecting& c) {
+  const RunState& run = c.run;
+  const auto& reason = run.stop_reason;
+  return StateTree::map({{"accumulation", run.window.target},
+                         {"accumulate_grad_batches", run.options.accumulate_grad_batches},
+                         {"window_length", run.window.length},
+                         {"window_done", run.window.done},
+                         {"window_losses", run.window.losses},
+                         {"validation_pending", run.validation.pending},
+                         {"validated_at", run.validation.ended_at},
+                         {"stop", reason && !is_of_limit(*reason) ? *reason : ""},
+                         {"stop_held_up", !run.may_stop()},
+                         {"logged_step", run.logged_step},
+                         {"last_batch_samples", run.position.batch_samples},
+                         {"evaluation_batches", run.validation.batches_before.value_or(run.validation.batches)}});
+}
+
+void load_loop(Restoring& r, const StateTree& loop) {
+  RunState& run = r.run;
+  // A callback's change of the option is kept; a change in the config applies from the next window on.
+  if (loop.at("accumulate_grad_batches").as_int() == run.options.accumulate_grad_batches)
+    run.window.target = loop.at("accumulation").as_int();
+  else
+    log::info(cat("accumulate_grad_batches: the checkpoint was made with ", loop.at("accumulate_grad_batches").as_int(),
+                  ", the run continues with ", run.window.target));
+  run.window.length = loop.at("window_length").as_int();
+  run.window.done = loop.at("window_done").as_int();
+  run.window.losses = loop.at("window_losses").as_int();
+  for (const auto& planned : run.plan.optimizers)
+    if (run.window.done > 0 && planned.scheduler) planned.scheduler->scheduler->resume_in_window();
+  run.validation.pending = loop.at("validation_pending").as_bool();
+  run.validation.ended_at = loop.at("validated_at").as_int();
+  // The process ended before the run stopped. A run that had finished was asked to train on.
+  const bool stops = loop.at("stop_held_up").as_bool() || r.checkpoint->unfinished;
+  if (const std::string& reason = loop.at("stop").as_string(); !reason.empty() && stops) run.request_stop(reason);
+  run.logged_step = loop.at("logged_step").as_int();
+  run.position.batch_idx = std::max<int64_t>(run.counters.batches.completed - 1, 0);
+  run.position.batch_samples = loop.at("last_batch_samples").as_double();
+  run.validation.batches = loop.at("evaluation_batches").as_int();
+}
+
+// Inside an accumulation window the gradients are part of the state.
+StateTree save_gradients(Collecting& c) {
+  StateTree gradients;
+  for (const auto& [name, value] : unique_parameters(*c.run.model))
+    if (value.grad().defined()) gradients[name] = value.grad();
+  return gradients;
+}
+
+void load_gradients(Restoring& r, const StateTree& gradients) {
+  for (auto& [name, value] : unique_parameters(*r.run.model)) {
+    if (!gradients.contains(name)) continue;
+    // In the parameter's memory format, as backward makes them: sums over them depend on it to the last bit.
+    value.mutable_grad() = at::empty_like(value).copy_(gradients.at(name).tensor());
+  }
+}
+
+StateTree save_optimizers(Collecting& c) {
+  StateTree::List optimizers;
+  for (const auto& planned : c.run.plan.optimizers) optimizers.push_back(planned.optimizer->state());
+  return optimizers;
+}
+
+StateTree save_schedules(Collecting& c) {
+  StateTree::List schedules;
+  for (const auto& planned : c.run.plan.optimizers)
+    schedules.push_back(planned.scheduler ? planned.scheduler->scheduler->state() : StateTree(nullptr));
+  return schedules;
+}
+
+StateTree save_optimizer_steps(Collecting& c) {
+  StateTree::List steps;
+  for (const auto& handle : c.run.handles) steps.emplace_back(handle->steps());
+  return steps;
+}
+
+void load_optimizer_steps(Restoring& r, const StateTree& value) {
+  const auto& steps = value.as_list();
+  for (size_t i = 0; i < steps.size() && i < r.run.handles.size(); ++i) r.run.handles[i]->set_steps(steps[i].as_int());
+}
+
+// Each logger gets the first state with its key that no other has got.
+void load_loggers(Restoring& r, const StateTree& value) {
+  StateTree::List states = value.as_list();
+  for (const auto& logger : r.run.active_loggers) {
+    const auto own = std::find_if(states.begin(), states.end(), [&](const StateTree& item) {
+      return item.at("key").as_string() == logger->state_key();
+    });
+    if (own == states.end()) continue;
+    if (!own->at("state").is_null()) logger->load_state(own->at("state"));
+    states.erase(own);
+  }
+}
+
+StateTree published_metrics(Collecting& c) {
+  StateTree metrics;
+  for (const auto& [name, value] : c.services.logs.published()) metrics[name] = value;
+  return metrics;
+}
+
+StateTree save_loggers(Collecting& c) { return logger_states(c.run); }
+
+using P = LoadPhase;
+
+// clang-format off
+const CheckpointEntry kEntries[] = {
+    {.key = "weights_only", .phase = P::facts,
+     .save = [](Collecting& c) -> StateTree { return c.weights_only; }, .with_weights = true},
+    {.key = "hparams", .phase = P::facts,
+     .save = [](Collecting& c) -> StateTree {
+       return c.run.model->hparams().is_null() ? "{}\n" : to_yaml(c.run.model->hparams());
+     },
+     .with_weights = true},
+    {.key = "config", .phase = P::facts,
+     .save = [](Collecting& c) -> StateTree { return to_yaml(c.run.description.config); }, .with_weights = true},
+    {.key = "config_written", .phase = P::facts,
+     .save = [](Collecting& c) -> StateTree {
+       return c.run.components.config ? to_yaml(*c.run.components.config) : std::string("{}\n");
+     },
+     .with_weights = true},
+    {.key = "metrics", .phase = P::facts,
+     .save = published_metrics, .late = published_metrics, .with_weights = true},
+    {.key = "data", .phase = P::data,
+     .save = [](Collecting& c) -> StateTree { return c.run.data.module ? c.run.data.module->state() : nullptr; },
+     .load = [](Restoring& r, const StateTree& value) {
+       if (r.run.data.module && !value.is_null()) r.run.data.module->load_state(value);
+     },
+     .with_weights = true},
+    {.key = "loaders_created_at", .phase = P::loaders,
+     .save = [](Collecting& c) { return c.run.loaders_created_at; },
+     .load = [](Restoring& r, const StateTree& value) { r.run.counters.load_state(value); }},
+    {.key = "callbacks", .phase = P::callbacks, .save = save_callbacks, .load = load_callback_states},
+    {.key = "loggers", .phase = P::loggers,
+     .save = save_loggers, .load = load_loggers, .late = save_loggers},
+    {.key = "lr_factor", .phase = P::optimizers,
+     .save = [](Collecting& c) -> StateTree { return c.run.lr_factor; }, .load = load_lr_factor},
+    {.key = "optimizers", .phase = P::optimizers, .save = save_optimizers, .load = load_optimizers, .own_file = true},
+    {.key = "lr_schedulers", .phase = P::optimizers, .save = save_schedules, .load = load_schedules},
+    {.key = "precision", .phase = P::optimizers,
+     .save = [](Collecting& c) { return c.run.strategy->precision().state(); },
+     .load = [](Restoring& r, const StateTree& value) { r.run.strategy->precision().load_state(value); }},
+    {.key = "optimizer_steps", .phase = P::loops, .save = save_optimizer_steps, .load = load_optimizer_steps},
+    {.key = "progress", .phase = P::loops, .save = save_progress,
+     .load = [](Restoring& r, const StateTree& value) { r.run.counters.load_state(value); }, .with_weights = true},
+    {.key = "logs", .phase = P::loops,
+     .save = [](Collecting& c) { return c.services.logs.state(/*late=*/c.run.world_size() == 1); },
+     .load = [](Restoring& r, const StateTree& value) { r.services.logs.load_state(value); },
+     .late = [](Collecting& c) { return StateTree::map({{"values", c.services.logs.published_state()}}); },
+     .per_rank = true},
+    {.key = "nonfinite", .phase = P::loops,
+     .save = [](Collecting& c) { return c.services.finite.state(c.run.window.done > 0); },
+     .load = [](Restoring& r, const StateTree& value) { r.services.finite.load_state(value, r.run.step.manual); },
+     .per_rank = true},
+    {.key = "checkpoints", .phase = P::loops, .save = [](Collecting& c) { return c.store; },
+     .load = [](Restoring& r, const StateTree& value) {
+       r.services.checkpoints.resumed_from(*r.checkpoint, r.content.origin.save_counter, value);
+     },
+     .with_weights = true},
+    {.key = "loop", .phase = P::loops, .save = save_loop, .load = load_loop, .per_rank = true},
+    {.key = "loaders", .phase = P::loops, .save = save_loaders, .load = load_loaders, .per_rank = true},
+    {.key = "gradients", .phase = P::loops, .save = save_gradients, .load = load_gradients, .per_rank = true},
+    {.key = "rng", .phase = P::random,
+     .save = [](Collecting& c) { return rng_state(c.run.strategy->devices()); },
+     .load = [](Restoring& r, const StateTree& value) {
+       if (!value.is_null()) load_rng_state(r.run.strategy->devices(), value);
+     },
+     .per_rank = true},
+    {.key = "strategy", .phase = P::strategy,
+     .save = [](Collecting& c) { return c.run.strategy->state(); },
+     .load = [](Restoring& r, const StateTree& value) { r.run.strategy->load_state(value); }, .per_rank = true},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const CheckpointEntry> checkpoint_entries() { return kEntries; }
+
+void load_entries(LoadPhase phase, Restoring& restoring, const StateTree& state) {
+  const bool whole = state.contains("weights_only") && !state.at("weights_only").as_bool();
+  for (const CheckpointEntry& entry : kEntries) {
+    if (entry.phase != phase) continue;
+    if (entry.own_file)
+      entry.load(restoring, restoring.content.optimizers);
+    else if (whole || state.contains(entry.key))
+      entry.load(restoring, state.at(entry.key));
+  }
+}
+
+}  // namespace fulgur::detail
