@@ -30,7 +30,7 @@ constexpr VerbHelp kRuns[] = {{"fit", "Train a model"},
                               {"validate", "Evaluate on the validation data"},
                               {"test", "Evaluate on the test data"},
                               {"predict", "Write predictions"},
-                              {"config", "Check the config and print it; runs nothing"},
+                              {"config", "Check the config and print it without running anything"},
                               {"schema", "Print the JSON Schema of the config, for editors"}};
 
 /// Options of the program itself; anything else that begins with `--` is a config key.
@@ -49,7 +49,7 @@ constexpr Short kShorts[] = {
     {"allow-config-change", "load.allow_config_change", "true",
      "fit: if config and checkpoint differ, the config wins"},
     {"verify", "load.verify", nullptr,
-     "Compare the whole checkpoint with its manifest, or only what is needed: whole, needed"}};
+     "Compare the whole checkpoint with its manifest, or only the parts that are needed: whole, needed"}};
 
 template <class Names>
 bool is_one_of(const std::string& name, const Names& names) {
@@ -143,7 +143,7 @@ std::vector<std::string> take_overrides(const std::vector<std::string>& argument
   return rest;
 }
 
-/// CLI11's message without the parts that only its author understands.
+/// CLI11's message without its internal details.
 std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -151,10 +151,10 @@ std::string usage_message(const CLI::ParseError& error, const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
   if (extras.empty()) return cat("[cli] ", escape_controls(error.what()));
   return cat("[cli] unexpected argument '", escape_controls(extras.front().substr(0, 200)), "'",
-             as_sentence(did_you_mean(extras.front(), verbs)), "`", program_name(), " --help` shows what there is.");
+             as_sentence(did_you_mean(extras.front(), verbs)), "`", program_name(), " --help` shows the usage.");
 }
 
-/// The help of a verb, with the program's options that it takes.
+/// The help of a verb, including the program's options that apply to it.
 std::string help_of(const CLI::App& verb, const CLI::App& app) {
   std::vector<std::string> names;
   const auto is_run = [&](std::initializer_list<const char*> verbs) { return is_one_of(verb.get_name(), verbs); };
@@ -206,7 +206,7 @@ void add_exchange(CLI::App& app, CommandLine& out, std::string& argument) {
   inspect->add_option("checkpoint", argument, "Folder of the checkpoint, or a file that import takes")
       ->required()
       ->type_name("CKPT");
-  inspect->add_flag("--json", out.json, "Print it as JSON");
+  inspect->add_flag("--json", out.json, "Print the contents as JSON");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ std::map<std::string, std::string> prefixes_of(const std::vector<std::string>& p
   return prefixes;
 }
 
-/// Needed by a run that starts with these weights, and by load_from_checkpoint.
+/// The state for a run that starts with these weights, and for load_from_checkpoint.
 StateTree state_of(LightningModule& module, const Config& config, const fs::path& file) {
   StateTree state;
   state["imported"] = file.filename().string();
@@ -80,16 +80,16 @@ ExitCode export_checkpoint(const CommandLine& command) {
 ExitCode import_weights(const CommandLine& command, const Config& config) {
   const fs::path file = *command.argument;
   const fs::path output = command.output.value_or(named_after(file, ".ckpt"));
-  // Errors are reported in this verb's words; the module is then discarded.
+  // Not strict, since this verb reports the differences itself; the module is then discarded.
   const LoadOptions options{
       .strict = false, .key_prefixes = prefixes_of(command.key_prefixes), .convert_formats = command.convert};
   if (output.extension() != ".ckpt")
-    throw ConfigError(
-        cat("[cli.import] a checkpoint's name ends in .ckpt; --output is '", escape_controls(output.string()), "'."));
+    throw ConfigError(cat("[cli.import] a checkpoint's name must end in .ckpt; --output is '",
+                          escape_controls(output.string()), "'."));
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(output, ignored)))
-    throw CheckpointError(cat("[cli.import] the output must not exist; ", escape_controls(output.string()),
-                              " does. Name another one with --output."));
+    throw CheckpointError(cat("[cli.import] the output ", escape_controls(output.string()),
+                              " exists already. Name another one with --output."));
   const WeightsFile weights = read_weights_file(file);
   if (!weights.left_out.empty())
     log::info(cat("left out of ", escape_controls(file.string()), ": ", join(weights.left_out),

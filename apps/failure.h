@@ -7,17 +7,17 @@
 
 namespace fulgur::cli {
 
-/// What ended a verb.
+/// The error that ended a verb.
 struct Failure {
   std::string message;
   ExitCode code = ExitCode::other;
 };
 
-/// For the current exception, for display.
+/// Describes the current exception for display.
 Failure current_failure();
 
-/// One block on stderr, of the process with this name (empty: without). The lines are ours; their contents may come
-/// from anywhere and must not reach the terminal as control characters.
+/// Prints one block on stderr that begins with the name of the process, if it is not empty. The contents may come from
+/// anywhere, so control characters in them must not reach the terminal.
 void print_error(std::string_view process, std::string_view message);
 
 }  // namespace fulgur::cli

@@ -23,7 +23,7 @@ namespace {
 using fulgur::ExitCode;
 
 int fail(std::string_view message, ExitCode code) {
-  // The launcher shows what a rank from 1 on says, unless another one said the same.
+  // The launcher shows the message of a rank above 0, unless another rank has the same one.
   if (!fulgur::tell_launcher(message)) fulgur::cli::print_error(fulgur::log::process_name(), message);
   return static_cast<int>(code);
 }
@@ -52,11 +52,11 @@ int run(const std::vector<std::string>& arguments, const std::string& program) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A closed pipe, or a file size limit, is an error of write(), not a death in the middle of a save.
+  // A closed pipe or a file size limit makes write() fail, instead of killing the process in the middle of a save.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   if (argc > 0) fulgur::set_program_name(argv[0]);
-  // A rank was started as /proc/self/exe, and ps would show "exe".
+  // A rank was started as /proc/self/exe, so ps would show "exe".
   if (std::getenv("FULGUR_LAUNCHER") != nullptr) ::prctl(PR_SET_NAME, fulgur::program_name().c_str());
   try {
     return run({argv + 1, argv + argc}, argc > 0 ? argv[0] : "trainer");

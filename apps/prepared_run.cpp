@@ -14,7 +14,7 @@ namespace fulgur::cli {
 
 namespace {
 
-/// Facts of the data are known only after its setup, and the model may need them for its construction.
+/// The data exports values only after its setup, and the model may need them for its construction.
 void fill_links(Config& config, DataModule* data, TrainerFn fn) {
   if (config.link.empty()) return;
   if (data == nullptr)
@@ -24,7 +24,7 @@ void fill_links(Config& config, DataModule* data, TrainerFn fn) {
   apply_links(config, data->exported_values());
 }
 
-/// The model's options that are numbers, or lists of numbers; those with a 0 in `zeros`.
+/// The model's options that are numbers or lists of numbers; `zeros` receives those that contain a 0.
 std::string sizes_of(const Spec<LightningModule>& model, std::vector<std::string>& zeros) {
   std::vector<std::string> texts;
   const ConfigNode written = model.write();
@@ -54,7 +54,7 @@ std::shared_ptr<LightningModule> make_module(const Spec<LightningModule>& model)
     std::vector<std::string> zeros;
     const std::string sizes = sizes_of(model, zeros);
     const std::string hint = zeros.empty() ? "Is one of them too large?"
-                                           : cat("A layer has at least one input and one output, and ",
+                                           : cat("A layer must have at least one input and one output, and ",
                                                  join(zeros, " and "), zeros.size() == 1 ? " is 0." : " are 0.");
     return Error(cat("[cli] the model ", model.class_path(), " cannot be created; its sizes are ", sizes, ". ", hint,
                      " LibTorch says: ", why.substr(0, why.find('\n'))));
@@ -75,7 +75,7 @@ PreparedRun prepare(Config config, TrainerFn fn) {
     throw ConfigError(cat("[cli] ", name_of(fn),
                           " needs a model; the config names none. Give --config FILE or --model NAME; "
                           "`",
-                          program_name(), " list model` shows what there is."));
+                          program_name(), " list model` lists the models."));
   }
   log::silence(config.silence);
   std::shared_ptr<DataModule> data = config.data ? config.data.create() : nullptr;

@@ -13,7 +13,7 @@ struct PreparedRun {
   DataSource data;
 };
 
-/// Makes them, after links from the data were filled. Throws a ConfigError if the config names no model.
+/// Creates the parts, after links to values of the data were filled. Throws a ConfigError if the config names no model.
 PreparedRun prepare(Config config, TrainerFn fn);
 
 }  // namespace fulgur::cli

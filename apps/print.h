@@ -4,7 +4,7 @@
 
 namespace fulgur::cli {
 
-/// To stdout, at once. A reader that has gone away (`| head -1`) is not an error.
+/// Writes to stdout at once. A reader that has gone away (`| head -1`) is not an error.
 void print(const std::string& text);
 
 }  // namespace fulgur::cli

@@ -115,7 +115,7 @@ void check_report_path(const std::filesystem::path& path) {
   std::error_code ignored;
   std::filesystem::remove(temporary, ignored);
   if (!good) {
-    throw ConfigError(cat("[cli] --report needs a path where a file can be made; got '", path, "' (",
+    throw ConfigError(cat("[cli] --report needs a path where a file can be created; got '", path, "' (",
                           std::filesystem::is_directory(path) ? "a folder" : std::strerror(error), ")"));
   }
 }

@@ -14,12 +14,12 @@ std::string report_json(const std::string& verb, const FitReport& report);
 std::string report_json(const std::string& verb, const EvalReport& report);
 std::string report_json(const std::string& verb, const PredictReport& report);
 
-/// Of a run that ended with an error: what is known about it. `run_dir` is empty if it had none yet; `fit` is what the
-/// fit had reached.
+/// The report of a run that ended with an error, with what is known about it. `run_dir` is empty if it had none yet;
+/// `fit` is what the fit had reached.
 std::string failure_json(const std::string& verb, ExitCode code, std::string_view error,
                          const std::filesystem::path& run_dir, const std::optional<FitReport>& fit);
 
-/// Throws a ConfigError if no file can be made beside `path`: better before a long run than after it.
+/// Throws a ConfigError if no file can be created beside `path`, so that this is known before a long run.
 void check_report_path(const std::filesystem::path& path);
 /// Writes through a temporary file and a rename; throws an Error if that fails.
 void write_report(const std::filesystem::path& path, const std::string& json);

@@ -25,8 +25,7 @@ double now_s(clockid_t clock) {
   return seconds(time);
 }
 
-// The start time of the process that started this one, and has existed since the first start: launcher or torchrun's
-// agent.
+// The start time of the parent process, which has existed since the first start: the launcher or torchrun's agent.
 double launched_s() {
   std::ifstream file(cat("/proc/", ::getppid(), "/stat"));
   // getline, as the process may end before the file is read, which makes a stream iterator throw.
@@ -78,7 +77,7 @@ fs::path newest_run(const Config& config) {
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks) {
   if (config.ckpt_path == "auto") return agree_with_checkpoint(config, locks);
   const fs::path run = newest_run(config);
-  // A process killed on the way out has nothing left to do.
+  // If a process was killed after the run had finished, nothing is left to do.
   const bool finished = written_since_launch(run / "finished.json");
   // Anything older than the launch belongs to another run. Each published checkpoint changes its folder.
   const bool own = finished || place.environment != "launcher" || written_since_launch(run / "checkpoints");
@@ -86,7 +85,7 @@ std::vector<ConfigDifference> continue_after_restart(Config& config, const Proce
   const Config written = config;
   config.ckpt_path = "auto";
   const auto differences = agree_with_checkpoint(config, locks);
-  // It belongs to another run if this one ended before its first checkpoint.
+  // The checkpoint belongs to another run if this one ended before its first checkpoint.
   std::error_code error;
   const bool of_this_run = config.ckpt_path != "auto" &&
                            fs::equivalent(fs::path(*config.ckpt_path).parent_path(), run / "checkpoints", error);

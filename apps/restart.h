@@ -7,10 +7,10 @@
 
 namespace fulgur::cli {
 
-/// Settles where a fit continues whose group was started again, as `agree_with_checkpoint` does for others: from the
-/// newest checkpoint that was written since the first start; nowhere, with `auto`, where the run was finished since
-/// then; else as it was started. Under torchrun the newest checkpoint counts however old it is, since an agent
-/// may join late. Looks at files only, so that all ranks decide alike.
+/// Decides from where a fit continues after its group was restarted, as `agree_with_checkpoint` does for other fits:
+/// from the newest checkpoint that was written since the first start; with `auto`, from nowhere, if the run has
+/// finished since then; else as at the first start. Under torchrun the newest checkpoint counts however old it is,
+/// since an agent may join late. Looks only at files, so that all ranks decide the same.
 std::vector<ConfigDifference> continue_after_restart(Config& config, const ProcessPlace& place, bool locks);
 
 }  // namespace fulgur::cli

@@ -45,7 +45,8 @@ class FailureReport {
       fit_ = trainer.last_fit();
     });
   }
-  /// For the current exception. A launcher knows less than the rank that it started, whose report is kept.
+  /// Writes the report for the current exception. A launcher knows less than the rank that it started, whose report is
+  /// kept.
   void write(bool only_if_none_was_written) const {
     if (!command_.report || (only_if_none_was_written && time_of_file() != file_time_)) return;
     const Failure failure = current_failure();
@@ -71,7 +72,7 @@ class FailureReport {
 ExitCode fit(const CommandLine& command, Config config, const std::optional<ProcessPlace>& place,
              FailureReport& failure) {
   const bool first_rank = !place || place->rank == 0;
-  // Rank 0 decides and reports from where the run resumes.
+  // Rank 0 decides from where the run resumes, and reports it.
   if (!first_rank) log::leave_console(cat("rank ", place->rank));
   const auto differences = place && place->restarts > 0 ? continue_after_restart(config, *place, first_rank)
                                                         : agree_with_checkpoint(config, first_rank);
@@ -81,7 +82,7 @@ ExitCode fit(const CommandLine& command, Config config, const std::optional<Proc
   const FitReport report = run.trainer.fit(run.module, run.data, config.ckpt_path);
   if (report.rank != 0 || (place && place->rank != 0)) return report.exit_code;
   save_report(command, report_json("fit", report));
-  // A run that had already finished has none.
+  // A run that had already finished has no metrics.
   if (!report.metrics.empty()) print(metrics_table("Fit metric", {report.metrics}));
   return report.exit_code;
 }
@@ -121,12 +122,12 @@ ExitCode predict(const CommandLine& command, const Config& config, FailureReport
   return report.exit_code;
 }
 
-// Where this process stands among those of a run; nullopt if nobody started it as one of several.
+// The place of this process among those of a run; nullopt if it was not started as one of several.
 std::optional<ProcessPlace> place_of_process(const LaunchPlan& plan) {
   return detect_cluster_environment(process_environment(), plan.cluster_environment);
 }
 
-// Starts the processes that the config asks for. Returns the exit code; nullopt if this one is all that is asked for.
+// Starts the processes that the config requests. Returns the exit code; nullopt if it requests only this process.
 std::optional<ExitCode> launch_ranks(const Config& config, const LaunchPlan& plan, const std::string& program,
                                      const std::vector<std::string>& arguments) {
   const int64_t processes = count_processes(config.trainer);

@@ -1,5 +1,5 @@
-# LibZip::LibZip from the header and the library. Debian's own package of CMake names programs (zipcmp, …) that libzip-dev
-# does not bring, and then fails.
+# LibZip::LibZip from the header and the library. Debian's CMake package for it names programs (zipcmp, …) that
+# libzip-dev does not contain, and then fails.
 find_path(LIBZIP_INCLUDE_DIR zip.h)
 find_library(LIBZIP_LIBRARY zip)
 mark_as_advanced(LIBZIP_INCLUDE_DIR LIBZIP_LIBRARY)

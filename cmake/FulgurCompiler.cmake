@@ -9,7 +9,7 @@ target_compile_options(fulgur_warnings INTERFACE -Wall -Wextra -Wshadow
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(fulgur_warnings INTERFACE -Wno-restrict)
 endif()
-# In a unity build, g++ takes each source for a header of the one that includes it.
+# In a unity build, g++ treats each source as a header of the file that includes it.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
   target_compile_options(fulgur_warnings INTERFACE -Wno-subobject-linkage)
 endif()
@@ -18,7 +18,7 @@ if(FULGUR_WARNINGS_AS_ERRORS)
 endif()
 
 if(FULGUR_SANITIZE)
-  # g++ sees uninitialised members of optionals and variants where sanitizers are on.
+  # g++ sees uninitialised members of optionals and variants if sanitizers are on.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(fulgur_warnings INTERFACE -Wno-maybe-uninitialized)
   endif()

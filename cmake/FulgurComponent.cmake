@@ -1,4 +1,4 @@
-# Precompiled headers that components and tests share: one of them at most per target.
+# Precompiled headers that components and tests share: at most one per target.
 #   fulgur_pch_tensor  <ATen/core/Tensor.h>   0.4 s a file
 #   fulgur_pch_module  <torch/nn/module.h>    2.2 s a file
 if(FULGUR_PRECOMPILED_HEADERS)

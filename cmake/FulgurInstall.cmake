@@ -14,8 +14,8 @@ if(TARGET fulgur_cuda)
 endif()
 set_target_properties(${_libraries} PROPERTIES BUILD_RPATH "$ORIGIN")
 
-# What a static library links privately is in its interface as well (LINK_ONLY). Programs need none of it but these, and
-# an exported interface must not name targets that only the build has.
+# Libraries that a static library links privately are in its interface as well (LINK_ONLY). Programs need only these,
+# and an exported interface must not name targets that exist only in the build.
 set_property(TARGET fulgur_main PROPERTY INTERFACE_LINK_LIBRARIES fulgur ${CMAKE_DL_LIBS})
 
 if(NOT FULGUR_INSTALL)
@@ -24,11 +24,11 @@ endif()
 include(CMakePackageConfigHelpers)
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/fulgur)
 
-# From the program's folder to the libraries; `../lib` but for unusual prefixes.
+# From the program's folder to the libraries; `../lib` except with unusual prefixes.
 file(RELATIVE_PATH _to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
 set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${_to_libraries}")
 set_target_properties(${_libraries} PROPERTIES INSTALL_RPATH "$ORIGIN")
-# LibTorch's folders stay in the path: it is not installed with us.
+# LibTorch's folders stay in the path, since LibTorch is not installed with Fulgur.
 set_target_properties(trainer ${_libraries} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 
 install(TARGETS fulgur fulgur_main EXPORT fulgurTargets
@@ -37,13 +37,13 @@ install(TARGETS fulgur fulgur_main EXPORT fulgurTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET fulgur_cuda)
-  # Loaded at run time, linked by nobody: no part of the package.
+  # Loaded at run time and never linked, so the CMake package does not contain it.
   install(TARGETS fulgur_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 
 set(FULGUR_SIMULATED_CUDA_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/fulgur/simulated_cuda)
 if(TARGET simulated_cuda)
-  # Only where they are built: `trainer` alone does not build them.
+  # Only if they were built: building `trainer` alone does not build them.
   get_property(_simulated_libraries GLOBAL PROPERTY FULGUR_SIMULATED_CUDA_LIBRARIES)
   install(TARGETS ${_simulated_libraries} LIBRARY DESTINATION ${FULGUR_SIMULATED_CUDA_INSTALL_DIR} OPTIONAL NAMELINK_SKIP)
   install(PROGRAMS ${FULGUR_SIMULATED_GPU_SCRIPT} DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME fulgur-simulated-gpu)

@@ -1,7 +1,7 @@
 # Finds LibTorch and makes these imported targets, without nvcc or torch's own CMake package (which insists on a CUDA
 # toolkit):
 #   fulgur::torch        headers, libtorch_cpu, libc10: all that libfulgur.so links
-#   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, where they and their headers are present
+#   fulgur::torch_cuda   adds libtorch_cuda, libc10_cuda and the CUDA runtime, if they and their headers are present
 # Looked for in Torch_DIR, CMAKE_PREFIX_PATH (both as torch's own package uses them), then in the cache folder that
 # scripts/setup.sh fills. FULGUR_LIBTORCH=cpu|cuda (environment or cache) chooses between the two parts of that folder.
 
@@ -55,7 +55,8 @@ if(NOT TARGET fulgur::torch)
   # After all other folders: the wheel ships an include/fmt newer than the one that spdlog was built with.
   target_compile_options(fulgur::torch INTERFACE
     "SHELL:-idirafter ${_torch_root}/include" "SHELL:-idirafter ${_torch_root}/include/torch/csrc/api/include")
-  # LibTorch's wheel is built with g++, whose names of constrained templates clang writes otherwise from version 18 on.
+  # LibTorch's wheel is built with g++; from version 18 on, clang mangles the names of constrained templates
+  # differently.
   target_compile_options(fulgur::torch INTERFACE
     $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>)
   target_link_libraries(fulgur::torch INTERFACE "${_torch_root}/lib/libtorch_cpu.so" "${_torch_root}/lib/libc10.so")
@@ -67,20 +68,21 @@ if(NOT TARGET fulgur::torch)
   endforeach()
 endif()
 
-# What is missing for libfulgur_cuda.so, and for NCCL in it, is said at the end.
+# The message at the end says what is missing for libfulgur_cuda.so, and for NCCL in it.
 set(FULGUR_WITH_CUDA OFF)
 set(FULGUR_WITH_NCCL OFF)
 set(_no_cuda "this LibTorch has no ${_torch_root}/lib/libtorch_cuda.so")
 if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/libc10_cuda.so")
   set(_no_cuda)
   foreach(_dir "${_site}/nvidia/cu13/include" "$ENV{CUDA_HOME}/include")
-    # The headers in crt/ come in a wheel apart (nvidia-cuda-crt).
+    # The headers in crt/ come in a separate wheel (nvidia-cuda-crt).
     if(EXISTS "${_dir}/cuda_runtime_api.h" AND EXISTS "${_dir}/crt/host_config.h")
       set(_cuda_include "${_dir}")
       break()
     endif()
   endforeach()
-  # What LibTorch's own headers include. A toolkit has all of it, and the wheels of the cuda part with nvidia-cuda-cccl.
+  # Headers that LibTorch's own headers include. A toolkit has all of them, and so do the wheels of the cuda part
+  # together with nvidia-cuda-cccl.
   if(_cuda_include)
     set(_cuda_probe "${CMAKE_BINARY_DIR}/CMakeFiles/fulgur_cuda_headers.cpp")
     file(WRITE "${_cuda_probe}" "#include <cuda_fp16.h>\n#include <cusparse.h>\n#include <cublas_v2.h>\n#include <cublasLt.h>\n#include <cusolverDn.h>\n")
@@ -88,7 +90,7 @@ if(EXISTS "${_torch_root}/lib/libtorch_cuda.so" AND EXISTS "${_torch_root}/lib/l
       RESULT_VARIABLE _cuda_probe_failed OUTPUT_QUIET ERROR_QUIET)
     if(_cuda_probe_failed)
       unset(_cuda_include)
-      string(APPEND _no_cuda "cuda_fp16.h, cusparse.h, cublas_v2.h, cublasLt.h and cusolverDn.h do not compile (the cuda part of LibTorch brings them: FULGUR_LIBTORCH=cuda scripts/setup.sh). ")
+      string(APPEND _no_cuda "cuda_fp16.h, cusparse.h, cublas_v2.h, cublasLt.h and cusolverDn.h do not compile (the cuda part of LibTorch contains them: FULGUR_LIBTORCH=cuda scripts/setup.sh). ")
     endif()
   endif()
   find_library(_cudart NAMES libcudart.so.13 libcudart.so.12 libcudart.so
@@ -131,5 +133,5 @@ elseif(NOT FULGUR_WITH_CUDA)
   message(STATUS "CUDA is left out, so programs compute on the CPU only: ${_no_cuda}")
 elseif(NOT FULGUR_WITH_NCCL)
   message(STATUS "NCCL is left out, so `ddp` on GPUs needs `process_group_backend: gloo`, which goes through the host: no ${_site}/nvidia/nccl/include/nccl.h. "
-    "The wheel nvidia-nccl-cu13 brings it; FULGUR_LIBTORCH=cuda scripts/setup.sh installs it")
+    "The wheel nvidia-nccl-cu13 contains it; FULGUR_LIBTORCH=cuda scripts/setup.sh installs it")
 endif()

@@ -11,5 +11,5 @@ target_include_directories(fulgur INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_
 target_compile_features(fulgur PUBLIC cxx_std_20)
 target_link_libraries(fulgur PUBLIC fulgur::torch
   PRIVATE $<BUILD_INTERFACE:yaml-cpp> $<BUILD_INTERFACE:spdlog::spdlog> $<BUILD_INTERFACE:ZLIB::ZLIB> $<BUILD_INTERFACE:LibZip::LibZip> Threads::Threads ${CMAKE_DL_LIBS})
-# Calls inside the library are bound when it is linked: nobody replaces its functions, and each step makes many.
+# Calls inside the library are bound at link time: its functions are never replaced, and each step makes many calls.
 target_link_options(fulgur PRIVATE -Wl,-Bsymbolic-functions)

@@ -2,8 +2,9 @@
 #
 #   fulgur_add_simulated_gpu_test(NAME my_gpu_test COMMAND my_test argument)
 #
-# Who includes it sets FULGUR_SIMULATED_GPU_SCRIPT and FULGUR_SIMULATED_CUDA_DIR, where the simulator is; else FULGUR_NO_SIMULATED_GPU says why it is not.
-# FULGUR_HAS_SIMULATED_GPU tells projects whether they can have such tests.
+# The file that includes this one sets FULGUR_SIMULATED_GPU_SCRIPT and FULGUR_SIMULATED_CUDA_DIR to the place of the
+# simulator, or FULGUR_NO_SIMULATED_GPU to the reason why there is none. FULGUR_HAS_SIMULATED_GPU tells projects whether
+# they can have such tests.
 if(FULGUR_NO_SIMULATED_GPU)
   set(FULGUR_HAS_SIMULATED_GPU OFF)
 else()
@@ -23,7 +24,7 @@ function(fulgur_add_simulated_gpu_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;DEVICES" "COMMAND;SCHEDULES;ENVIRONMENT")
   if(FULGUR_NO_SIMULATED_GPU)
     message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): ${FULGUR_NO_SIMULATED_GPU} "
-      "A project that can do without asks `if(FULGUR_HAS_SIMULATED_GPU)` first.")
+      "A project that does not need it checks `if(FULGUR_HAS_SIMULATED_GPU)` first.")
   endif()
   if(arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES OR NOT arg_NAME OR NOT arg_COMMAND)
     message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME name COMMAND target|program [argument…] [SCHEDULES immediate late 2 3] [DEVICES 1] "
@@ -38,12 +39,12 @@ function(fulgur_add_simulated_gpu_test)
   # A misspelt keyword would become an argument of the program.
   foreach(word ${arg_COMMAND})
     if(word MATCHES "^(SCHEDULE|DEVICE|COMMANDS|NAMES|ENVIRONMENTS|ENV|LABELS|TIMEOUT)$")
-      message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): '${word}' is no keyword; there are SCHEDULES, DEVICES and ENVIRONMENT.")
+      message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): '${word}' is not a keyword; the keywords are SCHEDULES, DEVICES and ENVIRONMENT.")
     endif()
   endforeach()
   foreach(schedule ${arg_SCHEDULES})
     if(NOT schedule MATCHES "^(immediate|late|[2-9]|[1-9][0-9]+)$")
-      message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): a schedule is immediate, late or a number from 2 on; got '${schedule}'.")
+      message(FATAL_ERROR "fulgur_add_simulated_gpu_test(NAME ${arg_NAME}): a schedule must be immediate, late or a number from 2 on; got '${schedule}'.")
     endif()
   endforeach()
   if(NOT arg_DEVICES MATCHES "^[1-9][0-9]*$")

@@ -27,7 +27,7 @@ parallel_jobs() {
 # True with an NVIDIA driver: the kernel's, one in a container, or Windows' under WSL2.
 has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || [ -e /dev/nvidiactl ] || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
 
-# cpu or cuda: as asked, else cuda where an NVIDIA driver is loaded.
+# cpu or cuda: as requested, else cuda if an NVIDIA driver is loaded.
 libtorch_flavour() {
   case "${FULGUR_LIBTORCH:-auto}" in
     cpu | cuda) echo "$FULGUR_LIBTORCH" ;;
@@ -53,7 +53,7 @@ libtorch_cached_dir() {
   return 1
 }
 
-# True where the LibTorch in folder $1 of the cache has all headers that libfulgur_cuda.so is compiled with.
+# True if the LibTorch in folder $1 of the cache has all headers that libfulgur_cuda.so is compiled with.
 libtorch_has_cuda_headers() {
   local header
   for header in "$1"/lib/python3*/site-packages/nvidia/cu13/include/crt/host_config.h; do

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of foreign files with clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer. They are
-# files without LibTorch, so a build takes a minute.
+# Fuzzes the readers of foreign files with clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer. They do
+# not use LibTorch, so a build takes a minute.
 #
 #   scripts/fuzz.sh                          each target for 60 seconds
 #   scripts/fuzz.sh --seconds 600 idx config these, for longer
 #
-# Begins with tests/fuzz/corpus, which ctest replays in the normal build too; what is found new is kept in
-# build/fuzz/corpus. A finding ends it with 1 and lies in build/fuzz: bring it into tests/fuzz/corpus with its repair.
-# Needs clang and its run-time (Debian: clang, libclang-rt-14-dev or what belongs to that clang).
+# Starts from tests/fuzz/corpus, which ctest also replays in the normal build, and keeps new inputs in build/fuzz/corpus.
+# After a finding it exits with 1, and the input is in build/fuzz: add it to tests/fuzz/corpus together with the fix.
+# Needs clang and its run-time library (Debian: clang, and libclang-rt-14-dev or the version for that clang).
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"

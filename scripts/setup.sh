@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what a build of Fulgur needs and is missing: Debian/Ubuntu packages (through apt) and LibTorch (through pip,
-# into a cache folder that clones share). Safe to run again; it does nothing where nothing is missing.
+# into a cache folder that clones share). Safe to run again; it does nothing if nothing is missing.
 #
 #   scripts/setup.sh             packages + LibTorch
 #   scripts/setup.sh --check     installs nothing; lists what is missing and exits 2, or exits 0
 #
-# FULGUR_LIBTORCH=cpu|cuda   which part of the torch wheel to take (default: cuda where an NVIDIA driver is, else cpu)
+# FULGUR_LIBTORCH=cpu|cuda   which part of the torch wheel to take (default: cuda with an NVIDIA driver, else cpu)
 # Torch_DIR, CMAKE_PREFIX_PATH   a LibTorch of your own: nothing is downloaded
 set -euo pipefail
 # shellcheck source=scripts/common.sh
@@ -64,22 +64,22 @@ fi
 
 as_root=()
 if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" != 0 ]; then
-  command -v sudo >/dev/null || die 2 "setup.sh: packages are missing (${missing[*]}) and neither root nor sudo is at hand"
+  command -v sudo >/dev/null || die 2 "setup.sh: packages are missing (${missing[*]}) and installing them needs root or sudo"
   as_root=(sudo)
 fi
 
-# sudo clears the environment, proxies with it. Another apt (automatic updates) is waited for.
+# sudo clears the environment, including proxies. The lock timeout waits for another apt (automatic updates).
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive ${http_proxy:+"http_proxy=$http_proxy"} ${https_proxy:+"https_proxy=$https_proxy"} \
     apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 "$@" </dev/null
 }
 
-# `update` has no lock timeout: it is tried again.
+# `update` has no lock timeout, so it is retried.
 apt_update() {
   local try
   for try in 1 2 3 4 5 6; do
     apt "$@" update && return 0
-    [ "$try" = 6 ] || { say "apt-get update failed; again in 10 s"; sleep 10; }
+    [ "$try" = 6 ] || { say "apt-get update failed; trying again in 10 s"; sleep 10; }
   done
   return 1
 }
@@ -104,7 +104,7 @@ install_catch2_from_backports() {
   local dir codename mirror good=1
   # shellcheck source=/dev/null
   codename="$(. /etc/os-release && echo "${VERSION_CODENAME:-}")"
-  [ "$codename" = bookworm ] || die 2 "setup.sh: catch2 of this system is older than 3 and no backport is known for '$codename'"
+  [ "$codename" = bookworm ] || die 2 "setup.sh: catch2 of this system is older than 3, and no backport is known for '$codename'"
   mirror="$(debian_mirror)" || die 2 "setup.sh: no Debian mirror found in the apt sources, and catch2 3 is in bookworm-backports"
   dir="$(mktemp -d)"
   chmod 755 "$dir"
@@ -149,12 +149,12 @@ install_libtorch() {
   local dir py
   dir="$(libtorch_cache_dir "$flavour")"
   mkdir -p "$(dirname "$dir")"
-  # One set-up at a time: two clones may start together, and a half-made folder must never look complete.
+  # One set-up at a time: two clones may start together, and an incomplete folder must never look complete.
   exec 9>"$dir.lock"
   if command -v flock >/dev/null; then flock 9; fi
   libtorch_cached_dir "$flavour" >/dev/null && return 0
   py="$(python_for_wheel)" || die 2 "setup.sh: the torch $TORCH_VERSION wheel needs Python 3.10 to 3.14 with venv, and none was found. Install one, or name a LibTorch with Torch_DIR."
-  say "LibTorch $TORCH_VERSION ($flavour) into $dir"
+  say "installing LibTorch $TORCH_VERSION ($flavour) into $dir"
   rm -rf "$dir"
   "$py" -m venv "$dir"
   local pip=("$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10)
@@ -166,14 +166,14 @@ install_libtorch() {
   touch "$dir/.complete"
 }
 
-# No wheel that torch asks for brings these headers (a few MB). A folder of an earlier set-up gets them too.
+# None of the wheels that torch requires contains these headers (a few MB). Folders of earlier set-ups get them too.
 install_cuda_headers() {
   local dir
   dir="$(libtorch_cached_dir "$flavour")"
   exec 9>"$dir.lock"
   if command -v flock >/dev/null; then flock 9; fi
   if libtorch_has_cuda_headers "$dir"; then return 0; fi
-  say "CUDA's headers into $dir"
+  say "installing CUDA's headers into $dir"
   "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 --no-deps \
     "nvidia-cuda-crt==$CUDA_CRT_VERSION" "nvidia-cuda-cccl==$CUDA_CCCL_VERSION" ||
     die 2 "setup.sh: pip could not install nvidia-cuda-crt $CUDA_CRT_VERSION and nvidia-cuda-cccl $CUDA_CCCL_VERSION; see its messages above"
@@ -181,5 +181,5 @@ install_cuda_headers() {
 
 if [ $have_torch = 0 ]; then install_libtorch; fi
 if ! libtorch_given_dir >/dev/null; then install_cuda_headers; fi
-if given="$(libtorch_given_dir)"; then say "ready: LibTorch as you name it, $given"
+if given="$(libtorch_given_dir)"; then say "ready: your LibTorch, $given"
 else say "ready: LibTorch in $(libtorch_cached_dir "$flavour")"; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs COMMAND with CUDA simulated on the CPU (docs/simulated_gpu.md): LibTorch in it, of C++ or Python, sees GPUs and computes the right
+# Runs COMMAND with CUDA simulated on the CPU (docs/simulated_gpu.md): its LibTorch, in C++ or Python, sees GPUs and computes the right
 # numbers. Installed, it is bin/fulgur-simulated-gpu.
 #
 #   scripts/simulated_gpu.sh build/release/bin/trainer fit --config configs/fashion_mnist_mlp.yaml --trainer.accelerator cuda
@@ -14,18 +14,18 @@ root="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)"
 whole() { [ -e "$1/libcudart.so.13" ] && [ -e "$1/libsimulated_cuda_operators.so" ]; }
 dir="${FULGUR_SIMULATED_CUDA_DIR:-}"
 if [ -z "$dir" ]; then
-  # A source folder, or a prefix with one of the names that a folder of libraries has.
+  # A source folder, or an installation prefix with one of the usual names of its library folder.
   for dir in "$root"/build/release/simulated_cuda "$root"/lib*/fulgur/simulated_cuda "$root"/lib/*/fulgur/simulated_cuda; do
     if whole "$dir"; then break; fi
   done
 fi
 if ! whole "$dir"; then
-  echo "$me: no simulated CUDA in ${FULGUR_SIMULATED_CUDA_DIR:-$root}, or not all of it. In Fulgur's source folder it is built by" \
-    "cmake --preset release && cmake --build build/release --target simulated_cuda, and installed with the rest" >&2
+  echo "$me: no simulated CUDA in ${FULGUR_SIMULATED_CUDA_DIR:-$root}, or it is incomplete. In Fulgur's source folder, build it with" \
+    "cmake --preset release && cmake --build build/release --target simulated_cuda; it is installed with the rest" >&2
   exit 2
 fi
 
-# By LD_PRELOAD: LibTorch's wheel names the folders of CUDA's libraries in DT_RPATH, which comes before LD_LIBRARY_PATH.
+# LD_PRELOAD is needed: LibTorch's wheel names the folders of CUDA's libraries in DT_RPATH, which comes before LD_LIBRARY_PATH.
 libraries=()
 for library in "$dir"/lib*.so.[0-9]*; do libraries+=("$library"); done
 preload="$(IFS=:; echo "${libraries[*]}")"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs COMMAND beside a Slurm cluster of one node: its own munged, slurmctld and slurmd, in a temporary folder, on the
 # loopback interface only. srun, sbatch and scontrol in COMMAND talk to it (SLURM_CONF). Everything that was started is
-# stopped at the end. Returns the code of COMMAND, or 77 with a reason on stderr where such a cluster cannot start here.
+# stopped at the end. Returns the code of COMMAND, or 77 with a reason on stderr if such a cluster cannot start here.
 #
 #   scripts/slurm-one-node.sh srun -n 2 env
 #
@@ -16,9 +16,9 @@ PATH="$PATH:/usr/sbin:/sbin"
 for tool in munged munge slurmctld slurmd srun sinfo; do
   command -v "$tool" >/dev/null || skip "$tool is missing (packages munge slurmctld slurmd slurm-client)"
 done
-[ "$(id -u)" = 0 ] || skip "slurmd must be root"
+[ "$(id -u)" = 0 ] || skip "slurmd must run as root"
 
-# munged wants folders that nobody else can write, all the way up to /.
+# munged requires folders that no other user can write, all the way up to /.
 dir="$(mktemp -d "${TMPDIR:-/tmp}/fulgur-slurm.XXXXXX")"
 chmod 755 "$dir"
 started=()
@@ -33,7 +33,7 @@ stop_all() {
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
-  # Daemons of steps outlive slurmd; this folder in their environment tells them from others'.
+  # Daemons of steps outlive slurmd; this folder in their environment distinguishes them from others.
   for proc in /proc/[0-9]*; do
     if tr '\0' '\n' 2>/dev/null <"$proc/environ" | grep -qxF "SLURM_CONF=$dir/slurm.conf" &&
       [ "${proc#/proc/}" != $$ ]; then kill -KILL "${proc#/proc/}" 2>/dev/null || true; fi
@@ -44,7 +44,7 @@ trap stop_all EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-give_up() {  # REASON LOG: skips with the last words of a log
+give_up() {  # REASON LOG: skips, after printing the last lines of a log
   echo "slurm-one-node.sh: the end of $(basename "$2"):" >&2
   tail -n 5 "$2" >&2 || true
   skip "$1"
@@ -73,7 +73,7 @@ started+=($!)
 for _ in $(seq 50); do [ -S "$dir/munge/socket" ] && break; sleep 0.1; done
 munge --socket="$dir/munge/socket" --no-input >/dev/null 2>&1 || give_up "munged does not answer" "$dir/munged.out"
 
-# No cgroups, no accounting: what a container lacks is not asked for.
+# No cgroups and no accounting, since a container may lack them.
 cat >"$dir/slurm.conf" <<CONF
 ClusterName=fulgur
 SlurmctldHost=$name(127.0.0.1)

@@ -6,7 +6,7 @@
 #   scripts/test.sh -R 'trainer:' --verbose
 #
 # Tests that need Python's torch use an environment beside the full LibTorch (FULGUR_LIBTORCH=cuda). With the CPU part,
-# from which Python cannot import torch, they skip and say so.
+# from which Python cannot import torch, they are skipped and say so.
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -14,14 +14,14 @@ cd "$(repository_root)"
 
 scripts/setup.sh
 
-# Adds what tests/requirements.txt names to the Python of $1, once per content of that file.
+# Installs tests/requirements.txt into the Python of $1, once per version of that file.
 make_test_python() {
   local venv="$1" stamp
   stamp="$venv/.test-requirements"
   exec 8>"$venv.test.lock"
   if command -v flock >/dev/null; then flock 8; fi
   if ! cmp -s tests/requirements.txt "$stamp"; then
-    say "Python packages of the tests into $venv"
+    say "installing the Python packages of the tests into $venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-cache-dir --retries 10 -r tests/requirements.txt ||
       die 2 "test.sh: pip could not install tests/requirements.txt; see its messages above"
     cp tests/requirements.txt "$stamp"
@@ -35,7 +35,7 @@ elif [ "${FULGUR_LIBTORCH:-auto}" != cpu ] && ! libtorch_given_dir >/dev/null &&
   make_test_python "$venv"
   export FULGUR_TEST_PYTHON="$venv/bin/python"
 else
-  say "no Python that can import torch: tests that need one will skip (FULGUR_LIBTORCH=cuda brings one)"
+  say "no Python that can import torch: tests that need one will be skipped (FULGUR_LIBTORCH=cuda installs one)"
 fi
 
 jobs="$(parallel_jobs)"
@@ -45,8 +45,8 @@ cmake --build build/release --parallel "$jobs"
 
 # Simulated CUDA needs headers of CUDA and LibTorch's CUDA library.
 if [ ! -e build/release/simulated_cuda/libcudart.so.13 ]; then
-  [ -z "${FULGUR_REQUIRE_SIMULATED_GPU:-}" ] || die 1 "test.sh: simulated CUDA was not built, and FULGUR_REQUIRE_SIMULATED_GPU is set; cmake said why above"
-  say "simulated CUDA was not built (cmake said why above): tests for GPUs skip"
+  [ -z "${FULGUR_REQUIRE_SIMULATED_GPU:-}" ] || die 1 "test.sh: simulated CUDA was not built, and FULGUR_REQUIRE_SIMULATED_GPU is set; see cmake's message above"
+  say "simulated CUDA was not built (see cmake's message above): tests for GPUs will be skipped"
 fi
 
 # One thread each: tests run side by side, and OpenMP threads that spin against each other are many times slower.
@@ -57,7 +57,7 @@ status=0
 # Two more than there are cores: tests of several processes mostly wait.
 ctest --test-dir build/release --output-on-failure --no-tests=error --parallel "$(($(cores) + 2))" "$@" 2>&1 | tee "$log" || status=$?
 
-# How far each launcher was really tried; then ctest's own summary once more, so that it comes last.
+# Counts the tests of each launcher, then repeats ctest's own summary, so that it comes last.
 count() { grep -E "^ *[0-9]+/[0-9]+ Test +#" "$log" | grep -E "$1" | grep -cE "$2" || true; }
 for launcher in "trainer itself=distributed: (launch:|F[0-9]+, launched|F21|two nodes)" "torchrun=distributed: torchrun" "mpirun=distributed: mpirun" "srun=distributed: srun"; do
   say "launcher ${launcher%%=*}: $(count "${launcher#*=}" ' Passed ') tests passed, $(count "${launcher#*=}" 'Skipped') skipped, $(count "${launcher#*=}" 'Failed|Timeout|Exception') failed"

@@ -41,13 +41,13 @@ class CheckpointRanking {
   /// If scores rank, a checkpoint without one is not kept.
   Place place_of(std::optional<double> score) const;
   void requested(uint64_t ticket, const Place& place);
-  /// The request has been written as `path`. Returns what is to be released, worst first; `path` may be among it.
+  /// The request has been written as `path`. Returns the checkpoints to release, worst first; `path` may be among them.
   std::vector<std::filesystem::path> published(uint64_t ticket, const std::filesystem::path& path);
   void failed(uint64_t ticket);
   /// Requests of a run that has ended are not answered any more.
   void forget_pending() { standing_.pending.clear(); }
-  /// From now on the checkpoints lie in `folder`; those that do not exist there are forgotten. False if no checkpoint
-  /// is left, nor a request: then it begins again.
+  /// From now on the checkpoints lie in `folder`; those that do not exist there are forgotten. False if neither a
+  /// checkpoint nor a request is left: the ranking then starts from scratch.
   bool move_to(const std::filesystem::path& folder, const std::function<bool(const std::filesystem::path&)>& exists);
 
   const Standing& standing() const { return standing_; }

@@ -24,7 +24,7 @@ void ChromeTrace::Options::fields(Fields& f) {
   f(first_batch, "first_batch",
     "Training batches before the first recorded one, counted from the start of this process.")
       .at_least(0);
-  f(batches, "batches", "Training batches to record; a trace takes some hundred kilobytes for each.").at_least(1);
+  f(batches, "batches", "Training batches to record; a trace takes a few hundred kilobytes per batch.").at_least(1);
 }
 
 ChromeTrace::ChromeTrace(Options options) : options_(options) {}
@@ -39,7 +39,7 @@ void ChromeTrace::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
   const ProfilerConfig config(ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (run.device().is_cuda()) activities.insert(ActivityType::CUDA);
-  // On a machine without a GPU the recorder would print a warning about that.
+  // On a machine without a GPU, the recorder would print a warning that there is none.
   if (run.device().is_cpu()) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(

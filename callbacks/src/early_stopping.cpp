@@ -13,16 +13,18 @@ namespace fulgur {
 
 void EarlyStopping::Options::fields(Fields& f) {
   f(monitor, "monitor", "Metric to watch, by its logged name.").required();
-  f(min_delta, "min_delta", "A change smaller than this does not count as an improvement.").at_least(0);
+  f(min_delta, "min_delta", "A change that is not larger than this does not count as an improvement.").at_least(0);
   f(patience, "patience", "Checks without an improvement after which the fit stops.").at_least(0);
   f(verbose, "verbose", "Print a line for each improvement and for the stop.");
   f(mode, "mode", "Whether a small or a large value is better.");
-  f(strict, "strict", "A metric that was not logged is an error; else a warning, and the check is skipped.");
+  f(strict, "strict",
+    "Whether a metric that was not logged is an error; if not, there is a warning and the check is skipped.");
   f(check_finite, "check_finite", "Stop if the metric is NaN or infinite.");
   f(stopping_threshold, "stopping_threshold", "Stop as soon as the metric is better than this.");
   f(divergence_threshold, "divergence_threshold", "Stop as soon as the metric is worse than this.");
   f(check_on_train_epoch_end, "check_on_train_epoch_end",
-    "Check at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
+    "Check at the end of the training epoch (true) or of validation (false); default: depends on how often validation "
+    "runs.");
   f(log_rank_zero_only, "log_rank_zero_only", "Print verbose lines on rank 0 only.");
 }
 

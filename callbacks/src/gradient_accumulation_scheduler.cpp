@@ -33,19 +33,19 @@ void GradientAccumulationScheduler::Options::fields(Fields& f) {
 
 GradientAccumulationScheduler::GradientAccumulationScheduler(Options options) {
   if (options.scheduling.empty())
-    throw wrong("scheduling must not be empty. Write for example {4: 2}: from epoch 4 on 2 batches make a step.");
+    throw wrong("scheduling must not be empty. Write for example {4: 2}: from epoch 4 on, 2 batches make a step.");
   std::string first_key;
   for (const auto& [key, factor] : options.scheduling) {
     const auto from = parse_key(key);
     if (!from)
-      throw wrong(
-          cat("a key of scheduling is an epoch (4) or an interval (500st, 0.5dur); got '", escape_controls(key), "'."));
+      throw wrong(cat("a key of scheduling must be an epoch (4) or an interval (500st, 0.5dur); got '",
+                      escape_controls(key), "'."));
     if (factor < 1) throw wrong(cat("a factor must be at least 1; got ", factor, " at '", key, "'."));
     if (changes_.empty()) {
       unit_ = from->unit;
       first_key = key;
     } else if (from->unit != unit_) {
-      throw wrong(cat("the keys of scheduling must be in one unit; got '", first_key, "' and '", key, "'."));
+      throw wrong(cat("the keys of scheduling must be in the same unit; got '", first_key, "' and '", key, "'."));
     }
     const auto same =
         std::find_if(changes_.begin(), changes_.end(), [&](const Change& c) { return c.from == from->value; });
@@ -105,7 +105,7 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
 void GradientAccumulationScheduler::on_train_start(RunContext& run) {
   if (unit_ == Interval::Unit::samples || unit_ == Interval::Unit::tokens) run.count_each_batch();
   const bool fresh = run.progress().batches_total.completed == 0;
-  // In a resumed fit it is what this callback had set.
+  // In a resumed fit, this callback has set it before.
   if (fresh && run.accumulation() != 1)
     throw wrong(
         cat("accumulate_grad_batches is ", run.accumulation(), ", and scheduling sets it too. Remove one of the two."));

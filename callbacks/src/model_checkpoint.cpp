@@ -28,8 +28,9 @@ void ModelCheckpoint::Options::fields(Fields& f) {
   f(every_n_epochs, "every_n_epochs", "Save every N epochs; default 1 if no other trigger is set.").at_least(1);
   f(every, "every", "Save each time this much of the run has passed, in any unit: 500st, 2ep, 30min, 0.1dur.");
   f(save_on_train_epoch_end, "save_on_train_epoch_end",
-    "Save at the end of the training epoch (true) or of validation (false); default: by how often validation runs.");
-  f(save_on_exception, "save_on_exception", "Also save when the fit fails; at a signal the Trainer saves anyway.");
+    "Save at the end of the training epoch (true) or of validation (false); default: depends on how often validation "
+    "runs.");
+  f(save_on_exception, "save_on_exception", "Also save when the fit fails; on a signal the Trainer saves anyway.");
 }
 
 ModelCheckpoint::ModelCheckpoint(Options options)
@@ -126,7 +127,7 @@ bool ModelCheckpoint::enabled(RunContext& run) const {
 
 bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
   if (options_.save_on_train_epoch_end) return *options_.save_on_train_epoch_end;
-  // If validation does not run at epoch ends, a checkpoint belongs right after its values.
+  // If validation does not run at epoch ends, a checkpoint is saved right after a validation.
   return !run.has_validation() || run.validates_each_epoch_end();
 }
 
@@ -146,12 +147,12 @@ void ModelCheckpoint::refuse_monitor(RunContext& run) const {
 }
 
 std::optional<std::string> ModelCheckpoint::required_metric() const {
-  // One that saves less often than each epoch may monitor what is logged as rarely.
+  // A callback that saves less often than each epoch may monitor a metric that is logged just as rarely.
   const bool from_first_epoch = options_.every_n_epochs == 1 && options_.save_top_k != 0;
   return from_first_epoch ? options_.monitor : std::nullopt;
 }
 
-// Before an initial validation: its checkpoint is already ranked.
+// Runs before an initial validation, whose checkpoint is already ranked.
 void ModelCheckpoint::on_fit_start(RunContext& run) {
   const std::filesystem::path folder =
       std::filesystem::absolute(options_.dirpath.value_or(run.checkpoint_dir())).lexically_normal();
@@ -186,7 +187,7 @@ void ModelCheckpoint::interval_passed(RunContext& run) {
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
       log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step,
                     "; it waits for the next validation, which logs its monitor '", *options_.monitor,
-                    "'. So do later ones"));
+                    "'. Later saves wait too"));
     return;
   }
   save(run);
@@ -213,7 +214,7 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
   const bool signal = dynamic_cast<const Interrupted*>(&error) != nullptr;
   const bool trained = batches_at_start_ >= 0 && run.progress().batches_total.completed > batches_at_start_;
   if (!options_.save_on_exception || signal || !trained || !enabled(run)) return;
-  // In addition to the ranked ones: it is kept, whatever its score.
+  // It is kept in addition to the ranked ones, whatever its score.
   saved_step_ = run.progress().global_step;
   run.request_checkpoint({.name = name_for(run),
                           .reason = cat("exception: ", error.what()),
@@ -225,7 +226,7 @@ void ModelCheckpoint::on_exception(RunContext& run, const std::exception& error)
 }
 
 std::filesystem::path ModelCheckpoint::name_for(RunContext& run) {
-  // After the last epoch, that one still counts.
+  // After the last epoch, the number of that epoch is still used.
   const int64_t epoch = std::min(run.progress().epoch, std::max<int64_t>(run.progress().epochs.ready - 1, 0));
   const auto value_of = [&](std::string_view field) -> std::optional<double> {
     if (field == "epoch") return static_cast<double>(epoch);

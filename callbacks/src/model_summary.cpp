@@ -81,8 +81,8 @@ class Summary {
         rows_.push_back(
             {name, type, format_count(params_below(parameters_, name + ".")), child.is_training() ? "train" : "eval"});
       if (!conv.empty() && type.starts_with("BatchNorm"))
-        notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which ", name, " (", type,
-                             ") after it cancels. Create it with .bias(false)."));
+        notes_.push_back(cat("note: ", conv, " (", conv_type, ") has a bias, which the following ", name, " (", type,
+                             ") cancels. Create it with .bias(false)."));
       conv = type.starts_with("Conv") && has_bias(child) ? name : "";
       conv_type = type;
       visit(child, name + ".", depth + 1);
@@ -117,7 +117,7 @@ class Summary {
       const Row& row = rows_[i];
       table.push_back({row.type == "n/a" ? "" : cat(i), row.name, row.type, row.params, row.mode});
     }
-    // The column of indices is as wide as the last one would be.
+    // The column of indices is as wide as the index of the last row would be.
     std::vector<int64_t> widths = column_widths(table);
     widths[0] = columns_of(cat(rows_.size() - 1));
     const std::string rule(static_cast<size_t>(std::accumulate(widths.begin(), widths.end(), int64_t{4 * 3})), '-');
@@ -135,7 +135,8 @@ class Summary {
   std::map<at::ScalarType, int64_t> bytes_;
 };
 
-// Memory of training per trainable parameter; empty if there are none, or an optimizer does not report its state.
+// Training memory per trainable parameter; empty if there are no such parameters, or an optimizer does not report its
+// state.
 std::string bytes_per_parameter(RunContext& run) {
   double count = 0, weights = 0, copies = static_cast<double>(run.master_weight_bytes());
   for (const auto& [name, value] : unique_parameters(run.module())) {

@@ -8,7 +8,7 @@ namespace fulgur::detail {
 namespace {
 
 struct Gpu {
-  std::vector<std::string_view> words;  // all of them must be in the device's name
+  std::vector<std::string_view> words;  // the device's name must contain all of them
   double float32, tf32, half;           // TFLOP/s; 0: not supported by the device
 };
 

@@ -101,7 +101,7 @@ void ProgressBar::teardown(RunContext&, TrainerFn) {
 
 void ProgressBar::on_exception(RunContext&, const std::exception&) { leave(); }
 
-// What is shown stays, and the next line starts below it. Reads nothing: the device may be what failed.
+// The shown text stays, and the next line starts below it. Reads no metrics, since the device may have failed.
 void ProgressBar::leave() {
   if (active_ && terminal_ && !shown_.empty()) put("\n");
   shown_.clear();
@@ -196,7 +196,7 @@ double ProgressBar::seconds_left(RunContext& run, double rate) const {
 int64_t ProgressBar::validations_left(RunContext& run) const {
   if (!run.has_validation()) return 0;
   if (run.validates_each_epoch_end()) return validated_in_epoch_ ? 0 : 1;
-  // Otherwise: as far apart as the last two.
+  // Otherwise, validations are expected to be as far apart as the last two.
   if (!validation_spacing_ || *validation_spacing_ <= 0) return 0;
   const int64_t epoch_ends_at = epoch_began_at_ + *bar_.total;
   return std::max<int64_t>(0, (epoch_ends_at - *validated_at_) / *validation_spacing_);

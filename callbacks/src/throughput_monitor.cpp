@@ -130,12 +130,12 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
     host_seconds += DeviceClock::host_seconds(from, to);
   }
   if (seconds <= 0 || host_seconds <= 0) return;
-  // Each window counts once in a row, regardless of its batches.
+  // Each window counts once in a row, regardless of its number of batches.
   const LogOptions own{.batch_size = 1}, of_all{.sync_dist = true, .batch_size = 1};
   const auto ranks = static_cast<double>(run.world_size());
   const auto rate = [&](const char* name, double value, double over_ranks) {
     run.log(cat("device", options_.separator, name), value, own);
-    // The mean over ranks of this rank's rate times their number is the total.
+    // The total is the mean over ranks of each rank's rate times the number of ranks.
     if (run.world_size() > 1) run.log(cat("global", options_.separator, name), value * over_ranks, of_all);
   };
   rate("batches_per_sec", static_cast<double>(window.batches) / seconds, ranks);
@@ -144,7 +144,7 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   if (options_.flops_per_sample) {
     const double flops = static_cast<double>(window.samples) * *options_.flops_per_sample / seconds;
     rate("flops_per_sec", flops, ranks);
-    // Of all devices this process computes on.
+    // The fraction of the peak of all devices that this process computes on.
     if (peak_) rate("mfu", flops / (*peak_ * static_cast<double>(run.devices().size())), 1);
   }
   run.log("data_wait_share", window.data_wait_s / host_seconds, of_all);

@@ -25,7 +25,7 @@ void Timer::load_state(const StateTree& state) { before_s_ = state.at("train_tim
 void Timer::setup(RunContext& run, TrainerFn) {
   run_ = &run;
   spans_ = {};
-  before_s_ = 0;  // that of a resumed fit is loaded after this
+  before_s_ = 0;  // the state of a resumed fit, which is loaded later, sets it
   told_ = false;
 }
 

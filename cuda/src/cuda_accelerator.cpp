@@ -46,8 +46,8 @@ class CudaAccelerator final : public Accelerator {
     const int needed = dtype == at::kBFloat16 ? 80 : dtype == at::kHalf ? 53 : 0;
     if (capability >= needed) return {};
     return std::string(properties.name) + " has compute capability " + std::to_string(properties.major) + "." +
-           std::to_string(properties.minor) + ", " + c10::toString(dtype) + " needs " + std::to_string(needed / 10) +
-           "." + std::to_string(needed % 10);
+           std::to_string(properties.minor) + ", but " + c10::toString(dtype) + " needs " +
+           std::to_string(needed / 10) + "." + std::to_string(needed % 10);
   }
 
   std::unique_ptr<GraphCapture> make_graph_capture(int64_t index) const override {

@@ -17,7 +17,7 @@ namespace fulgur {
 namespace {
 
 struct Graph : at::cuda::CUDAGraph {
-  // What capture_end does not undo if the recording is broken.
+  // Undoes a change that capture_end does not undo if the recording is broken.
   void forget_generators() {
     for (const auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
   }
@@ -41,7 +41,7 @@ class OnStream {
     try {
       order(stream_, before_);
     } catch (const std::exception&) {
-      // A failed device: the next call on it reports it.
+      // The device has failed; the next call on it reports that.
     }
   }
   OnStream(const OnStream&) = delete;
@@ -52,8 +52,8 @@ class OnStream {
   c10::cuda::CUDAStreamGuard guard_;
 };
 
-/// What recordings that are never launched at the same time have in common. Their intermediate results are in one
-/// memory pool, which grows by what a further recording keeps, not by its activations.
+/// The state shared by recordings that are never launched at the same time. Their intermediate results are in one
+/// memory pool, which a further recording enlarges by what it keeps, not by its activations.
 struct Shared {
   explicit Shared(c10::Device on)
       : device(on), stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, on.index())) {}
@@ -77,8 +77,8 @@ class CudaGraph final : public GraphCapture {
   void record(const std::function<void()>& body) override {
     forget();
     const OnStream on_side(side_);
-    // Once: wait for the work that the recording builds upon, on all streams. Then release what the previous steps have
-    // freed: a recording allocates from its own pool, and nothing can be released while it lasts.
+    // Once: wait for the work that the recording builds upon, on all streams. Then release the memory that previous
+    // steps have freed: a recording allocates from its own pool, and nothing can be released during it.
     c10::cuda::device_synchronize();
     c10::cuda::CUDACachingAllocator::emptyCache();
     at::getHostAllocator(at::kCUDA)->empty_cache();
@@ -103,7 +103,7 @@ class CudaGraph final : public GraphCapture {
   std::unique_ptr<GraphCapture> another() override { return std::make_unique<CudaGraph>(shared_); }
 
  private:
-  // LibTorch undoes a recording only if its capture has ended well. Each of these may not have begun.
+  // LibTorch undoes a recording only if its capture has ended well. Any of these steps may not have begun.
   void abandon() {
     cudaStreamCaptureStatus status{};
     if (cudaStreamIsCapturing(side_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
@@ -111,7 +111,7 @@ class CudaGraph final : public GraphCapture {
       cudaStreamEndCapture(side_, &broken);
       if (broken) cudaGraphDestroy(broken);
     }
-    cudaGetLastError();  // which the next check would report
+    cudaGetLastError();  // clears the error, which the next check would report
     const auto attempt = [](const auto& undo) {
       try {
         undo();

@@ -42,7 +42,7 @@ class PinnedMemory final : public at::HostAllocator {
     try {
       free_.load()(context);
     } catch (const std::exception&) {
-      // The device has failed; whoever waits for it reports that.
+      // The device has failed; the next wait for it reports that.
     }
   }
 

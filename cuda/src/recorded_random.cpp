@@ -10,7 +10,7 @@ namespace fulgur {
 namespace {
 
 // LibTorch's generator has no function that reads or sets its position in a recording; the state that counts it is
-// public, the generator's pointer to it private. An explicit instantiation may name private members.
+// public, but the generator's pointer to it is private. An explicit instantiation may name private members.
 c10::intrusive_ptr<at::CUDAGeneratorState> state_of(const at::CUDAGeneratorImpl& generator);
 template <auto kMember>
 struct Access {

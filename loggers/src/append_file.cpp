@@ -30,7 +30,7 @@ size_t write_all(int file, std::string_view bytes) {
   return done;
 }
 
-/// If this fails, opening the file reports it.
+/// If this fails, opening the file reports the error.
 void make_folder_of(const std::filesystem::path& path) noexcept {
   try {
     std::error_code error;
@@ -71,13 +71,13 @@ void AppendFile::add(std::string_view row) {
 bool AppendFile::is_filling() const { return waiting_.size() > kMostWaiting / 2; }
 
 void AppendFile::warn(const std::string& what) const {
-  log::warn(warning_, cat("[loggers.", component_, "] metrics are not written for now; ", what,
+  log::warn(warning_, cat("[loggers.", component_, "] metrics are currently not written; ", what,
                           what.ends_with('.') ? "" : ".", " The run continues; free space or fix the permissions."));
 }
 
 void AppendFile::warn_of_cut_by_step(int64_t step) const {
   log::warn("logger.cut_by_step", cat("[loggers.", component_, "] ", path_,
-                                      " is not what it was when the checkpoint was made. Rows of steps after ", step,
+                                      " has changed since the checkpoint was made. Rows of steps after ", step,
                                       " are cut off instead; rows of that step may be missing or duplicated"));
 }
 

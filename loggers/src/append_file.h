@@ -11,8 +11,8 @@
 namespace fulgur {
 
 /// The file of a logger; grows by whole rows. What cannot be written (read-only folder, full disk) causes one warning
-/// and is retried with the next flush, up to 1 MiB of it; anything lost beyond that is reported as an error with its
-/// count. A row is in the file either completely or not at all.
+/// and is retried with the next flush, up to 1 MiB of it; rows lost beyond that are counted and reported as an error. A
+/// row is in the file either completely or not at all.
 class AppendFile {
  public:
   /// `component` and `warning`, the id of the warning, must outlive this object.

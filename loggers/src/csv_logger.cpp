@@ -229,7 +229,7 @@ void CsvLogger::log_metrics(const Metrics& metrics, int64_t step) {
     if (name == "step") {
       log::warn(
           "logger.reserved_name",
-          "[loggers.CsvLogger] 'step' is the name of the step itself; the metric of that name is left out. Rename it.");
+          "[loggers.CsvLogger] 'step' is reserved for the step; the metric with that name is left out. Rename it.");
       continue;
     }
     const auto column = std::find(impl_->columns.begin() + 1, impl_->columns.end(), name);

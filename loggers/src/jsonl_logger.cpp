@@ -147,9 +147,9 @@ void JsonlLogger::log_metrics(const Metrics& metrics, int64_t step) {
   for (const auto& [name, value] : metrics) {
     if (name == "epoch") continue;
     if (name == "step") {
-      log::warn("logger.reserved_name",
-                "[loggers.JsonlLogger] 'step' is the name of the step itself; the metric of that name is left out. "
-                "Rename it.");
+      log::warn(
+          "logger.reserved_name",
+          "[loggers.JsonlLogger] 'step' is reserved for the step; the metric with that name is left out. Rename it.");
       continue;
     }
     row[name] = json_number(value);

@@ -15,7 +15,7 @@ void MemoryLogger::start(const std::filesystem::path& dir, std::optional<int64_t
   status.reset();
   const std::optional<StateTree> state = std::exchange(resumed_, std::nullopt);
   if (!resume_step) return;
-  // Empty in another process.
+  // In another process, nothing has been logged yet.
   const auto count = [&](const char* name) { return static_cast<size_t>(state->at(name).as_uint()); };
   if (state && count("rows") <= rows.size() && count("media") <= media.size()) {
     rows.resize(count("rows"));

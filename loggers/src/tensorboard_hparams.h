@@ -19,7 +19,7 @@ struct HParam {
 /// become strings. Empty if `hparams` is not a map. If several leaves have the same name, the last one wins.
 std::vector<HParam> flatten_hparams(const ConfigNode& hparams);
 
-/// What the table shows for all runs: columns for `hparams`, and one for `metric`.
+/// The columns of the table for all runs: those of `hparams`, and one for `metric`.
 std::string experiment_event(double wall_time, const std::vector<HParam>& hparams, std::string_view metric);
 /// The hyper-parameters of this run.
 std::string run_start_event(double wall_time, const std::vector<HParam>& hparams);

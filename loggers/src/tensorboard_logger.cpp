@@ -109,7 +109,7 @@ std::optional<int64_t> TensorBoardLogger::run_version() const { return impl_->op
 
 void TensorBoardLogger::start(const std::filesystem::path& log_dir, std::optional<int64_t> resume_step) {
   const std::filesystem::path folder = folder_below(log_dir, impl_->options.sub_dir.value_or(""));
-  // Written again at step 0, it would displace values that the module has logged since.
+  // If it were written again at step 0, it would displace values that the module has logged since.
   impl_->hp_metric_due = !resume_step && impl_->file.path().parent_path() != folder;
   impl_->session_open = false;
   const std::optional<StateTree> state = std::exchange(impl_->resumed, std::nullopt);

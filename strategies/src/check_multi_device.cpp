@@ -7,10 +7,10 @@ namespace fulgur::detail {
 
 void check_multi_device(const std::string& strategy, const StrategySetup& setup) {
   if (setup.devices.front().is_cpu())
-    throw ConfigError(cat("[strategies.", strategy,
-                          "] the strategy drives several devices from one process, and the CPU is one. Use "
-                          "trainer.accelerator: cuda, or virtual to try it "
-                          "without GPUs; for several processes on the CPU, trainer.strategy: ddp."));
+    throw ConfigError(cat(
+        "[strategies.", strategy,
+        "] the strategy drives several devices from one process, but the CPU is one device. Use trainer.accelerator: "
+        "cuda, or virtual to try it without GPUs; for several processes on the CPU, trainer.strategy: ddp."));
   if (setup.num_nodes != 1)
     throw ConfigError(cat("[strategies.", strategy,
                           "] the strategy drives the devices of one machine; trainer.num_nodes is ", setup.num_nodes,

@@ -61,7 +61,7 @@ void DDPStrategy::Options::fields(Fields& f) {
       .at_least(0.001);
   f(check_replicas_every, "check_replicas_every",
     "Steps after which all ranks compare weights, bit by bit, and learning rates. They are also compared at the end of "
-    "each epoch and of the fit, and in saves from the CPU; 0: only then; -1: never.")
+    "each epoch and of the fit, and in saves, except asynchronous ones from a GPU; 0: only then; -1: never.")
       .at_least(-1);
   f(max_restarts, "max_restarts",
     "Number of times the group of processes is restarted after a failure, from the newest checkpoint.")
@@ -86,8 +86,8 @@ void DDPStrategy::configure(StrategySetup setup) {
                 nodes_are_known ? setup.num_nodes : place_.num_nodes);
   const at::Device first = setup.devices.front();
   if (!first.is_cpu() && place_.local_rank >= devices)
-    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU of its own: ", devices,
-                               " are visible and ", place_.local_world_size, " processes run on this node."));
+    throw DistributedError(cat("[strategies.ddp] local rank ", place_.local_rank, " has no GPU: ", devices,
+                               " are visible, but ", place_.local_world_size, " processes run on this node."));
   device_ = first.is_cpu() ? first : setup.devices[static_cast<size_t>(place_.local_rank)];
   if (!device_.is_cpu()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
   const std::string backend = detail::choose_backend(options_.process_group_backend, first.is_cpu() ? "cpu" : "cuda");
@@ -204,7 +204,7 @@ bool DDPStrategy::has_own_buffers() const {
 void DDPStrategy::put_back_buffers(const LightningModule& module) {
   if (kept_buffers_.empty()) return;
   const std::vector<Tensor> buffers = own_buffers(module);
-  // A module that replaces its buffers in an evaluation has different ones now.
+  // A module that replaced its buffers in an evaluation may have a different number of them now.
   if (buffers.size() == kept_buffers_.size())
     for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(kept_buffers_[i]);
   kept_buffers_.clear();
@@ -213,7 +213,7 @@ void DDPStrategy::put_back_buffers(const LightningModule& module) {
 void DDPStrategy::before_evaluation(LightningModule& module) {
   if (!group_) return;
   group_->collectives().set_activity("evaluation");
-  // In a fit the first step, which may be slow, is still to come; here start-up is over.
+  // In a fit, the first step, which may be slow, is still to come; outside a fit, start-up is over.
   if (reducers_.empty()) group_->use_short_timeout();
   if (!options_.broadcast_buffers) return;
   // Within a window each rank continues with its own buffers.
@@ -225,8 +225,8 @@ void DDPStrategy::before_evaluation(LightningModule& module) {
 void DDPStrategy::backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) {
   if (!group_) return module.backward(loss, options);
   if (unsynced_) unsynced_->before_backward();
-  // A static graph is recorded in the first backward, with its exchange; what later batches of the window add to the
-  // averaged gradients is averaged at its end.
+  // A static graph is recorded in the first backward, which exchanges gradients; those that later batches of the window
+  // add are averaged at its end.
   const bool records_graph = options_.static_graph && !std::exchange(graph_is_recorded_, true);
   if (sync == GradSync::deferred && !records_graph) {
     module.backward(loss, options);
@@ -351,11 +351,13 @@ void DDPStrategy::load_state(const StateTree& state) {
       for (const StateTree& index : bucket.as_list()) {
         indices.push_back(index.as_int());
         if (index.as_int() < 0 || index.as_int() >= count || !seen.insert(index.as_int()).second)
-          throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
+          throw CheckpointError(
+              "[strategies.ddp] the buckets of the checkpoint do not contain each parameter exactly once.");
       }
     }
     if (static_cast<int64_t>(seen.size()) != count)
-      throw CheckpointError("[strategies.ddp] the buckets of the checkpoint do not hold each parameter once.");
+      throw CheckpointError(
+          "[strategies.ddp] the buckets of the checkpoint do not contain each parameter exactly once.");
   }
   loaded_buckets_ = std::move(all);
 }

@@ -10,8 +10,8 @@
 
 namespace fulgur::detail {
 
-/// Fraction of the time that devices compute, from construction on: as counted by their accelerator, else by checking
-/// every two milliseconds, on a separate thread, whether the device's stream has work.
+/// The fraction of the time since construction that devices compute: as counted by their accelerator, or else sampled
+/// by a thread that checks every two milliseconds whether the device's stream has work.
 class DeviceUtilization {
  public:
   explicit DeviceUtilization(std::vector<at::Device> devices);

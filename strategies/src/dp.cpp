@@ -20,7 +20,7 @@ void DPStrategy::attach(LightningModule& module) {
   if (!module.automatic_optimization())
     throw ConfigError(
         "[strategies.dp] the module uses manual optimization (automatic_optimization() is false), which its copies on "
-        "the other devices cannot. Use ddp.");
+        "the other devices do not support. Use ddp.");
   SingleProcessStrategy::attach(module);
 }
 

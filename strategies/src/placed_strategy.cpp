@@ -142,7 +142,7 @@ void PlacedStrategy::before_forward(LightningModule&, GradSync) { copy_values();
 std::vector<MicroBatch> PlacedStrategy::split(LightningModule& module, const Batch& batch, RunningStage) {
   copy_values();
   const std::vector<int64_t> sizes = nn::even_parts(batch.size(), micro_batches_);
-  // Whole, whatever its entries: those of combined loaders may differ in their numbers of samples.
+  // The batch stays whole, whatever its entries: those of combined loaders may differ in their numbers of samples.
   if (sizes.size() < 2) return {{.module = &module, .batch = batch, .share = 1}};
   std::vector<MicroBatch> parts;
   int64_t begin = 0;

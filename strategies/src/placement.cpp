@@ -10,7 +10,7 @@
 namespace fulgur {
 namespace {
 
-constexpr int64_t kMostDevices = 4096;  // anything larger is a typing error
+constexpr int64_t kMostDevices = 4096;  // anything larger is a typo
 
 std::optional<int64_t> index_of(std::string_view text) {
   int64_t value = -1;

@@ -99,7 +99,7 @@ TEST_CASE("GradientAccumulationScheduler: invalid options are errors") {
   CHECK_THAT(error({{"4", 0}}), ContainsSubstring("a factor must be at least 1; got 0 at '4'"));
   for (const char* key : {"-1", "four", "4.5", "", "4 ep"})
     CHECK_THAT(error({{key, 2}}), ContainsSubstring(cat("got '", key, "'")));
-  CHECK_THAT(error({{"4", 2}, {"500st", 4}}), ContainsSubstring("must be in one unit; got '4' and '500st'"));
+  CHECK_THAT(error({{"4", 2}, {"500st", 4}}), ContainsSubstring("must be in the same unit; got '4' and '500st'"));
   CHECK_THAT(error({{"4", 2}, {"4ep", 4}}), ContainsSubstring("occurs twice in scheduling: 4ep"));
 
   const auto run_error = [](const Scheduling& scheduling, const std::function<void(TrainerOptions&)>& change) {

@@ -47,8 +47,8 @@ TEST_CASE("summarize: one row a layer, tied weights once, parameters outside the
               "1.8 K     Trainable params", "8         Non-trainable params", "1.8 K     Total params",
               "0.007     Total estimated model params size (MB)", "7,060     Bytes of params in float32",
               "5         Modules in train mode", "1         Modules in eval mode",
-              "note: features.0 (Conv2d) has a bias, which features.1 (BatchNorm2d) after it cancels. Create it with "
-              ".bias(false)."});
+              "note: features.0 (Conv2d) has a bias, which the following features.1 (BatchNorm2d) cancels. Create it "
+              "with .bias(false)."});
 }
 
 TEST_CASE("summarize: max_depth says how many levels get a row") {

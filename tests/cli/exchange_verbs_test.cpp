@@ -222,7 +222,7 @@ TEST_CASE("the verbs of exchange say what is missing or wrong") {
   check({"import", "text", "-c", "c.yaml"}, 4,
         "must be a safetensors file or a file written by torch.save; it is neither");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt"}, 2, "needs a model");
-  check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--output", "out"}, 2, "ends in .ckpt");
+  check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--output", "out"}, 2, "must end in .ckpt");
   check({"import", FULGUR_TORCH_FIXTURES "/whole_module.pt", "-c", "c.yaml"}, 4,
         "names 'torch.nn.modules.linear.Linear'");
   check({"import", FULGUR_TORCH_FIXTURES "/network.pt", "-c", "c.yaml", "--strict", "perhaps"}, 2, "perhaps");

@@ -220,8 +220,8 @@ TEST_CASE("F39: a stream that is slow on its thread is warned about with what is
   opener.join();
   CHECK(bytes.size(0) == 6);
   CHECK_THAT(lines.text(), ContainsSubstring("data.slow_batch") &&
-                               ContainsSubstring("a batch of the train set is waited for") &&
-                               ContainsSubstring("batch 0 since"));
+                               ContainsSubstring("waiting for a batch of the train set") &&
+                               ContainsSubstring("batch 0, being read for"));
 }
 
 }  // namespace changing_data_test

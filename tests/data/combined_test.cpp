@@ -250,7 +250,7 @@ TEST_CASE("combined loaders refuse what cannot work") {
   CHECK_THAT(message_of<ConfigError>([] {
                CombinedLoader({{"a", loader_of(2)}, {"a", loader_of(2)}});
              }),
-             ContainsSubstring("'a' is there already"));
+             ContainsSubstring("'a' occurs twice"));
   const auto loader = both(CombinedMode::min_size);
   StateTree state = loader->state();
   CombinedLoader one({{"a", loader_of(2)}});

@@ -269,7 +269,8 @@ TEST_CASE("F26: samples that do not divide by the ranks are padded, dropped, or 
   CHECK(shares(UnevenShares::pad) == std::vector<std::vector<int64_t>>{{0, 3, 6}, {1, 4, 0}, {2, 5, 1}});
   CHECK(shares(UnevenShares::drop) == std::vector<std::vector<int64_t>>{{0, 3}, {1, 4}, {2, 5}});
   CHECK_THAT(message_of<DataError>([&] { shares(UnevenShares::error); }),
-             ContainsSubstring("7 samples of the train set do not divide by 3") && ContainsSubstring("Leave 1 out"));
+             ContainsSubstring("7 samples of the train set cannot be divided evenly among 3") &&
+                 ContainsSubstring("Leave 1 out"));
 }
 
 TEST_CASE("F38: one sample is a batch") {

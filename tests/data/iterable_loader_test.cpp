@@ -149,7 +149,7 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
     gate->wait_for_a_reader();
     CHECK_THAT(message_of<DataError>([&] { loader.next(batch); }),
                ContainsSubstring("[data.IterableLoader]") && ContainsSubstring("within timeout_s, 0.05 s") &&
-                   ContainsSubstring("train set") && ContainsSubstring("batch 2 since"));
+                   ContainsSubstring("train set") && ContainsSubstring("batch 2, being read for"));
     CHECK(loader.state().at("batches").as_int() == 2);
     // Still there: the batch comes once the dataset continues.
     SECTION("it goes on") {
@@ -159,7 +159,7 @@ TEST_CASE("F36: a stream that blocks is an error after timeout_s, with what is w
     }
     SECTION("another place has to wait, since the thread is in the dataset") {
       CHECK_THAT(message_of<DataError>([&] { loader.start_epoch(1); }),
-                 ContainsSubstring("only when nothing is read") && ContainsSubstring("train set"));
+                 ContainsSubstring("only while nothing is being read") && ContainsSubstring("train set"));
       CHECK_THROWS_AS(loader.next(batch), DataError);
       CHECK_THROWS_AS(loader.configure(1, 0, 1), DataError);
       gate->open();

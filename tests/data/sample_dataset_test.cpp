@@ -146,7 +146,7 @@ TEST_CASE("samples with other entries, kinds or dtypes than the first one are re
              }),
              ContainsSubstring("sample 2 has Float [2]"));
   CHECK_THAT(message([] { return Sample{{"x", Tensor()}, {"name", "a"}}; }), ContainsSubstring("undefined tensor"));
-  CHECK_THAT(message_of<Error>([] { Sample{{"x", 1}, {"x", 2}}; }), ContainsSubstring("'x' is there already"));
+  CHECK_THAT(message_of<Error>([] { Sample{{"x", 1}, {"x", 2}}; }), ContainsSubstring("'x' occurs twice"));
 }
 
 TEST_CASE("F36: the sample that fails is named, also within a subset, and is not read twice") {

@@ -256,7 +256,7 @@ TEST_CASE("F26: uneven_shares: the remainder is dropped, or an error before the 
   CHECK(all_exit(dropped, 0));
   CHECK(says(dropped[0].err, "2 epochs, 8 steps"));
   CHECK(refused[0].exit_code == 3);
-  CHECK(says(refused[0].err, "do not divide by 2 processes"));
+  CHECK(says(refused[0].err, "cannot be divided evenly among 2 processes"));
 }
 
 TEST_CASE("F26: streams of different lengths end with the shortest") {

@@ -164,7 +164,7 @@ TEST_CASE("a model whose layers have no inputs is refused with the option that i
   INFO(run.err);
   CHECK(run.exit_code == 1);
   CHECK(says(run.err, "its sizes are"));
-  CHECK(says(run.err, "A layer has at least one input and one output, and hidden"));
+  CHECK(says(run.err, "A layer must have at least one input and one output, and hidden"));
 }
 
 TEST_CASE(

@@ -123,7 +123,7 @@ TEST_CASE("F25: a wrong world size on one rank, a rank that comes twice") {
     const Finished a = first.wait(), b = second.wait();
     CHECK(a.exit_code == 5);
     CHECK(b.exit_code == 5);
-    CHECK((says(a.err + b.err, "came twice") || says(a.err + b.err, "Address already in use")));
+    CHECK((says(a.err + b.err, "is used twice") || says(a.err + b.err, "Address already in use")));
   }
 }
 

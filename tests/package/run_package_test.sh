@@ -74,8 +74,8 @@ if [ -e "$build/simulated_cuda/libsimulated_cuda_operators.so" ]; then
   "$cmake" --build "$work/simulated_build"
   "$ctest" --test-dir "$work/simulated_build" --output-on-failure
   refused -DWRONG=SCHEDULE "got: SCHEDULE;NAME;two_devices"
-  refused -DLAST=SCHEDULE "'SCHEDULE' is no keyword; there are SCHEDULES"
-  refused -DSCHEDULE=sometimes "a schedule is immediate, late or a number from 2 on; got 'sometimes'"
+  refused -DLAST=SCHEDULE "'SCHEDULE' is not a keyword; the keywords are SCHEDULES"
+  refused -DSCHEDULE=sometimes "a schedule must be immediate, late or a number from 2 on; got 'sometimes'"
   refused -DDEVICES=two "DEVICES must be a number from 1 on; got 'two'"
   # Installed from a build in which it was not built, or not all of it.
   rm "$(find "$work/prefix" -name libsimulated_cuda_operators.so)"

@@ -100,11 +100,11 @@ TEST_CASE("launcher on two nodes: mismatched options are an error on both") {
     nodes.options.processes = 3;
     const pid_t second = nodes.start(1, {"hang"});
     CHECK(test::code_of(second) == 112);
-    CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("all nodes are started alike") &&
+    CHECK_THAT(nodes.report_of(".1"), ContainsSubstring("all nodes must be started alike") &&
                                           ContainsSubstring("2 nodes with 3 processes") &&
                                           ContainsSubstring("2 nodes with 2 processes"));
     CHECK(test::code_of(first) == 5);
-    CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("all nodes are started alike"));
+    CHECK_THAT(nodes.report_of(".0"), ContainsSubstring("all nodes must be started alike"));
   }
   SECTION("the same node twice") {
     const pid_t second = nodes.start(1, {"hang"});

@@ -312,7 +312,7 @@ TEST_CASE("dp says what it does not support, and what to do") {
              ContainsSubstring("passed as an object") && ContainsSubstring("fit<MyModule>(options"));
   TrainerOptions cpu = quiet(folder);
   cpu.strategy = Spec<Strategy>("dp");
-  CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one") && ContainsSubstring("ddp"));
+  CHECK_THAT(message(cpu, made()), ContainsSubstring("the CPU is one device") && ContainsSubstring("ddp"));
   cpu.devices = 2;
   CHECK_THAT(message(cpu, made()),
              ContainsSubstring("2 devices were requested") && ContainsSubstring("accelerator: virtual"));

@@ -6,13 +6,13 @@
 namespace fulgur::virtual_devices {
 
 void register_autocast() {
-  // For what is not in the lists.
+  // For operations that are not in the lists.
   static auto& rest =
       *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
   rest.fallback(torch::CppFunction::makeFallthrough());
-  using namespace at;  // the lists name its types so
+  using namespace at;  // the lists use its type names unqualified
   static auto& m = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastPrivateUse1, __FILE__,
-                                       __LINE__);  // for the life of the process
+                                       __LINE__);  // kept until the process ends
 #define FULGUR_IN_HALF(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
   AT_FORALL_LOWER_PRECISION_FP(FULGUR_IN_HALF)
 #undef FULGUR_IN_HALF

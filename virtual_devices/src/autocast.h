@@ -2,7 +2,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// The lists of operations that autocast runs in half and in full precision: PyTorch's.
+/// Registers PyTorch's lists of the operations that autocast runs in half and in full precision.
 void register_autocast();
 
 }  // namespace fulgur::virtual_devices

@@ -49,7 +49,7 @@ class Call {
     return value;
   }
 
-  // What an `out` variant has resized, or moved to other memory.
+  // Applies to the device's tensors what an `out` variant has resized, or moved to other memory.
   void give_back_resized() {
     for (auto& [given, cpu] : pairs_) {
       if (cpu.sizes() == given.sizes() && cpu.strides() == given.strides() &&
@@ -87,7 +87,7 @@ class Call {
     return pairs_.back().second;
   }
 
-  // In any order.
+  // Called for each argument, since they come in any order.
   void check_other() const {
     if (device_ && other_)
       C10_THROW_ERROR(Error, c10::str("Expected all tensors to be on the same device, but found at least two devices, ",
@@ -118,7 +118,7 @@ class Call {
 
 at::Tensor on_cpu(const at::Tensor& on_device) {
   const c10::Storage& mine = on_device.storage();
-  // Kept alive by the caller, who has the tensor.
+  // The caller, who has the tensor, keeps the memory alive.
   c10::Storage shared(c10::Storage::use_byte_size_t(), mine.nbytes(),
                       c10::DataPtr(mine.mutable_data(), at::Device(at::kCPU)), c10::GetAllocator(at::kCPU),
                       /*resizable=*/true);
@@ -142,7 +142,8 @@ void run_on_cpu(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
   const auto& schema = operation.schema();
   const size_t count = schema.arguments().size();
   Call call(operation);
-  // Some kernels draw numbers; a device has its own. Found first: the device is known after the last argument.
+  // Some kernels draw random numbers, for which each device has a generator. It is set later: the device is known only
+  // after the last argument.
   std::optional<size_t> generator_at;
   auto arguments = torch::jit::last(*stack, count);
   std::vector<c10::IValue> given;

@@ -19,8 +19,8 @@ void add_bytes(DeviceEntry& entry, int64_t bytes) {
 
 // Memory with its cleanup, which depends on where it comes from.
 struct Block {
-  c10::DataPtr memory;   // of the CPU's allocator
-  c10::Storage storage;  // or of a tensor of the CPU
+  c10::DataPtr memory;   // from the CPU's allocator
+  c10::Storage storage;  // or the storage of a CPU tensor
   int64_t bytes;
   c10::DeviceIndex device;
 };

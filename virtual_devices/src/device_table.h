@@ -18,7 +18,7 @@ namespace fulgur::virtual_devices {
 struct DeviceEntry {
   std::recursive_mutex mutex;        ///< held by the operation running on the device
   std::atomic<int64_t> busy_ns = 0;  ///< written under `mutex`
-  int depth = 0;                     ///< of operations that call others
+  int depth = 0;                     ///< number of nested operations
   std::atomic<int64_t> allocated = 0, peak_allocated = 0;
   at::Generator generator;
 };

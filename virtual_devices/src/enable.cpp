@@ -42,7 +42,8 @@ void enable_virtual_devices(int64_t count) {
   if (table.count() > 0) {
     if (count > table.count())
       throw ConfigError(cat("[virtual_devices.enable] this process has ", table.count(),
-                            " virtual devices and cannot get more later; got ", count, ". Ask for the most first."));
+                            " virtual devices and cannot get more later; got ", count,
+                            ". Request the largest number first."));
     return;
   }
   if (at::isPrivateUse1HooksRegistered())

@@ -9,7 +9,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// Of this thread.
+/// The current device of this thread.
 c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex index);
 

@@ -2,7 +2,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// What LibTorch asks of a backend outside its kernels: generators, the allocator of pinned memory, resizing.
+/// Registers what LibTorch needs from a backend besides kernels: generators, the allocator of pinned memory, resizing.
 void register_hooks();
 
 }  // namespace fulgur::virtual_devices

@@ -41,7 +41,7 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
 
 Tensor view_over(const Tensor& tensor) { return tensor.device().is_privateuseone() ? on_cpu(tensor) : tensor; }
 
-// Counted if it crosses from one device to another. The receiving device is busy.
+// The copy is counted if it goes from one device to another. It occupies the receiving device.
 Tensor& copy_(Tensor& to, const Tensor& from, bool non_blocking) {
   if (from.device() != to.device())
     DeviceTable::instance().count_copy(from.device(), to.device(), static_cast<int64_t>(from.nbytes()));
@@ -71,7 +71,7 @@ Tensor& set_storage_(Tensor& self, c10::Storage source, int64_t offset, at::IntA
   return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
 }
 
-// Convolutions choose their kernels by device; unknown devices end here.
+// Convolutions choose their kernels by device; this one serves unknown devices.
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, at::IntArrayRef stride,
                    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
                    int64_t groups) {
@@ -96,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& gradient, 
   return {back(to_input), back(to_weight), back(to_bias)};
 }
 
-// The CPU's kernel draws from the process's generator; a device has its own.
+// The CPU's kernel would draw from the process's generator, but each device has its own.
 std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
   if (!train.value_or(true))
     return {input.clone(), at::empty_like(input, input.options().dtype(at::kBool)).fill_(true)};
@@ -113,7 +113,7 @@ torch::CppFunction cpu() { return torch::CppFunction::makeFromBoxedFunction<&run
 }  // namespace
 
 void register_kernels() {
-  // For the life of the process: tensors may outlive every static object.
+  // Kept until the process ends: tensors may outlive every static object.
   static auto& all = *new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   all.fallback(cpu());
   static auto& aten =
@@ -134,7 +134,7 @@ void register_kernels() {
   aten.impl("convolution_overrideable", &convolution);
   aten.impl("convolution_backward_overrideable", &convolution_backward);
   aten.impl("native_dropout", &native_dropout);
-  // Through its `out` form the CPU's would warn about an output that it resizes.
+  // The `out` variant of the CPU's kernel would warn that it resizes the output.
   aten.impl("mse_loss", cpu());
   static auto& autograd =
       *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);

@@ -2,7 +2,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// Kernels of the operations that make, view, resize and copy tensors, and a fallback for all others.
+/// Registers kernels for the operations that make, view, resize and copy tensors, and a fallback for all others.
 void register_kernels();
 
 }  // namespace fulgur::virtual_devices

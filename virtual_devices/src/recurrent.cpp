@@ -67,7 +67,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 
 void register_recurrent() {
   static auto& aten = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
-                                          __LINE__);  // for the life of the process
+                                          __LINE__);  // kept until the process ends
   aten.impl("_thnn_fused_lstm_cell", &lstm_cell);
   aten.impl("_thnn_fused_lstm_cell_backward_impl", &lstm_cell_backward);
   aten.impl("_thnn_fused_gru_cell", &gru_cell);

@@ -2,7 +2,7 @@
 
 namespace fulgur::virtual_devices {
 
-/// GRU and LSTM, for which LibTorch uses GPU-only cells on every unknown device.
+/// Registers GRU and LSTM cells: on unknown devices, LibTorch uses those that it has only for GPUs.
 void register_recurrent();
 
 }  // namespace fulgur::virtual_devices

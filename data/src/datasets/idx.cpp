@@ -100,7 +100,7 @@ std::vector<int64_t> parse_idx_header(std::span<const uint8_t> header, size_t di
     product *= size;
     if (product > memory_limit)
       fail(path,
-           cat("the data must fit into ", memory_limit, " bytes; the header's first ", i + 1, " dimensions ask for ",
+           cat("the data must fit into ", memory_limit, " bytes; the header's first ", i + 1, " dimensions require ",
                product),
            kFetchAgain);
     sizes.push_back(static_cast<int64_t>(size));
@@ -124,7 +124,7 @@ struct OpenIdx {
   /// First, what can be checked without reading the file.
   static uint64_t size_of(const std::filesystem::path& path, size_t dims) {
     if (dims < 1 || dims > kIdxMaxDims)
-      fail(path, cat("1 to ", kIdxMaxDims, " dimensions can be read; asked for ", dims), "");
+      fail(path, cat("1 to ", kIdxMaxDims, " dimensions can be read; got ", dims), "");
     std::error_code error;
     const auto status = std::filesystem::status(path, error);
     if (!std::filesystem::exists(status)) fail(path, "the file must exist; it does not", "Check the data folder.");
@@ -158,21 +158,21 @@ IdxArray read_idx(const std::filesystem::path& path, size_t dims, uint64_t memor
   constexpr uint64_t kDeflateRatio = 1032;
   if (!gzip && file.file_size != header_bytes(dims) + array.size)
     fail(path,
-         cat("the header asks for ", header_bytes(dims) + array.size, " bytes with it; the file has ", file.file_size),
+         cat("the header requires ", header_bytes(dims) + array.size, " bytes with it; the file has ", file.file_size),
          kFetchAgain);
   if (gzip && array.size / kDeflateRatio > file.file_size)
     fail(path,
-         cat("the header asks for ", array.size, " bytes of data; ", file.file_size,
+         cat("the header requires ", array.size, " bytes of data; ", file.file_size,
              " compressed bytes cannot hold them"),
          kFetchAgain);
 
   array.values = std::make_unique_for_overwrite<uint8_t[]>(array.size);
   const size_t data = file.stream.read(array.values.get(), array.size);
   if (data < array.size)
-    fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds ", data), kFetchAgain);
+    fail(path, cat("the header requires ", array.size, " bytes of data; the file holds ", data), kFetchAgain);
   uint8_t extra = 0;
   if (file.stream.read(&extra, 1) != 0)
-    fail(path, cat("the header asks for ", array.size, " bytes of data; the file holds more"), kFetchAgain);
+    fail(path, cat("the header requires ", array.size, " bytes of data; the file holds more"), kFetchAgain);
   return array;
 }
 

@@ -16,8 +16,7 @@ Sample::Sample(std::initializer_list<Part> parts) {
 void Sample::add(Part part) {
   for (auto& entry : part.entries_) {
     for (const auto& [name, value] : entries_)
-      if (name == entry.first)
-        throw Error(cat("[data.Sample] entry names must differ; '", name, "' is there already."));
+      if (name == entry.first) throw Error(cat("[data.Sample] entry names must differ; '", name, "' occurs twice."));
     entries_.push_back(std::move(entry));
   }
 }

@@ -13,7 +13,7 @@ class TextWindows final : public Dataset {
     int64_t begin, end;  ///< with at least block + 1 tokens between them
     int64_t block;
     int64_t stride = 1;  ///< between windows
-    int64_t random = 0;  ///< above 0: this many windows that start anywhere, instead
+    int64_t random = 0;  ///< above 0: the number of windows that start anywhere, used instead of `stride`
   };
   /// `tokens` (count) uint8 or int32, shared.
   TextWindows(Tensor tokens, const Cut& cut);

@@ -29,7 +29,7 @@ BatchBuffers::BatchBuffers(Batch prototype, int64_t rows, size_t limit, bool pin
   for (const auto& [name, value] : prototype_) {
     const auto* tensor = std::get_if<Tensor>(&value);
     // A copy to the device may still be reading a pinned batch when its last tensor is destroyed. LibTorch's pinned
-    // memory allocator waits for such copies, a ring would not.
+    // memory allocator waits for such copies; a ring would not.
     const bool ours = tensor != nullptr && is_plain(*tensor) && !pinned_ && tensor->size(0) == 1;
     row_bytes_.push_back(ours ? static_cast<size_t>(tensor->numel()) * tensor->element_size() : 0);
   }
@@ -57,7 +57,7 @@ BatchBuffers::Storages& BatchBuffers::free_storages() {
   Storages fresh;
   for (const size_t bytes : row_bytes_)
     fresh.push_back(bytes == 0 ? c10::Storage() : allocate(bytes * static_cast<size_t>(rows_)));
-  // The previous memory belongs to those who still hold it.
+  // The previous memory now belongs to its remaining holders.
   ring_[next_] = std::move(fresh);
   return ring_[next_];
 }

@@ -10,10 +10,10 @@ namespace fulgur {
 
 /// Batch memory that is reused once no tensor of it is held: faulting in fresh pages costs more than the copy into
 /// them. Each batch gets its own tensors over that memory, so what a user does to one (`requires_grad_`, `resize_`)
-/// ends with it. Used by one thread; the batches may go to others.
+/// ends with it. Use it from one thread; its batches may be used by others.
 class BatchBuffers {
  public:
-  /// `prototype` has one row; `rows` is the most that `take` is asked for; at most `limit` batches are remembered.
+  /// `prototype` has one row; `rows` is the maximum for `take`; the memory of at most `limit` batches is kept.
   BatchBuffers(Batch prototype, int64_t rows, size_t limit, bool pinned);
   /// A batch with `rows` rows and undefined content.
   Batch take(int64_t rows);

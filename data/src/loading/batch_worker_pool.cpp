@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// Large enough to be worth a lock and perhaps a wake-up, a few microseconds.
+// Large enough to justify a lock and perhaps a wake-up, which take a few microseconds.
 constexpr double kPieceSeconds = 50e-6;
 
 struct Slot {
@@ -30,7 +30,7 @@ struct Slot {
     if (ready) claimed = task->rows;
   }
   std::shared_ptr<BatchTask> task;
-  int64_t claimed = 0;  ///< rows that a thread has or had
+  int64_t claimed = 0;  ///< rows that some thread is reading or has read
   int64_t running = 0;  ///< threads at work on it
   bool ready = false;
   std::exception_ptr error;
@@ -138,15 +138,15 @@ struct BatchWorkerPool::Shared {
     slot.ready = true;
   }
 
-  /// What threads are doing for the oldest batch: its missing samples.
+  /// Which missing samples of the oldest batch the threads are reading.
   std::string waited_for() const {
     std::vector<std::string> parts;
     for (const Piece& piece : pieces) {
       if (!piece.slot || piece.slot != slots.front()) continue;
-      parts.push_back(cat(list_samples(piece.slot->task->indices(piece.first, piece.count)), " since ",
+      parts.push_back(cat(list_samples(piece.slot->task->indices(piece.first, piece.count)), ", being read for ",
                           format_fixed(Seconds(Clock::now() - piece.since).count(), 1), " s"));
     }
-    return parts.empty() ? "no thread is at work on it" : join(parts, "; ");
+    return parts.empty() ? "no thread is working on it" : join(parts, "; ");
   }
 };
 

@@ -20,7 +20,7 @@ CombinedLoader::CombinedLoader(std::vector<Named> loaders, CombinedMode mode) : 
     if (!loader) throw ConfigError(cat("[data.CombinedLoader] the loader '", name, "' is null."));
     for (const Part& part : parts_)
       if (part.name == name)
-        throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' is there already."));
+        throw ConfigError(cat("[data.CombinedLoader] names must differ; '", name, "' occurs twice."));
     parts_.push_back({std::move(name), std::move(loader)});
   }
   position_ = collect();
@@ -81,7 +81,7 @@ void CombinedLoader::start_epoch(int64_t epoch) {
 }
 
 void CombinedLoader::go_to(const StateTree* state) {
-  stale_ = true;  // until all parts are there
+  stale_ = true;  // until all parts have moved
   batches_ = 0;
   current_ = 0;
   for (Part& part : parts_) part.cycle = 0, part.ended = false;
@@ -142,7 +142,7 @@ bool CombinedLoader::next_together(Batch& out) {
       part.loader->start_epoch(epoch_of_cycle(epoch_, ++part.cycle));
       if (!part.loader->next(batch))
         throw DataError(
-            cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to begin again; it has none."));
+            cat("[data.CombinedLoader] the loader '", part.name, "' must have batches to restart; it has none."));
     }
     for (auto& [name, value] : batch) all.add(cat(part.name, ".", name), std::move(value));
   }
@@ -155,12 +155,12 @@ void CombinedLoader::unread() {
   position_ = std::move(*before_last_);
   before_last_.reset();
   over_ = false;
-  stale_ = true;  // not moved there now: that waits for the parts, and the run may be about to end
+  stale_ = true;  // not moved now: moving waits for the parts, and the run may be about to end
 }
 
 StateTree CombinedLoader::reshard_state(const StateTree& state, int64_t from) const {
   const auto& states = state.at("loaders").as_list();
-  if (states.size() != parts_.size()) return state;  // start_epoch says so
+  if (states.size() != parts_.size()) return state;  // start_epoch reports this
   const auto current = static_cast<size_t>(state.at("current").as_int());
   StateTree::List resharded;
   std::optional<int64_t> left;

@@ -52,7 +52,7 @@ struct DataLoader::Impl {
   std::shared_ptr<const Dataset> dataset;
   DataLoaderOptions options;
   std::shared_ptr<const Sampler> sampler;
-  std::optional<UnevenShares> evenly;  // of ranks that train in lockstep
+  std::optional<UnevenShares> evenly;  // set if ranks train in lockstep
   SamplerContext context;
 
   EpochPlan plan;
@@ -60,7 +60,7 @@ struct DataLoader::Impl {
   EpochPosition scheduled;  ///< given to the workers
   std::optional<EpochPosition> before_last, loaded;
   bool started = false;
-  bool stale = false;  ///< what was prefetched no longer follows `position`
+  bool stale = false;  ///< the prefetched batches no longer follow `position`
 
   std::shared_ptr<const BatchSpec> recipe;
   std::optional<BatchBuffers> buffers;
@@ -112,7 +112,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   if (impl_->workers > cores())
     log::warn("data.more_workers_than_cores",
               cat("num_workers is ", impl_->workers, " for the ", o.name, " set, but this process has ", cores(),
-                  " cores: workers wait for each other and take time from the run"));
+                  " cores: workers wait for each other and slow the run down"));
 }
 
 DataLoader::~DataLoader() = default;
@@ -136,7 +136,7 @@ void DataLoader::Impl::check_options() {
                           " set. Remove shuffle: the sampler determines the order."));
   if (o.batch_sampler && (o.sampler || o.shuffle || o.drop_last || o.batch_size != 1))
     throw ConfigError(cat("[data.DataLoader] batch_sampler excludes batch_size, shuffle, sampler and drop_last; the ",
-                          o.name, " set sets one of them too. The batch sampler determines all four."));
+                          o.name, " set has one of them, too. The batch sampler determines all four."));
 }
 
 // A sampler that ignores the rank would give every sample to all ranks.
@@ -146,8 +146,8 @@ void DataLoader::Impl::check_shares() const {
   const int64_t all = sampler->size(0, 1);
   if (evenly == UnevenShares::error && all % context.world_size != 0)
     throw DataError(cat("[data.DataLoader] uneven_shares: error; the ", all, " samples of the ", options.name,
-                        " set do not divide by ", context.world_size, " processes. Leave ", all % context.world_size,
-                        " out, or set trainer.uneven_shares to pad or drop."));
+                        " set cannot be divided evenly among ", context.world_size, " processes. Leave ",
+                        all % context.world_size, " out, or set trainer.uneven_shares to pad or drop."));
   int64_t sum = 0;
   for (int64_t rank = 0; rank < context.world_size; ++rank) sum += sampler->size(rank, context.world_size);
   if (std::abs(sum - all) >= context.world_size)
@@ -216,7 +216,7 @@ bool DataLoader::Impl::drops_rest() const {
   return shared && shared->rest() == UnevenShares::drop;
 }
 
-// Of this rank, until the end of the epoch.
+// The number of batches of this rank until the end of the epoch.
 int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
   int64_t share = sampler->size(context.rank, context.world_size);
   if (from.dealt_from > 0) {
@@ -227,7 +227,7 @@ int64_t DataLoader::Impl::batches_left(const EpochPosition& from) const {
   return options.drop_last ? left / options.batch_size : (left + options.batch_size - 1) / options.batch_size;
 }
 
-// For an epoch that starts or resumes at `start`: what drop_last drops is counted from there.
+// For an epoch that starts or resumes at `start`; drop_last counts batches from there.
 EpochPlan DataLoader::Impl::make_plan(const EpochPosition& start) const {
   const auto check = [&](size_t got, int64_t expected, const char* what) {
     if (static_cast<int64_t>(got) != expected)
@@ -291,7 +291,7 @@ void DataLoader::Impl::make_recipe() {
                                                        .collate = options.collate,
                                                        .pin_collated = pinned && !options.transform,
                                                        .name = options.name});
-  // What is prefetched, what the consumer has, and what it had a moment ago.
+  // Room for the prefetched batches, the consumer's current batch, and its previous one.
   const int64_t most_workers = tuner ? cores() : workers;
   buffers.emplace(std::move(prototype), rows, static_cast<size_t>(most_workers * options.prefetch_factor + 3),
                   pinned_buffers);
@@ -372,9 +372,9 @@ void DataLoader::Impl::advise(double waited) {
   if (tuner) return;
   if (const auto times = advice.add(waited, ahead->last_read_s()))
     log::warn("data.workers_slower",
-              cat("the ", options.name, " set was waited for ", format_fixed(times->waited_s * 1e6, 0),
-                  " µs per batch with num_workers ", workers, "; reading one takes ",
-                  format_fixed(times->read_s * 1e6, 0), " µs without. Set num_workers to 0"));
+              cat("waiting for a batch of the ", options.name, " set took ", format_fixed(times->waited_s * 1e6, 0),
+                  " µs with num_workers ", workers, "; reading one without workers takes ",
+                  format_fixed(times->read_s * 1e6, 0), " µs. Set num_workers to 0"));
 }
 
 void DataLoader::Impl::tell_workers() const {
@@ -506,7 +506,7 @@ void DataLoader::unread() {
   if (!m.before_last) return;
   m.position = *m.before_last;
   m.before_last.reset();
-  // Not dropped here: that waits for the workers, and the run may be about to end.
+  // Prefetched batches are not dropped here: that waits for the workers, and the run may be about to end.
   m.stale = true;
 }
 
@@ -525,7 +525,7 @@ StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const 
     throw CheckpointError(
         cat("[data.DataLoader] the checkpoint was saved within an epoch that ", from,
             " processes read in the batches of a batch sampler; only the same number can continue it. Resume with ",
-            from, " processes, or from a checkpoint of an epoch's end."));
+            from, " processes, or from a checkpoint of the end of an epoch."));
   const EpochPosition before = position_in(state);
   const int64_t all = impl_->sampler->size(0, 1);
   EpochPosition position{.epoch = before.epoch, .dealt_from = std::min(before.dealt_from + before.samples * from, all)};
@@ -540,7 +540,7 @@ StateTree DataLoader::reshard_state(const StateTree& state, int64_t from) const 
 
 void DataLoader::load_state(const StateTree& state) {
   EpochPosition position = position_in(state);
-  // Samples are decisive: with another batch size, as many batches are left as they need.
+  // The samples are decisive: with another batch size, the remaining samples determine the number of batches left.
   if (!impl_->options.batch_sampler && state.contains("batch_size") && state.at("batch_size").as_int() != batch_size())
     position.batches = std::max<int64_t>(*size() - impl_->batches_left(position), 0);
   impl_->loaded = position;

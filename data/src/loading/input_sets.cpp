@@ -11,10 +11,10 @@
 namespace fulgur {
 namespace {
 
-// Of a kind, whose entries are all tensors.
+// For batches that match a kind: all their entries are tensors.
 const Tensor& tensor_of(const Batch::Entry& entry) { return std::get<Tensor>(entry.second); }
 
-// What is returned: separate tensors, so that the storage's count shows whether they are held.
+// Makes the batch to return: separate tensors, so that the storage's count shows whether they are held.
 Batch share(const Batch& set) {
   Batch batch;
   for (const auto& entry : set) batch.add(entry.first, tensor_of(entry).variable_data());

@@ -56,7 +56,7 @@ struct IterableLoader::Impl {
 
   /// The stream continues after `position`.
   void go_to_position() {
-    stale = true;  // until it is there
+    stale = true;  // until the stream has moved
     stop_reading();
     dataset->reset(context);
     if (position.batches > 0) dataset->load_state(position.dataset);
@@ -145,7 +145,7 @@ StateTree IterableLoader::reshard_state(const StateTree& state, int64_t from) co
   if (state.at("batches").as_int() == 0) return state;
   throw CheckpointError(cat("[data.IterableLoader] the checkpoint was saved within an epoch of iterable data that ",
                             from, " processes read; only the same number can continue it. Resume with ", from,
-                            " processes, or from a checkpoint of an epoch's end."));
+                            " processes, or from a checkpoint of the end of an epoch."));
 }
 
 StateTree IterableLoader::state() const {

@@ -5,8 +5,8 @@ namespace fulgur {
 
 void LoadingOptions::fields(Fields& f) {
   f(num_workers, "num_workers",
-    "Threads that prefetch batches; 0: the run's thread reads; auto: tuned in the first epoch. The batches are the "
-    "same for any number.")
+    "Threads that prefetch batches; 0: the run's thread reads them; auto: tuned in the first epoch. The batches are "
+    "the same for any number.")
       .range(0, detail::kMostWorkers);
   f(prefetch_factor, "prefetch_factor", "Batches prefetched per worker.").range(1, detail::kMostBatchesAhead);
   f(pin_memory, "pin_memory", "Batches in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is in use.");

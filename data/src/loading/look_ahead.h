@@ -17,7 +17,7 @@ class LookAhead {
   LookAhead& operator=(const LookAhead&) = delete;
   void start_epoch(int64_t epoch);
   bool next(Batch& out);
-  /// Call when the batch of the last `next` has been taken over: reads the following one.
+  /// Reads the following batch; call it once the batch of the last `next` has been taken over.
   void read_ahead();
   void unread();
   StateTree state() const { return position_; }

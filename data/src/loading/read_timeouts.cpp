@@ -20,12 +20,12 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
     const double waited = Seconds(Clock::now() - start).count();
     if (patience.timeout_s > 0 && waited >= patience.timeout_s)
       throw DataError(cat("[data.", wait.loader, "] a batch must be read within timeout_s, ", patience.timeout_s,
-                          " s; the ", wait.set, " set is waited for: ", wait.what(),
+                          " s; the run is still waiting for one of the ", wait.set, " set: ", wait.what(),
                           ". Find out what holds up the dataset, or raise timeout_s."));
     if (!reported && waited >= patience.slow_after_s) {
       reported = true;
-      const std::string text =
-          cat("a batch of the ", wait.set, " set is waited for since ", format_fixed(waited, 1), " s: ", wait.what());
+      const std::string text = cat("the run has been waiting for a batch of the ", wait.set, " set for ",
+                                   format_fixed(waited, 1), " s: ", wait.what());
       lock.unlock();
       log::warn("data.slow_batch", text);
       lock.lock();
@@ -40,7 +40,7 @@ void wait_for_batch(std::unique_lock<std::mutex>& lock, std::condition_variable&
 
 void tell_slow_read(std::string_view set, double took_s, std::string_view what) {
   log::warn("data.slow_batch", cat("a batch of the ", set, " set took ", format_fixed(took_s, 1), " s to read: ", what,
-                                   ". The run waits meanwhile; num_workers prefetches batches"));
+                                   ". The run waits during that time; num_workers makes it prefetch batches"));
 }
 
 }  // namespace fulgur

@@ -38,7 +38,7 @@ StreamItem read_stream(const StreamRecipe& recipe, int64_t batch) {
 // Shared by the thread and the reader: stuck in the dataset, the thread may outlive the reader.
 struct StreamReader::Shared {
   StreamRecipe recipe;
-  int64_t batch = 0;  ///< that is read
+  int64_t batch = 0;  ///< being read
   size_t most = 1;
   std::mutex mutex;
   std::condition_variable changed;
@@ -69,7 +69,7 @@ struct StreamReader::Shared {
   }
 
   std::string reading() const {
-    return cat("batch ", batch, " since ", format_fixed(Seconds(Clock::now() - since).count(), 1), " s");
+    return cat("batch ", batch, ", being read for ", format_fixed(Seconds(Clock::now() - since).count(), 1), " s");
   }
 };
 
@@ -135,9 +135,10 @@ void StreamReader::stop() {
     s.changed.wait(lock, ended);
   } else if (!s.changed.wait_for(lock, Seconds(patience_.timeout_s), ended)) {
     stuck_ = true;
-    throw DataError(cat("[data.IterableLoader] a stream can go back only when nothing is read of it; the ",
-                        s.recipe.name, " set is in ", s.reading(), ", which is more than timeout_s, ",
-                        patience_.timeout_s, " s. Find out what holds up the dataset, or raise timeout_s."));
+    throw DataError(
+        cat("[data.IterableLoader] a stream can be repositioned only while nothing is being read from it; the ",
+            s.recipe.name, " set is at ", s.reading(), ", which is more than timeout_s, ", patience_.timeout_s,
+            " s. Find out what holds up the dataset, or raise timeout_s."));
   }
 }
 

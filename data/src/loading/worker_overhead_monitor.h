@@ -10,10 +10,10 @@ namespace fulgur {
 class WorkerOverheadMonitor {
  public:
   struct Times {
-    double waited_s, read_s;  ///< a batch
+    double waited_s, read_s;  ///< per batch
   };
-  /// Times of one more batch. The first ones do not count: threads start. Gives the means once, after 64 batches, where
-  /// workers are slower.
+  /// Adds the times of one more batch; the first ones do not count, since threads are starting. Returns the means once,
+  /// after 64 batches, if workers are slower.
   std::optional<Times> add(double waited_s, double read_s) {
     if (batches_ >= kBatches || ++batches_ <= kSkipped) return std::nullopt;
     waited_s_ += waited_s;

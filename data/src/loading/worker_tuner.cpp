@@ -17,7 +17,7 @@ bool WorkerTuner::batch_given(Clock::time_point now) {
   if (done_) return false;
   const auto before = last_;
   last_ = now;
-  // The first batches wait for threads, buffers and the page cache; prefetched ones come at once.
+  // The first batches wait for threads, buffers and the page cache; prefetched ones are returned at once.
   const int64_t skipped = 2 + trying_ * prefetch_factor_;
   if (!before || ++seen_ <= skipped) return false;
   times_.push_back(std::chrono::duration<double>(now - *before).count());
@@ -40,7 +40,7 @@ bool WorkerTuner::conclude() {
   last_.reset();
   const bool better = trying_ == 0 || measured_.back() < kGain * measured_[static_cast<size_t>(best_)];
   if (better) best_ = trying_;
-  // The first worker mostly takes from the run what it gives; a second one may still help.
+  // The first worker mostly costs the run as much time as it saves; a second one may still help.
   if ((!better && trying_ > 1) || trying_ == most_)
     done_ = true;
   else

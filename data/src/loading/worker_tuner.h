@@ -20,7 +20,7 @@ class WorkerTuner {
   bool done() const { return done_; }
   /// A batch was returned at `now`. True if `workers()` has changed.
   bool batch_given(Clock::time_point now);
-  /// The epoch is over: decides by what was measured. True if `workers()` has changed.
+  /// The epoch is over: decides from the measurements so far. True if `workers()` has changed.
   bool finish();
   /// Discards the time of the last batch (another epoch starts, a validation came in between).
   void pause() { last_.reset(); }

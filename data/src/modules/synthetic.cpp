@@ -36,7 +36,7 @@ SyntheticDataModule::SyntheticDataModule(const Options& options)
                           ", num_test ", options.num_test, "."));
   if (const auto none = std::ranges::find_if(options.shape, [](int64_t size) { return size < 1; });
       none != options.shape.end() || options.shape.empty())
-    throw ConfigError(cat("[data.SyntheticDataModule] shape has one size or more, each at least 1; ",
+    throw ConfigError(cat("[data.SyntheticDataModule] shape must have at least one size, each at least 1; ",
                           options.shape.empty() ? "it is empty." : cat("one is ", *none, ".")));
   int64_t bytes = sizeof(float);
   bool overflow = __builtin_mul_overflow(
@@ -44,9 +44,8 @@ SyntheticDataModule::SyntheticDataModule(const Options& options)
   for (const int64_t size : options.shape) overflow |= __builtin_mul_overflow(bytes, size, &bytes);
   if (overflow)
     throw ConfigError(
-        "[data.SyntheticDataModule] the samples must fit into memory; their number times their shape is beyond 2^63 "
-        "bytes. Lower num_train, "
-        "num_val, num_test, num_classes or shape.");
+        "[data.SyntheticDataModule] the samples must fit into memory; their number times their shape exceeds 2^63 "
+        "bytes. Lower num_train, num_val, num_test, num_classes or shape.");
 }
 
 void SyntheticDataModule::setup(TrainerFn) {

@@ -25,14 +25,14 @@ std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   std::error_code none;
   if (!file || std::filesystem::is_directory(path, none))
-    throw DataError(cat("[data.TextDataModule] path must name a text file that can be read; '",
-                        escape_controls(path.string()), "': ", file ? "is a folder" : std::strerror(errno),
-                        ". Set data.init_args.path."));
+    throw DataError(
+        cat("[data.TextDataModule] path must name a text file that can be read; '", escape_controls(path.string()),
+            "' cannot be opened: ", file ? "it is a folder" : std::strerror(errno), ". Set data.init_args.path."));
   std::string text(static_cast<size_t>(file.tellg()), '\0');
   file.seekg(0);
   if (!file.read(text.data(), static_cast<std::streamsize>(text.size())))
-    throw DataError(cat("[data.TextDataModule] the file must be read whole; '", escape_controls(path.string()),
-                        "': ", std::strerror(errno), "."));
+    throw DataError(cat("[data.TextDataModule] the whole file must be readable; reading '",
+                        escape_controls(path.string()), "' failed: ", std::strerror(errno), "."));
   if (text.empty())
     throw DataError(
         cat("[data.TextDataModule] the text must not be empty; file '", escape_controls(path.string()), "' is."));
@@ -45,7 +45,7 @@ struct TextDataModule::Impl {
   Options options;
   TextVocabulary vocabulary = TextVocabulary::bytes();
   Tensor tokens;
-  std::array<int64_t, 4> cuts{};  ///< where training, validation and test begin, and the end
+  std::array<int64_t, 4> cuts{};  ///< positions at which training, validation and test begin, and the end
 
   bool by_bytes() const { return options.tokens == Tokens::bytes; }
 
@@ -72,8 +72,8 @@ struct TextDataModule::Impl {
 
 void TextDataModule::Options::fields(Fields& f) {
   f(path, "path", "A plain text file.").required();
-  f(tokens, "tokens", "What a token is: char, a character of UTF-8; byte.");
-  f(block_size, "block_size", "Tokens in a window; link the model's to it.").range(1, detail::kMostSamples);
+  f(tokens, "tokens", "Kind of token; char: a Unicode character; byte: a byte.");
+  f(block_size, "block_size", "Tokens in a window; link the model's option to it.").range(1, detail::kMostSamples);
   f(windows, "windows", "Training windows; random: starting anywhere; strided: side by side, or every stride tokens.");
   f(stride, "stride", "Tokens between the starts of strided training windows; auto: block_size.")
       .range(1, detail::kMostSamples);
@@ -106,7 +106,7 @@ TextDataModule::TextDataModule(const Options& options) : impl_(std::make_unique<
         "[data.TextDataModule] stride is for strided windows; windows is random. Set windows to strided.");
   if (!random && options.samples_per_epoch.value)
     throw ConfigError(
-        "[data.TextDataModule] samples_per_epoch is for random windows; windows is strided, where each window occurs "
+        "[data.TextDataModule] samples_per_epoch is for random windows; windows is strided, so each window occurs "
         "once. Set windows to random.");
   detail::checked_options(options, "data.TextDataModule");
 }

@@ -31,8 +31,8 @@ class EpochPlan {
   int64_t largest_batch() const { return largest_; }
   /// Rows of the batch at `position`; 0 at the end.
   int64_t rows_at(const EpochPosition& position) const;
-  /// True if a batch may start at `position`: anywhere for batches of fixed size, so that their size can change between
-  /// runs.
+  /// True if a batch may start at `position`: with batches of fixed size, at any sample, so that the size can change
+  /// between runs.
   bool fits(const EpochPosition& position) const;
 
  private:

@@ -6,12 +6,12 @@
 
 namespace fulgur {
 
-/// The rest of an epoch of `source` after the first `seen` samples of its order were read, by any number of ranks.
-/// Divided by the DistributedSampler around it.
+/// The rest of an epoch of `source` after the first `seen` samples of its order were read, by any number of ranks. The
+/// DistributedSampler around it divides it among the ranks.
 class RestSampler final : public Sampler {
  public:
   RestSampler(std::shared_ptr<const Sampler> source, int64_t seen);
-  /// Of all ranks together, whatever the rank.
+  /// The size for all ranks together, whatever the rank.
   int64_t size(int64_t rank, int64_t world_size) const override;
   std::vector<int64_t> order(const SamplerContext& context) const override;
   bool shuffles() const override { return source_->shuffles(); }

@@ -144,7 +144,7 @@ int64_t DistributedSampler::size(int64_t rank, int64_t world_size) const {
   check_share(rank, world_size);
   const int64_t all = source_->size(0, 1);
   if (rest_ == UnevenShares::error && all % world_size != 0)
-    throw DataError(cat("[data.DistributedSampler] ", all, " samples do not divide by ", world_size,
+    throw DataError(cat("[data.DistributedSampler] ", all, " samples cannot be divided evenly among ", world_size,
                         " processes. Choose UnevenShares::pad or drop, or leave ", all % world_size, " out."));
   return rest_ == UnevenShares::drop ? all / world_size : (all + world_size - 1) / world_size;
 }

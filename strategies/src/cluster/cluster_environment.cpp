@@ -63,7 +63,7 @@ ProcessPlace torchrun_place(const Environment& environment) {
                                      program_name(), " fit …', or name another cluster_environment."));
   values.need_text("TORCHELASTIC_RUN_ID");
   ProcessPlace place = read_torch_variables(values, "torchrun");
-  // As PyTorch reads it: Python's True; otherwise rank 0 hosts the store.
+  // As in PyTorch: the agent hosts the store only if the value is Python's True; otherwise rank 0 hosts it.
   place.store_is_hosted = values.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   place.restarts = values.integer("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
   // Agents may have different numbers of workers.
@@ -106,7 +106,7 @@ ProcessPlace variables_place(const Environment& environment) {
   } else if (local_rank.value_or(0) > 0 || (node && *node != place.rank)) {
     values.fail("LOCAL_WORLD_SIZE, the number of processes of this node, is not set");
   } else if (local_rank && !node) {
-    values.fail("LOCAL_RANK is set and LOCAL_WORLD_SIZE, the number of processes of this node, is not");
+    values.fail("LOCAL_RANK is set, but LOCAL_WORLD_SIZE, the number of processes of this node, is not");
   }
   place.num_nodes = nodes.value_or(place.world_size / place.local_world_size);
   place.local_rank = local_rank.value_or(place.rank % place.local_world_size);

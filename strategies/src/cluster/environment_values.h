@@ -11,7 +11,7 @@ namespace fulgur::detail {
 /// Reads the variables of one cluster environment; its errors name the variable, the value and a remedy.
 class EnvironmentValues {
  public:
-  /// `advice` ends each message: how to start processes that have these variables right.
+  /// `advice` ends each message: how to start processes with correct variables.
   EnvironmentValues(const Environment& environment, std::string source, std::string advice)
       : environment_(environment), source_(std::move(source)), advice_(std::move(advice)) {}
 
@@ -37,7 +37,7 @@ class EnvironmentValues {
 
 /// How ranks are distributed over nodes.
 enum class Layout {
-  even_blocks,  ///< equal numbers of processes on each node, ranks of a node in a row
+  even_blocks,  ///< equal numbers of processes on each node, with consecutive ranks
   any,          ///< only what each process says about itself is known
 };
 

@@ -20,7 +20,7 @@ int64_t port_of(const std::string& text) {
 
 /// MPI does not number nodes: this is right if all have the same number of processes, and ranks are assigned node by
 /// node (mpirun's default) or in turn (--map-by node). The ranks renumber the nodes once they are connected
-/// (node_numbers.h).
+/// (node_ranks.h).
 void guess_nodes(ProcessPlace& place) {
   place.num_nodes = (place.world_size + place.local_world_size - 1) / place.local_world_size;
   if ((place.rank - place.local_rank) % place.local_world_size == 0)
@@ -68,7 +68,7 @@ ProcessPlace mpi_place(const Environment& environment) {
   else if (const auto job = meeting.first_of({"PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess_base_jobid"}))
     place.main_port = port_of(*meeting.text(*job));
   else if (place.world_size > 1)
-    meeting.fail("no port can be made from the job; MASTER_PORT is not set");
+    meeting.fail("no port can be derived from the job; MASTER_PORT is not set");
   return place;
 }
 

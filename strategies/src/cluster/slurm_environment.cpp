@@ -126,9 +126,10 @@ ProcessPlace slurm_place(const Environment& environment) {
   if (const auto port = values.port("MASTER_PORT")) {
     place.main_port = *port;
   } else if (place.world_size > 1) {
-    // Each task must arrive at the same port without communication: Lightning's rule.
+    // All tasks must derive the same port without communication; the rule is Lightning's.
     const std::string job = values.need_text(values.first_of({"SLURM_JOB_ID", "SLURM_JOBID"}).value_or("SLURM_JOB_ID"));
-    if (!digits(job)) values.fail(cat("SLURM_JOB_ID must be a number, from which the port is made; it is '", job, "'"));
+    if (!digits(job))
+      values.fail(cat("SLURM_JOB_ID must be a number, from which the port is derived; it is '", job, "'"));
     place.main_port = 15000 + std::stoll(job.substr(job.size() - std::min<size_t>(job.size(), 4)));
   }
   return place;

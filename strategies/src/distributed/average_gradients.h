@@ -6,8 +6,8 @@
 namespace fulgur::detail {
 
 /// Averages the gradients of the module's parameters in `optimizer` over ranks: one exchange per dtype and device. All
-/// ranks must call it, with the same parameters. A parameter with a gradient on only some ranks counts as zero on the
-/// others; one without any gradient stays without.
+/// ranks must call it, with the same parameters. A parameter that has a gradient on only some ranks counts as zero on
+/// the others; one without a gradient on any rank keeps none.
 void average_gradients(const Optimizer& optimizer, Collectives& collectives);
 
 }  // namespace fulgur::detail

@@ -1,5 +1,5 @@
-// The only file that includes Gloo's headers: Debian's are older than the library inside LibTorch, so only what both
-// have is used.
+// The only file that includes Gloo's headers: Debian's are older than the library inside LibTorch, so only features of
+// both are used.
 #include "distributed/gloo_backend.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 namespace fulgur::detail {
 namespace {
 
-// Connecting a datagram socket sends nothing: it only asks the routing table.
+// Connecting a datagram socket sends nothing: it only consults the routing table.
 std::string address_towards(const std::string& host) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;

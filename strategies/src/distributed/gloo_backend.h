@@ -10,9 +10,9 @@ namespace fulgur::detail {
 
 /// The address of this machine that the others can reach.
 struct GlooAddress {
-  std::string interface;  ///< not empty: GLOO_SOCKET_IFNAME
-  std::string host;       ///< else this address
-  std::string text;       ///< and why
+  std::string interface;  ///< value of GLOO_SOCKET_IFNAME; may be empty
+  std::string host;       ///< the address, if `interface` is empty
+  std::string text;       ///< the choice and its reason, for messages
 };
 
 /// GLOO_SOCKET_IFNAME, or this machine's address on the route to `main_address`.

@@ -51,7 +51,7 @@ void Heartbeat::say_failed() noexcept {
   try {
     beat();
   } catch (const std::exception&) {
-    // The store is gone, and with it anyone who would read this.
+    // The store is gone, and so are all readers of this report.
   }
 }
 
@@ -64,7 +64,7 @@ void Heartbeat::run() {
     try {
       beat();
     } catch (const std::exception&) {
-      // The store is gone, and with it the run: the run's thread will notice.
+      // The store is gone, so the run is over, which the run's thread will notice.
       return;
     }
     lock.lock();
@@ -92,7 +92,7 @@ std::string Heartbeat::report() const {
     }
     text += "\n  (ranks report once a second; since then they may have done more)";
   } catch (const std::exception&) {
-    text += "\n  the store of the run does not answer, so what the others did is not known";
+    text += "\n  the store of the run does not answer, so it is not known what the others did";
   }
   return text;
 }

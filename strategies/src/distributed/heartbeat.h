@@ -31,7 +31,7 @@ class Heartbeat {
   std::string report() const;
 
  private:
-  /// `backward at step 7`, `all_gather in training_step at step 7`: seven steps are done.
+  /// `backward at step 7`, `all_gather in training_step at step 7`, when seven steps are done.
   std::string now() const;
   void beat();
   void run();

@@ -38,7 +38,7 @@ std::string message_of_gloo() {
 [[noreturn]] void end(const std::string& message) {
   const std::lock_guard lock(g_mutex);
   if (g_heartbeat) g_heartbeat->say_failed();
-  // Ranks that are waiting by now report once a second what they wait in.
+  // Ranks that are waiting report once a second which exchange they wait in.
   if (g_heartbeat) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
   const std::string text = cat(
       "[strategies.exchange] rank ", g_rank, " of ", g_world_size, ": the ranks exchange different things: ", message,

@@ -9,7 +9,7 @@ namespace fulgur::detail {
 
 /// Causes of mismatched exchanges.
 inline constexpr std::string_view kMismatchCauses =
-    "such as a collective that not all ranks call, in the same order (all_gather, all_reduce, barrier, "
+    "such as a collective that some ranks do not call, or call in another order (all_gather, all_reduce, barrier, "
     "request_checkpoint, set_accumulation, a step or a backward depending on the rank).";
 
 /// Gloo throws on its own thread if the messages of two ranks do not match, and nothing can catch that. From now on

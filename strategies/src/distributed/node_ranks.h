@@ -9,8 +9,8 @@
 
 namespace fulgur::detail {
 
-/// What a rank reports about its node, as text: the machine's name, its local rank, and how many ranks it was given are
-/// there.
+/// What a rank reports about its node, as text: the machine's name, its local rank, and the number of ranks there
+/// according to its environment.
 std::string node_identity(const std::string& host, const ProcessPlace& place);
 
 /// `place` with correct node numbers, from the reports of all ranks in rank order: nodes are numbered by their first

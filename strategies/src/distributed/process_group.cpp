@@ -227,7 +227,7 @@ void ProcessGroup::rethrow(const char* operation) const {
   } catch (const Error&) {
     throw;
   } catch (const c10::OutOfMemoryError&) {
-    throw;  // of the exchange's buffers: this rank's own failure
+    throw;  // the exchange's buffers did not fit: this rank itself failed
   } catch (const std::exception& error) {
     const std::string_view text = error.what();
     if (!comes_from_an_exchange(text)) throw;

@@ -45,7 +45,7 @@ StorePtr connect_store(const std::string& address, const c10d::TCPStoreOptions& 
     }
   }).detach();
   if (store.wait_for(options.timeout) != std::future_status::ready)
-    throw std::runtime_error("What listens there does not answer as a store: another program may hold the port.");
+    throw std::runtime_error("The listener there does not answer as a store: another program may hold the port.");
   return store.get();
 }
 
@@ -74,7 +74,7 @@ StorePtr open_store(const ProcessPlace& place, double timeout_s) {
 }
 
 /// The stores in which this process has met others. A run's store is kept for later runs (`fit`, then `test`): rank 0
-/// could not listen on the port again, and the others would have to notice when it does.
+/// could not listen on the port again, and the other ranks would have to detect when it does.
 struct KnownStore {
   c10::intrusive_ptr<c10d::Store> store;
   int64_t meetings = 0;
@@ -159,12 +159,12 @@ class Meeting {
     if (store->add(cat("here/", place_.rank), 1) != 1) {
       if (may_be_over) return {};
       throw DistributedError(cat("[strategies.rendezvous] every rank must have its own number; ", place_.rank,
-                                 " came twice (", who(place_), "). Is RANK set for each process?"));
+                                 " is used twice (", who(place_), "). Is RANK set for each process?"));
     }
-    // The last to arrive signals that all are here. A rank waits for that one key: waiting for each rank would make the
-    // requests of a start-up quadratic in their number.
+    // The last rank to arrive signals that all have arrived. A rank waits for that one key: waiting for each rank would
+    // make the requests of a start-up quadratic in their number.
     if (store->add("count", 1) == place_.world_size) store->set("all", "1");
-    // Only a living rank 0 gives the signal: of an earlier round, all may have been here and died.
+    // Only a living rank 0 gives the signal: in an earlier round, all ranks may have joined and died.
     const char* const signal = named_ && place_.rank != 0 ? "go" : "all";
     while (true) {
       if (store->check({signal})) {

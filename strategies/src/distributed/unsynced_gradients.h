@@ -27,7 +27,7 @@ class UnsyncedGradients {
   struct Seen {
     NamedParameter parameter;
     const void* before = nullptr;    ///< the gradient before the current backward
-    int64_t version = 0;             ///< of its values
+    int64_t version = 0;             ///< version counter of its values
     const void* unsynced = nullptr;  ///< the gradient that is local to this rank
   };
   std::vector<Seen> seen_;

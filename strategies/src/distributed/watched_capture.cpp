@@ -57,9 +57,9 @@ class Watch {
     try {
       while (!under_way_.empty() && under_way_.front().second.query()) under_way_.pop_front();
     } catch (const std::exception&) {
-      under_way_.clear();  // a failed device: whoever waits for it gets the error
+      under_way_.clear();  // the device has failed; any wait for it reports the error
     }
-    // A launch waits for those before it, whose time does not count for it.
+    // A launch waits for earlier ones, whose time does not count against its own limit.
     if (under_way_.empty()) {
       first_ = {};
       return false;

@@ -9,7 +9,7 @@
 namespace fulgur::detail {
 
 /// A recorder whose launches exchange with other ranks. NCCL's watchdog tracks exchanges that were called individually,
-/// not those inside a graph: a lost rank would leave the device, and whoever waits for it, blocked forever. A thread
+/// not those inside a graph: a lost rank would block the device, and any thread that waits for it, forever. A thread
 /// checks whether each launch ends within `timeout()`, and calls `on_late`, once, if one does not; that must end the
 /// device's exchanges.
 std::unique_ptr<GraphCapture> make_watched_capture(std::unique_ptr<GraphCapture> inner, c10::Device device,

@@ -20,8 +20,8 @@ namespace fulgur::detail {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& program, int error) {
-  throw DistributedError(cat("[strategies.launcher] the processes of a run are '", program,
-                             "'; it cannot be started: ", std::strerror(error),
+  throw DistributedError(cat("[strategies.launcher] the program of the run's processes, '", program,
+                             "', cannot be started: ", std::strerror(error),
                              ". Check its permissions and the limits of processes and open files (ulimit -a)."));
 }
 
@@ -76,7 +76,7 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
   const int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ < 0) fail(program, fork_error);
-  ::setpgid(pid_, pid_);  // whoever comes first
+  ::setpgid(pid_, pid_);  // done in both processes, since either may come first
   error_write.reset();
   int error = 0;
   ssize_t count = 0;

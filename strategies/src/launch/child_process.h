@@ -28,7 +28,8 @@ class ChildProcess {
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  /// Its end, once; nullopt while it is running. What a failed process had started is killed with it.
+  /// How it ended, reported once; nullopt while it is running. Processes that a failed one had started are killed with
+  /// it.
   std::optional<ProcessEnd> reap();
   bool running() const { return pid_ > 0; }
   void send(int signal) const;

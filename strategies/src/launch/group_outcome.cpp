@@ -55,7 +55,7 @@ std::string without_period(std::string sentence) {
 
 GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size) {
   GroupOutcome verdict;
-  // A death takes precedence over a failure, and that over ranks that only noticed a lost peer.
+  // A death by a signal takes precedence over a failure, and a failure over ranks that only noticed a lost peer.
   const auto find = [&](auto&& wanted) {
     return std::find_if(ends.begin(), ends.end(),
                         [&](const RankEnd& end) { return failed_by_itself(end) && wanted(end); });
@@ -64,7 +64,7 @@ GroupOutcome classify_exits(const std::vector<RankEnd>& ends, int64_t world_size
   if (culprit == ends.end()) culprit = find([](const RankEnd& end) { return end.end.value != kDistributed; });
   if (culprit == ends.end()) culprit = find([](const RankEnd&) { return true; });
   if (culprit == ends.end()) {
-    // Rank 0 writes the checkpoints: its code says whether there is one.
+    // Rank 0 writes the checkpoints, so its code tells whether there is one.
     for (const RankEnd& end : ends) {
       if (!is_orderly(end)) continue;
       if (end.rank == 0 && orderly_code(end) != 0) {

@@ -19,7 +19,7 @@ struct RankEnd {
   int stop_signal = 0;      ///< that the launcher had forwarded before
 };
 
-/// Interpretation of how a group ended.
+/// How a group ended, and what follows from it.
 struct GroupOutcome {
   int exit_code = 0;
   bool failed = false;

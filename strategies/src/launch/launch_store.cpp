@@ -45,7 +45,7 @@ struct LaunchStore::Impl {
       return what(*store);
     } catch (const std::exception&) {
       throw DistributedError(cat("[strategies.launcher] the launcher of node 0 hosts the store of the run, ", where,
-                                 "; it no longer answers. See why it ended."));
+                                 "; it no longer answers. Find out why it ended."));
     }
   }
 };

@@ -170,7 +170,7 @@ class Attempt {
     if (link_) again = agree(report, verdict, again);
     return again;
   }
-  /// Each message once: rank 0 prints its own.
+  /// Shows each message once; rank 0 prints its own.
   void show_words() const {
     if (!options_.show) return;
     std::set<std::string> said;
@@ -188,7 +188,7 @@ class Attempt {
                          : trouble                                     ? NodeStatus::give_up
                          : stop_signal_ != 0 || verdict.exit_code != 0 ? NodeStatus::stopped
                                                                        : NodeStatus::ok);
-    // Others may need all their time to end unresponsive processes. If all is well here, the others are nearly done
+    // Others may need all their time to end unresponsive processes. If this node is fine, the others are nearly done
     // too.
     const auto deadline =
         Clock::now() + seconds(trouble ? 3 * options_.grace_s + 5 : std::max(300.0, 3 * options_.grace_s));
@@ -239,19 +239,20 @@ std::string full_report(const Attempt& attempt, const LaunchOptions& options, in
 
 void check_options(const LaunchOptions& options, const std::vector<std::string>& arguments) {
   const auto fail = [](const std::string& what) { throw ConfigError(cat("[strategies.launcher] ", what)); };
-  if (arguments.empty()) fail("arguments begin with the name of the program; there are none. Give at least that.");
+  if (arguments.empty())
+    fail("arguments must begin with the name of the program; there are none. Give at least the name.");
   if (options.processes < 1)
-    fail(cat("a group has one process or more; processes is ", options.processes, ". Set devices."));
+    fail(cat("a group must have at least one process; processes is ", options.processes, ". Set devices."));
   if (options.num_nodes < 1 || options.node_rank < 0 || options.node_rank >= options.num_nodes)
     fail(cat("nodes count from 0; node ", options.node_rank, " of ", options.num_nodes,
              " does not exist. Set num_nodes and NODE_RANK."));
   if (options.main_port < 0 || options.main_port > 65535)
-    fail(cat("a port is from 0 to 65535; it is ", options.main_port, ". Set MASTER_PORT."));
+    fail(cat("a port must be from 0 to 65535; it is ", options.main_port, ". Set MASTER_PORT."));
   if (options.num_nodes > 1 && options.main_port == 0)
     fail("several nodes meet at a common port; none was given. Set MASTER_PORT.");
-  if (options.max_restarts < 0) fail(cat("max_restarts is 0 or more; it is ", options.max_restarts, "."));
+  if (options.max_restarts < 0) fail(cat("max_restarts must be 0 or more; it is ", options.max_restarts, "."));
   if (!(options.grace_s >= 0) || !(options.start_timeout_s >= 0))
-    fail("times are 0 s or more; grace_s or start_timeout_s is not.");
+    fail("times must be 0 s or more; grace_s or start_timeout_s is not.");
 }
 
 /// Nodes with different launch options would never connect.
@@ -266,12 +267,12 @@ void join_nodes(LaunchStore& store, const LaunchOptions& options) {
   if (options.node_rank == 0) store.put_first("launcher/shape", here);
   if (const std::string there = store.wait_for("launcher/shape"); there != here) {
     const std::string wrong =
-        cat("all nodes are started alike; node ", options.node_rank, " has ", here, ", node 0 ", there);
+        cat("all nodes must be started alike; node ", options.node_rank, " has ", here, ", node 0 ", there);
     NodeLink::refuse(store, options, 0, wrong);
     fail(wrong);
   }
   if (store.add(cat("launcher/node/", options.node_rank), 1) > 1) {
-    const std::string wrong = cat("each node has its own number; ", options.node_rank, " is used twice");
+    const std::string wrong = cat("each node must have its own number; ", options.node_rank, " is used twice");
     store.put_first(launcher_failure_key(0), wrong);
     fail(wrong);
   }
@@ -297,8 +298,7 @@ LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>
       log::info(cat("launcher: ", without_period(attempt.headline()), "; starting again, ", report.restarts, " of ",
                     options.max_restarts));
     }
-    // A fresh store, without remains of the last attempt. Several nodes keep theirs, with separate keys for each
-    // attempt.
+    // A new store has no keys of the last attempt. Several nodes keep their store, with separate keys for each attempt.
     if (options.num_nodes == 1) {
       store.reset();
       store = std::make_shared<LaunchStore>(options);

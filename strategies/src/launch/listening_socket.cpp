@@ -26,10 +26,10 @@ using Clock = std::chrono::steady_clock;
 [[noreturn]] void no_port(int64_t port, bool everywhere, int error) {
   const char* advice =
       error == EADDRINUSE
-          ? "Another program uses it: choose another (MASTER_PORT), or on a single node none, for a free one."
+          ? "Another program uses it: choose another port (MASTER_PORT), or, on a single node, none to get a free one."
       : error == EACCES
-          ? "Ports below 1024 need privileges that this user does not have: choose a higher one (MASTER_PORT)."
-          : "Choose another (MASTER_PORT).";
+          ? "Ports below 1024 need privileges that this user does not have: choose a higher port (MASTER_PORT)."
+          : "Choose another port (MASTER_PORT).";
   throw DistributedError(cat("[strategies.store] port ", port, everywhere ? " of this machine" : " of 127.0.0.1",
                              " cannot be opened for the store of the run: ", std::strerror(error), ". ", advice));
 }
@@ -84,7 +84,7 @@ bool is_ipv4_loopback(const std::string& address) {
 }
 
 ListeningSocket listen_on(int64_t port, bool everywhere) {
-  // One family for clients of both if the machine has IPv6; the run's loopback name is IPv4's.
+  // One socket family serves clients of both if the machine has IPv6; the run's loopback name belongs to IPv4.
   int family = everywhere ? AF_INET6 : AF_INET;
   int fd = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0 && everywhere) fd = ::socket(family = AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -126,7 +126,7 @@ std::string wait_for_listener(const std::string& address, int64_t port, double t
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(pause * 2, std::chrono::milliseconds(200))) {
     int unknown = 0;
     const auto found = resolve(address, port, unknown);
-    // A name that does not exist will not appear; a name server may come back.
+    // A name that does not exist will not appear later, but a name server may come back.
     if (unknown != 0 && unknown != EAI_AGAIN)
       throw DistributedError(cat("[strategies.store] the address of node 0 must be known to this machine; '", address,
                                  "' cannot be resolved: ", ::gai_strerror(unknown),

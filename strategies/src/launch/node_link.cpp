@@ -33,7 +33,7 @@ struct NodeLink::State {
   std::optional<std::string> trouble;      // received
   std::optional<NodeStatus> verdict;       // received
 
-  bool counted = false;  // by the thread only
+  bool counted = false;  // used only by the thread
 
   std::string heard_key() const { return heard_key_of(attempt); }
   std::string verdict_key(int64_t node) const { return verdict_key_of(attempt, node); }

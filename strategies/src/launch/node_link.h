@@ -18,7 +18,7 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  /// Instead of a link: this node does not take part, for `reason`.
+  /// Replaces a link if this node does not take part, for `reason`.
   static void refuse(LaunchStore& store, const LaunchOptions& options, int64_t attempt, const std::string& reason);
 
   /// Reports a failure here; the first reported failure reaches all nodes.

@@ -39,7 +39,8 @@ SignalPipe::SignalPipe() {
     ::close(ends[0]);
     ::close(ends[1]);
     throw DistributedError(
-        "[strategies.launcher] a process launches one group at a time; another launch is under way. Wait for its end.");
+        "[strategies.launcher] a process launches one group at a time; another launch is in progress. Wait until it "
+        "ends.");
   }
   read_ = ends[0];
   struct sigaction action {};

@@ -108,8 +108,8 @@ void GradScaler::load_state(const StateTree& state) {
   const double scale = state.at("scale").as_double();
   const int64_t tracker = state.at("_growth_tracker").as_int();
   if (!(scale > 0) || !std::isfinite(scale) || tracker < 0)
-    throw CheckpointError(cat("[strategies.grad_scaler] a loss scale is a positive number; the checkpoint has ", scale,
-                              " after ", tracker, " good steps."));
+    throw CheckpointError(cat("[strategies.grad_scaler] a loss scale must be a positive number; the checkpoint has ",
+                              scale, " after ", tracker, " good steps."));
   scale_.fill_(scale);
   growth_tracker_.fill_(tracker);
 }

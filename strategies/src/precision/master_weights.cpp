@@ -76,9 +76,9 @@ void MasterWeights::load_state(const StateTree& state) {
   at::NoGradGuard no_grad;
   for (const auto& [name, copy] : copies_)
     if (state.contains(name) && state.at(name).tensor().sizes() != copy.sizes())
-      throw CheckpointError(cat("[strategies.master_weights] shape of '", name, "': checkpoint ",
-                                shape_text(state.at(name).tensor().sizes()), ", parameter ", shape_text(copy.sizes()),
-                                "."));
+      throw CheckpointError(
+          cat("[strategies.master_weights] '", name, "' must have the same shape as the parameter; the checkpoint has ",
+              shape_text(state.at(name).tensor().sizes()), ", the parameter ", shape_text(copy.sizes()), "."));
   for (auto& [name, copy] : copies_)
     if (state.contains(name)) copy.copy_(state.at(name).tensor());
 }

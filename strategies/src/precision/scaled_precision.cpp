@@ -11,10 +11,9 @@ namespace {
 void check_half_format(const std::string& precision, at::ScalarType dtype, at::Device device) {
   if (device.is_cpu()) {
     if (dtype == at::kHalf)
-      log::warn("strategies.float16_on_cpu",
-                cat("precision ", precision,
-                    " on a CPU: float16 is emulated there, a linear layer takes 47 times as long as in float32. "
-                    "Use bf16-mixed on a CPU"));
+      log::warn("strategies.float16_on_cpu", cat("precision ", precision,
+                                                 " on a CPU: float16 is emulated there, and a linear layer takes 47 "
+                                                 "times as long as in float32. Use bf16-mixed on a CPU"));
     return;
   }
   const Accelerator* accelerator = find_accelerator(c10::DeviceTypeName(device.type(), /*lower_case=*/true));

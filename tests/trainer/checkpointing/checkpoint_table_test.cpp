@@ -55,9 +55,8 @@ TEST_CASE("a checkpoint has the keys of the table, and one of weights only has f
     const FitReport report =
         Trainer(quiet(folder), components).fit(std::make_shared<SelfPlanned>(), regression_data(8, 0));
     const StateTree state = read_checkpoint(report.run_dir / "checkpoints/saved.ckpt").state;
-    CHECK(keys_of(state) == keys_of([&](const auto& entry) {
-            return !entry.own_file && (entry.with_weights || !weights_only);
-          }));
+    CHECK(keys_of(state) ==
+          keys_of([&](const auto& entry) { return !entry.own_file && (entry.with_weights || !weights_only); }));
   }
 }
 

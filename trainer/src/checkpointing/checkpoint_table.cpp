@@ -45,8 +45,8 @@ void load_loaders(Restoring& r, const StateTree& value) {
   const auto& loaders = run.stages[RunningStage::train].loaders;
   if (states.size() != loaders.size()) return;
   // With data of their own, ranks share nothing out.
-  const bool reshards = saved_world_size != run.world_size() && run.options.use_distributed_sampler &&
-                        run.counters.batches.completed > 0;
+  const bool reshards =
+      saved_world_size != run.world_size() && run.options.use_distributed_sampler && run.counters.batches.completed > 0;
   for (size_t i = 0; i < loaders.size(); ++i) {
     loaders[i]->load_state(reshards ? loaders[i]->reshard_state(states[i], saved_world_size) : states[i]);
     const StateTree now = loaders[i]->state();

@@ -19,8 +19,7 @@ void load_callback_states(Restoring& r, const StateTree& states) {
     try {
       c.load_state(states.at(key));
     } catch (const std::exception& error) {
-      const std::string text =
-          cat("the state of callback ", key, " in ", checkpoint, " does not fit: ", error.what());
+      const std::string text = cat("the state of callback ", key, " in ", checkpoint, " does not fit: ", error.what());
       if (run.fn == TrainerFn::fit)
         throw CheckpointError(cat("[trainer.fit] ", text,
                                   "\nResume with the callback as it was when the checkpoint was "

@@ -18,7 +18,7 @@ namespace fulgur {
 ///   the process, `memory_percent` (unavailable memory of the machine).
 ///
 /// With several ranks the values are rank 0's. Deviations from Lightning: no second row at the batch's start; CPU keys
-/// are of the process, not of the machine; counters have different names.
+/// describe the process, not the machine; counters have different names.
 class FULGUR_API DeviceStatsMonitor final : public Callback {
  public:
   struct FULGUR_API Options {

@@ -9,9 +9,9 @@
 namespace fulgur {
 
 /// Changes how many batches make one optimizer step, depending on the position in the run: `{"0": 1, "4": 2}` counts
-/// epochs from 0; keys may be intervals, all in the same unit (`500st`, `0.5dur`). Before the first key it is 1. A
-/// window that has begun keeps its length. The factor depends only on the position, so a resumed fit continues with the
-/// right one.
+/// epochs from 0; keys may be intervals, all in the same unit (`500st`, `0.5dur`). Before the first key, each batch
+/// makes a step. A window that has begun keeps its length. The factor depends only on the position, so a resumed fit
+/// continues with the right factor.
 class FULGUR_API GradientAccumulationScheduler final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -41,7 +41,7 @@ class FULGUR_API GradientAccumulationScheduler final : public Callback {
   void apply(RunContext& run);
 
   Interval::Unit unit_ = Interval::Unit::epochs;
-  std::vector<Change> changes_;  // by position
+  std::vector<Change> changes_;  // sorted by position
 };
 
 }  // namespace fulgur

@@ -82,7 +82,7 @@ class FULGUR_API ModelCheckpoint final : public Callback {
   int64_t saved_step_ = -1;
   int64_t seen_step_ = 0;
   int64_t batches_at_start_ = -1;           // over the run; -1 before training begins
-  std::optional<IntervalTrigger> trigger_;  // of `every` or `train_time_interval`
+  std::optional<IntervalTrigger> trigger_;  // set with `every` or `train_time_interval`
   bool waits_for_validation_ = false;
   bool said_that_it_waits_ = false;
   bool warned_ = false;

@@ -12,7 +12,7 @@ class Module;
 namespace fulgur {
 
 /// Prints a table of the layers and their parameters when a fit begins, and notes about ineffective settings. A tied
-/// weight counts once, for the first layer that has it. Deviation from Lightning: no FLOPs and no input and output
+/// weight counts once, in the first layer that has it. Deviation from Lightning: no FLOPs and no input and output
 /// sizes, since LibTorch modules have no hooks to measure them.
 class FULGUR_API ModelSummary final : public Callback {
  public:

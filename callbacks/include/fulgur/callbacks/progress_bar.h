@@ -10,10 +10,10 @@
 
 namespace fulgur {
 
-/// Shows the progress of a run on stderr. On a terminal: one bar that is redrawn, with rate, time left and the metrics
-/// logged with prog_bar; log lines are printed above it. The time left is for the epoch, assuming that validations take
-/// as long as the last one. Otherwise, or if TERM is `dumb`: a plain line every few seconds. NO_COLOR turns off colour.
-/// Metrics are read only when something is drawn.
+/// Shows the progress of a run on stderr. On a terminal it is one bar, which is redrawn, with rate, time left and the
+/// metrics logged with prog_bar; log lines are printed above it. The time left is for the epoch, assuming that
+/// validations take as long as the last one. Otherwise, or if TERM is `dumb`, a plain line is printed every few
+/// seconds. NO_COLOR turns off colour. Metrics are read only when something is drawn.
 class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard {
  public:
   struct FULGUR_API Options {
@@ -51,9 +51,9 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
     std::string title = {};
     std::optional<int64_t> total = {};
     int64_t done = 0;
-    int64_t done_before = 0;  // where a resumed epoch began
+    int64_t done_before = 0;  // batches done before this process resumed the epoch
     Clock::time_point began = {};
-    double paused_s = 0;  // validation inside it
+    double paused_s = 0;  // time of validations during the epoch
   };
   void begin(std::string title, std::optional<int64_t> total, int64_t done_before = 0);
   void begin_epoch(RunContext& run, int64_t done_before);
@@ -84,7 +84,7 @@ class FULGUR_API ProgressBar final : public Callback, private log::ConsoleGuard 
   std::array<bool, 4> several_loaders_{};  // per stage, set once a second one was seen
 
   // Known validation times inside training; positions are batches over the run.
-  double validation_s_ = 0;  // of the last one
+  double validation_s_ = 0;  // duration of the last one
   int64_t epoch_began_at_ = 0;
   bool validated_in_epoch_ = false;
   std::optional<int64_t> validated_at_, validation_spacing_;

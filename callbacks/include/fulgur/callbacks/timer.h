@@ -10,7 +10,8 @@
 namespace fulgur {
 
 /// Measures how long each stage takes, on the run's common clock, and ends a fit whose training took `duration`. The
-/// training time includes validation and continues in a resumed fit; that of other stages is of their last run.
+/// training time includes validation and continues in a resumed fit; the time of any other stage is that of its last
+/// run.
 class FULGUR_API Timer final : public Callback {
  public:
   struct FULGUR_API Options {
@@ -61,9 +62,9 @@ class FULGUR_API Timer final : public Callback {
   void check(RunContext& run);
 
   Options options_;
-  RunContext* run_ = nullptr;  // while there is one
+  RunContext* run_ = nullptr;  // null outside a run
   std::array<Span, 4> spans_;
-  double before_s_ = 0;  // of training, in the earlier parts of a resumed fit
+  double before_s_ = 0;  // training time in the earlier parts of a resumed fit
   bool told_ = false;
 };
 

@@ -22,7 +22,7 @@ enum class CombinedMode {
 class FULGUR_API CombinedLoader : public Loader {
  public:
   using Named = std::pair<std::string, std::shared_ptr<Loader>>;
-  /// Throws a ConfigError for no loaders, a null loader or a duplicate name.
+  /// Throws a ConfigError if there are no loaders, one is null, or two have the same name.
   explicit CombinedLoader(std::vector<Named> loaders, CombinedMode mode = CombinedMode::max_size_cycle);
 
   std::optional<int64_t> size() const override;
@@ -37,7 +37,7 @@ class FULGUR_API CombinedLoader : public Loader {
   void share_evenly(UnevenShares rest) override;
   bool shuffles() const override;
   bool keep_order() override;
-  /// Each loader redistributes what it has left.
+  /// Each loader redistributes its remaining samples.
   StateTree reshard_state(const StateTree& state, int64_t from) const override;
   StateTree state() const override;
   void load_state(const StateTree& state) override;
@@ -46,7 +46,7 @@ class FULGUR_API CombinedLoader : public Loader {
   struct Part {
     std::string name;
     std::shared_ptr<Loader> loader;
-    int64_t cycle = 0;   ///< how often it has started again
+    int64_t cycle = 0;   ///< number of restarts in this epoch
     bool ended = false;  ///< at least once in this epoch
   };
   bool next_sequential(Batch& out);

@@ -19,18 +19,19 @@ struct DataLoaderOptions {
   bool drop_last = false;                       ///< drops an incomplete last batch
   std::function<Batch(Batch)> transform = {};   ///< applied to each batch, on the thread that calls `next`
   std::string name = "data";                    ///< of the set, for messages: `train`, `validation`, …
-  /// Whole batches instead of samples; not together with `batch_size`, `shuffle`, `sampler`, `drop_last`.
+  /// Chooses whole batches instead of single samples; not together with `batch_size`, `shuffle`, `sampler`,
+  /// `drop_last`.
   std::shared_ptr<const BatchSampler> batch_sampler = {};
   /// Makes a batch of samples that differ in shape: each tensor entry is a list with one tensor per sample (see
   /// `data/collate.h`). Runs on a worker thread, so it must be thread-safe.
   std::function<Batch(Batch)> collate = {};
-  /// Threads that prefetch; 0: read in `next`; auto: tuned in the first epoch.
+  /// The number of threads that prefetch; 0: `next` reads itself; auto: tuned in the first epoch.
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;  ///< batches prefetched per worker
-  /// Batches in pinned memory, including those of `transform`, for asynchronous copies to a GPU; auto: if CUDA is in
-  /// use in this process.
+  /// Puts batches, including those of `transform`, in pinned memory, for asynchronous copies to a GPU; auto: if CUDA is
+  /// in use in this process.
   Auto<bool> pin_memory = {};
-  double timeout_s = 0;      ///< for a batch from the workers; 0: none
+  double timeout_s = 0;      ///< limit for a batch from the workers; 0: none
   double slow_after_s = 30;  ///< a batch that takes longer gives a warning with its samples; 0: never
 };
 
@@ -38,15 +39,15 @@ struct DataLoaderOptions {
 /// with the first batch, share the samples of each batch among them and stay from epoch to epoch; they end with the
 /// loader. At most `num_workers * prefetch_factor` batches are prefetched.
 ///
-/// Ranges of an in-memory dataset are returned as views. The memory of other batches is reused once no tensor of it is
-/// held any more. Do not write into a batch without `clone()`.
+/// Ranges of an in-memory dataset are returned as views. The memory of other batches is reused once none of their
+/// tensors is held any more. Do not write into a batch without `clone()`.
 ///
 /// Exceptions of the dataset are rethrown from `next`, in batch order and with the sample's index in the message:
 /// Fulgur's errors keep their type, others are nested in a DataError. The batch then does not count as consumed.
 ///
 /// The sampler determines the order, so the state is only the consumed position: `epoch`, `batches`, `samples`. A state
-/// of an epoch other than the one started is ignored. `samples` is decisive, so the batch size may change, and the
-/// number of ranks (`reshard_state`), except with batch samplers.
+/// of an epoch other than the one started is ignored. `samples` is decisive, so the batch size and the number of ranks
+/// may change (`reshard_state`), except with batch samplers.
 class FULGUR_API DataLoader : public Loader {
  public:
   /// Throws a ConfigError for options that exclude each other or are out of range, and a DataError if there would be no
@@ -64,9 +65,9 @@ class FULGUR_API DataLoader : public Loader {
   /// Throws a DataError if this rank's share would contain no batch in training, or if the sampler does not divide its
   /// samples among the ranks.
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override;
-  /// With a DistributedSampler around the sampler; a batch sampler and a user's DistributedSampler divide as they are.
+  /// Wraps the sampler in a DistributedSampler; a batch sampler and a user's DistributedSampler stay as they are.
   void share_evenly(UnevenShares rest) override;
-  /// Compares the sampler's order of this rank with that of all.
+  /// Compares the sampler's order for this rank with its order for a single rank.
   bool shares_in_turns() const override;
   bool shuffles() const override;
   /// False with a batch sampler that shuffles.
@@ -77,7 +78,7 @@ class FULGUR_API DataLoader : public Loader {
   void load_state(const StateTree& state) override;
 
   const Dataset& dataset() const;
-  /// Threads in use; with `auto` the number being tried or found.
+  /// Threads in use; with `auto`, the number that is being tried or was found.
   int64_t num_workers() const;
 
  private:

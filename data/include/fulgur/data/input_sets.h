@@ -28,22 +28,22 @@ class FULGUR_API InputSets {
   InputSets(const InputSets&) = delete;
   InputSets& operator=(const InputSets&) = delete;
 
-  /// Copies a host batch on the current stream of `device` into the next set, and returns it there; nullopt for a batch
-  /// of another kind, or once a batch was held too long.
+  /// Copies a host batch on the current stream of `device` into the next set, and returns that set's batch; nullopt for
+  /// a batch of another kind, or once a batch was held too long.
   std::optional<Batch> write(const Batch& host, at::Device device);
-  /// Call whenever a batch starts being used, wherever it is. Work queued on the current stream by now is finished
-  /// before the set of an earlier batch is overwritten.
+  /// Call this when the use of a batch begins, no matter where the batch is stored. Work that is already queued on the
+  /// current stream finishes before the set of an earlier batch is overwritten.
   void begin(const Batch& batch, at::Device device);
   /// The set that contains all entries of the batch as they were written; nullopt for any other batch.
   std::optional<size_t> find(const Batch& batch) const;
   const BatchKind& kind() const { return kind_; }
-  /// True once a batch was still held at its set's next turn.
+  /// True once a batch was still held when its set was to be overwritten.
   bool kept() const { return kept_; }
 
  private:
   BatchKind kind_;
   std::array<Batch, kSets> sets_;
-  std::array<std::optional<c10::Event>, kSets> written_;  // by whatever stream
+  std::array<std::optional<c10::Event>, kSets> written_;  // on whichever stream
   std::optional<c10::Event> free_;                        // follows all uses of batches before the current one
   size_t in_use_ = kSets - 1;
   bool kept_ = false;

@@ -17,7 +17,7 @@ struct IterableLoaderOptions {
   std::string name = "data";                   ///< of the set, for messages
   int64_t num_workers = 0;                     ///< 0, or 1: a thread prefetches (a stream has one position, so no more)
   int64_t prefetch_factor = 2;                 ///< batches prefetched
-  double timeout_s = 0;                        ///< for a batch from the thread; 0: none
+  double timeout_s = 0;                        ///< limit for a batch from the thread; 0: none
   double slow_after_s = 30;                    ///< a batch that takes longer gives a warning; 0: never
 };
 
@@ -25,9 +25,9 @@ struct IterableLoaderOptions {
 /// regardless of prefetching.
 ///
 /// Exceptions of the dataset are rethrown from `next` with the batch number in the message: Fulgur's errors keep their
-/// type, others are nested in a DataError. The batch then does not count as consumed, nor if it times out
-/// (`timeout_s`). A thread that is stuck in the dataset keeps it: until it returns, `next` throws the same error, and
-/// so does moving to another position.
+/// type, others are nested in a DataError. The batch then does not count as consumed, nor does one that times out
+/// (`timeout_s`). While a thread is stuck in the dataset, `next` throws the same error, and so does moving to another
+/// position.
 class FULGUR_API IterableLoader : public Loader {
  public:
   /// Throws a ConfigError for options out of range.

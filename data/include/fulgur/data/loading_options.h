@@ -5,7 +5,7 @@
 
 namespace fulgur {
 
-/// How the built-in data modules read batches: a member of their options, whose fields become theirs.
+/// How the built-in data modules read batches. Their options contain this struct and include its fields.
 struct FULGUR_API LoadingOptions {
   Auto<int64_t> num_workers = int64_t{0};
   int64_t prefetch_factor = 2;

@@ -46,8 +46,8 @@ class FULGUR_API IdxImageDataModule : public DataModule {
   IdxImageDataModule(const IdxImageOptions& options, IdxImageSource source);
   ~IdxImageDataModule() override;
 
-  /// Reads the files that `verb` needs, once, and checks each label. Throws a DataError for files that are missing
-  /// (lists all, with sizes and origin), damaged or do not belong together; a ConfigError if `val_size` leaves no
+  /// Reads the files that `fn` needs, once, and checks each label. Throws a DataError if files are missing (it lists
+  /// them all, with sizes and origin), are damaged or do not belong together; a ConfigError if `val_size` leaves no
   /// training samples.
   void setup(TrainerFn fn) override;
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;

@@ -5,9 +5,8 @@
 namespace fulgur {
 
 /// Synthetic sequences of random tokens and their reversal, to train sequence models. Batches: `source` and `target`,
-/// both (N, length) int64 with tokens in [1, vocabulary); 0 is reserved for the start of a sequence. A sample is a
-/// function only of seed, stage and index: adding samples does not change existing ones. Predict uses the test's
-/// sources.
+/// both (N, length) int64 with tokens in [1, vocabulary); 0 is reserved for the start of a sequence. A sample depends
+/// only on seed, stage and index: adding samples does not change existing ones. Predict uses the test's sources.
 class FULGUR_API ReversalDataModule : public TensorDataModule {
  public:
   struct Options {

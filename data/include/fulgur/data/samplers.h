@@ -69,9 +69,9 @@ class FULGUR_API WeightedSampler : public Sampler {
   bool replacement_;
 };
 
-/// Shares of another sampler's order of the same size on every rank, which processes that work step by step together
-/// need: rank r of w sees places r, r + w, …. If the order does not divide, it is filled up with samples from its begin
-/// (`pad`), its rest is left out (`drop`), or a DataError is thrown when the order is asked for (`error`).
+/// Divides another sampler's order into shares of equal size, which ranks that train in lockstep need: rank r of w sees
+/// places r, r + w, …. If the order does not divide evenly, it is padded with samples from its beginning (`pad`), its
+/// remainder is left out (`drop`), or a DataError is thrown when the order is requested (`error`).
 class FULGUR_API DistributedSampler : public Sampler {
  public:
   /// Throws a ConfigError if there is no sampler.

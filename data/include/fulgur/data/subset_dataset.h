@@ -35,9 +35,9 @@ FULGUR_API std::vector<std::vector<int64_t>> split_indices(int64_t dataset_size,
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> split(const std::shared_ptr<const Dataset>& dataset,
                                                              const std::vector<int64_t>& sizes, uint64_t seed);
 
-/// TrainerComponents by fractions of the whole, like `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down
-/// and the remaining samples go to the first parts, one each. Throws a ConfigError if a fraction is negative or they do
-/// not add up to 1.
+/// Parts as fractions of the whole, like `random_split(dataset, {0.9, 0.1}, seed)`: sizes are rounded down and the
+/// remaining samples go to the first parts, one each. Throws a ConfigError if a fraction is negative or they do not add
+/// up to 1.
 FULGUR_API std::vector<std::shared_ptr<SubsetDataset>> random_split(const std::shared_ptr<const Dataset>& dataset,
                                                                     const std::vector<double>& shares, uint64_t seed);
 

@@ -16,11 +16,11 @@ namespace fulgur {
 /// vocabulary has more than 256); windows are cut when they are read.
 ///
 /// Training windows start anywhere (`random`: a pure function of seed, epoch and index), samples_per_epoch of them per
-/// epoch, or every `stride` tokens (`strided`, in a new order each epoch). Those of validation and test are side by
-/// side; the remainder of a part is not used.
+/// epoch, or every `stride` tokens (`strided`, in a new order each epoch). Windows of validation and test do not
+/// overlap; the remainder of a part is not used.
 ///
-/// Facts: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is that of the
-/// whole file and is saved in the checkpoint; after loading a checkpoint its vocabulary is used.
+/// Exported values: `vocab_size`, `block_size`, `vocabulary` (the characters; empty for bytes). The vocabulary is that
+/// of the whole file and is saved in the checkpoint; after loading a checkpoint its vocabulary is used.
 class FULGUR_API TextDataModule : public DataModule {
  public:
   enum class Tokens { characters, bytes };
@@ -55,7 +55,7 @@ class FULGUR_API TextDataModule : public DataModule {
   std::vector<std::shared_ptr<Loader>> loaders(RunningStage stage) override;
   StateTree exported_values() const override;
   StateTree state() const override;
-  /// Throws a CheckpointError for a vocabulary that lacks characters of the file, or of the other kind.
+  /// Throws a CheckpointError if the vocabulary lacks characters of the file, or is of the other kind.
   void load_state(const StateTree& state) override;
 
   /// Available after setup.

@@ -24,11 +24,11 @@ class FULGUR_API DevicePrefetcher : public Loader {
   int64_t batch_size() const override { return loader_->batch_size(); }
   void start_epoch(int64_t epoch) override;
   bool next(Batch& out) override;
-  /// Call after the step of the last batch was launched: reads the following batch and starts its copy. `next` does not
-  /// do this, since a slow loader would delay the step of a batch that is ready.
+  /// Reads the following batch and starts its copy; call it after the step of the last batch was launched. `next` does
+  /// not do this, since a slow loader would delay the step of a batch that is ready.
   void read_ahead();
-  /// From the next batch on, batches are copied into these sets if their kind matches; nullptr: into fresh memory
-  /// again. No effect on a CPU.
+  /// From the next batch on, batches are copied into these sets if their kind matches; nullptr: into new memory again.
+  /// No effect on a CPU.
   void write_into(std::shared_ptr<InputSets> sets);
   void unread() override;
   void configure(uint64_t seed, int64_t rank, int64_t world_size) override {

@@ -12,7 +12,7 @@ namespace fulgur {
 /// strings "NaN", "Infinity", "-Infinity".
 ///
 /// If the file cannot be written, one warning (`logger.jsonl_write`) reports it and the run continues; up to 1 MiB of
-/// rows wait for the next one.
+/// rows wait until the next row is written.
 class FULGUR_API JsonlLogger : public Logger {
  public:
   using Options = LoggerOptions;

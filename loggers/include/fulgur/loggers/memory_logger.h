@@ -6,7 +6,7 @@
 
 namespace fulgur {
 
-/// Keeps everything that is logged in public members; for tests and for programs that read their own metrics.
+/// Public members keep everything that is logged, for tests and for programs that read their own metrics.
 class FULGUR_API MemoryLogger : public Logger {
  public:
   struct Row {

@@ -17,8 +17,8 @@ namespace fulgur {
 /// the status unknown, since TensorBoard keeps the first one that it reads, and the run may continue.
 ///
 /// A resumed run truncates the event file of its checkpoint to its length at that time, and removes later ones. Without
-/// a logger state in the checkpoint, or if that file has changed, the files stay as they are. Either way the new file
-/// makes a TensorBoard that has read them drop later steps; its fast loader ignores that: there a later step stays
+/// a logger state in the checkpoint, or if that file has changed, the files stay as they are. Either way, the new file
+/// makes a TensorBoard that has already read later steps drop them. Its fast loader ignores that and keeps a later step
 /// until the same name is logged again at that step or before.
 ///
 /// If the file cannot be written, one warning (`logger.tensorboard_write`) reports it and the run continues; up to 1

@@ -14,7 +14,7 @@ namespace fulgur {
 /// Environment variables by name.
 using Environment = std::map<std::string, std::string>;
 
-/// Those of this process.
+/// The environment variables of this process.
 FULGUR_API Environment process_environment();
 
 /// Values accepted by `detect_cluster_environment`, `auto` first.
@@ -34,7 +34,7 @@ FULGUR_API const std::vector<std::string>& cluster_environment_names();
 /// | `variables` | `RANK` or `WORLD_SIZE` | set by hand or by a scheduler |
 ///
 /// Slurm is skipped in an interactive shell (job name `bash` or `interactive` with one task or a terminal), in a batch
-/// script outside srun, and below an mpirun whose daemons srun has started.
+/// script outside srun, and under an mpirun whose daemons srun has started.
 ///
 /// `wanted` selects one of them or fails, with two exceptions: `launcher` returns nullopt in the process that is to
 /// launch, and `none` always does. Throws a DistributedError that names the variable for each value that is missing, is
@@ -42,7 +42,7 @@ FULGUR_API const std::vector<std::string>& cluster_environment_names();
 FULGUR_API std::optional<ProcessPlace> detect_cluster_environment(const Environment& environment,
                                                                   const std::string& wanted = "auto");
 
-/// Which of several nodes a launcher runs on, and where node 0 is found.
+/// Which of several nodes a launcher runs on, and how to reach node 0.
 struct FULGUR_API NodePlace {
   int64_t node_rank = 0;
   std::string main_address = "127.0.0.1";

@@ -87,7 +87,7 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
 
  private:
   void take_from_rank_0(const std::vector<Tensor>& tensors);
-  /// Whether this rank's buffers differ from rank 0's, and the next forward needs them so.
+  /// Whether this rank's buffers may differ from rank 0's and the next forward uses them as they are.
   bool has_own_buffers() const;
   void put_back_buffers(const LightningModule& module);
   void unsync_norms() noexcept;
@@ -102,11 +102,11 @@ class FULGUR_API DDPStrategy final : public Strategy, public SameRanks {
   LightningModule* module_ = nullptr;
   std::vector<Optimizer*> optimizers_;
   std::vector<std::unique_ptr<detail::GradientReducer>> reducers_;
-  std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< of manual optimization
+  std::unique_ptr<detail::UnsyncedGradients> unsynced_;  ///< used with manual optimization
   std::vector<std::vector<std::vector<int64_t>>> loaded_buckets_;
   bool syncs_buffers_next_ = true;
   bool graph_is_recorded_ = false;    // static_graph
-  std::vector<Tensor> kept_buffers_;  // of the current window, while an evaluation uses rank 0's
+  std::vector<Tensor> kept_buffers_;  // this rank's buffers of the current window, while an evaluation uses rank 0's
 };
 
 }  // namespace fulgur

@@ -7,10 +7,10 @@
 
 namespace fulgur {
 
-/// Data parallel in one process: each batch is cut into chunks, one for each device, and a copy of the module computes
-/// each of them, all at the same time. Losses are added up by their share of the samples and gradients on the first
-/// device, which has the optimizers; so the step is that of one device on the whole batch, but for layers that look at
-/// more than one sample (BatchNorm takes the statistics of its chunk; the buffers that stay are the first device's).
+/// Data parallel in one process: each batch is split into chunks, one per device, which copies of the module compute at
+/// the same time. Losses, weighted by their share of the samples, and gradients are added up on the first device, which
+/// has the optimizers. The step is therefore that of one device on the whole batch, except for layers that combine
+/// samples (BatchNorm uses the statistics of its chunk, and the first device's buffers are kept).
 class FULGUR_API DPStrategy final : public SingleProcessStrategy {
  public:
   std::string name() const override { return "dp"; }

@@ -11,9 +11,9 @@
 namespace fulgur {
 
 /// Dynamic loss scaling (Micikevicius et al. 2018), with the semantics and state of Python's `torch.amp.GradScaler`:
-/// the loss is multiplied by a scale, gradients are divided by it, a step whose gradients overflowed is skipped and the
-/// scale falls, and it grows after a number of good steps. All on the device, without synchronization. Used by one
-/// thread.
+/// the loss is multiplied by a scale, gradients are divided by it, a step whose gradients overflowed is skipped and
+/// reduces the scale, which grows after a number of good steps. All of this happens on the device, without
+/// synchronization. Used by one thread.
 class FULGUR_API GradScaler : public Stateful {
  public:
   struct FULGUR_API Options {
@@ -23,13 +23,13 @@ class FULGUR_API GradScaler : public Stateful {
   };
   explicit GradScaler(Options options);
 
-  /// The device of the scale; call first.
+  /// Sets the device of the scale; must be called first.
   void set_device(at::Device device);
   /// Loss × scale, in at least float32.
   Tensor scale(const Tensor& loss) const;
   /// Gradients ÷ scale, in place; also checks whether any is not finite. Once per optimizer between two updates; a
-  /// second call does nothing. Gradients must be float32 or float64: a float16 one would lose what the scale saved
-  /// (ConfigError).
+  /// second call does nothing. Gradients must be float32 or float64: float16 gradients would lose the small values that
+  /// the scale preserves (ConfigError).
   void unscale(const Optimizer& optimizer, const std::vector<Tensor>& gradients);
   /// Nonzero if `unscale` found a non-finite gradient; a float32 scalar on the device, overwritten by the next unscale.
   std::optional<Tensor> found_inf(const Optimizer& optimizer) const;
@@ -50,7 +50,7 @@ class FULGUR_API GradScaler : public Stateful {
  private:
   struct Found {
     Tensor inf;
-    bool current = false;  // of this step
+    bool current = false;  // found in the current step
   };
   Options options_;
   Tensor scale_, growth_tracker_;

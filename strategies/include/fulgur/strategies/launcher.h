@@ -18,19 +18,19 @@ struct FULGUR_API LaunchOptions {
   int64_t node_rank = 0;
   std::string main_address = "127.0.0.1";  ///< of node 0
   int64_t main_port = 0;                   ///< 0: a free port; required with several nodes
-  int64_t max_restarts = 0;                ///< number of restarts of the whole group after failures
+  int64_t max_restarts = 0;                ///< maximum number of restarts of the whole group after failures
   double grace_s = 10;              ///< for the others to fail by themselves; then again between SIGTERM and SIGKILL
   double start_timeout_s = 300;     ///< for the launchers of several nodes to find each other
   std::filesystem::path program{};  ///< empty: the running one
-  /// Receives what a rank from 1 on passed to `tell_launcher`, whole, once all of this node have ended; not if rank 0
-  /// or an earlier rank said the same. For ranks that do not print it themselves.
+  /// Receives the whole message that a rank above 0 passed to `tell_launcher`, once all processes of this node have
+  /// ended, unless rank 0 or an earlier rank passed the same. For ranks that do not print it themselves.
   std::function<void(int64_t rank, const std::string& message)> show{};
 };
 
 /// How a launch ended.
 struct FULGUR_API LaunchReport {
   int exit_code = 0;     ///< exit code that this process should return
-  int64_t restarts = 0;  ///< that were made
+  int64_t restarts = 0;  ///< number of restarts made
   std::string message;   ///< what failed: rank, signal or code, its own message; empty if nothing did
 };
 
@@ -38,16 +38,16 @@ struct FULGUR_API LaunchReport {
 ///
 /// Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, GROUP_RANK, GROUP_WORLD_SIZE,
 /// MASTER_ADDR, MASTER_PORT, FULGUR_LAUNCHER=1, FULGUR_RESTARTS, and OMP_NUM_THREADS (its share of the processors)
-/// unless set; its standard input is empty. The store of the run is hosted here, on node 0. SIGINT, SIGTERM, SIGHUP and
-/// SIGUSR1 are forwarded to all processes. None outlives this one, however it ends.
+/// unless set; its standard input is empty. On node 0, this process hosts the store of the run. SIGINT, SIGTERM, SIGHUP
+/// and SIGUSR1 are forwarded to all processes. None outlives this one, however it ends.
 ///
 /// After the first failure the others have `grace_s` to fail with their own message, then get SIGTERM, then SIGKILL.
-/// The report is about the process that died by a signal, or else exited first with another code than 5 (which says
-/// that a peer failed). The exit code is 5 for a signal, else that process's own. Codes 0, 2, 75, 130, 143 never cause
-/// a restart.
+/// The report is about the process that died by a signal, or else was the first to exit with a code other than 5 (which
+/// means that a peer failed). The exit code is 5 for a signal, else that process's own. Codes 0, 2, 75, 130, 143 never
+/// cause a restart.
 ///
-/// One at a time per process, from a thread that lives as long. Throws a DistributedError if the port cannot be opened,
-/// node 0 cannot be reached, or the program cannot be started.
+/// Only one launch at a time per process, from a thread that lives as long as the launch. Throws a DistributedError if
+/// the port cannot be opened, node 0 cannot be reached, or the program cannot be started.
 FULGUR_API LaunchReport launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
 
 /// In a process started by `launch`: passes the error that this process is about to end with to the launcher's report.

@@ -13,8 +13,8 @@
 namespace fulgur {
 
 /// float32 copies of half-precision parameters, which optimizers step in their place: an update smaller than 1/256 of a
-/// bfloat16 weight would be lost in it. A parameter that is changed other than by its optimizer is overwritten at the
-/// next step.
+/// bfloat16 weight would be lost in it. A parameter changed by anything but its optimizer is overwritten at the next
+/// step.
 class FULGUR_API MasterWeights : public Stateful {
  public:
   /// From now on the optimizer steps copies; parameters in wider formats are stepped directly.
@@ -33,7 +33,7 @@ class FULGUR_API MasterWeights : public Stateful {
   void load_state(const StateTree& state) override;
 
  private:
-  // An optimizer's parameters that are copies, and the module's.
+  // An optimizer's parameters that are copies, and the module's parameters that they replace.
   struct Lists {
     std::vector<Tensor> copies, of_module;
   };

@@ -13,23 +13,25 @@ namespace detail {
 class DeviceUtilization;
 }
 
-/// What strategies have in common whose module lies on several devices, each submodule on its own. A batch is cut into
-/// micro-batches, which go forward one after the other and backward in one, so that a device computes one of them
-/// while the next device is at another (GPipe, Huang et al. 2019): GPUs overlap both ways, since the host does not wait
-/// for them; virtual devices backward. Submodules without a place, and the batch, are on the first device.
+/// Base of the strategies that place each submodule of a module on its own device or devices. A batch is split into
+/// micro-batches, which run forward one after the other and backward together, so that a device computes one of them
+/// while the next device computes another (GPipe, Huang et al. 2019). GPUs overlap in both directions, since the host
+/// does not wait for them; virtual devices overlap only in backward. Submodules without a placement, and the batch, are
+/// on the first device.
 class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
  public:
   ~PlacedStrategy() override;
   DeviceUse device_use() const override { return DeviceUse::all; }
   void configure(StrategySetup setup) override;
-  /// Throws a ConfigError for a name that is no placed submodule, for a device that was not chosen, for tensors of a
-  /// module placed by hand that lie elsewhere, and for micro-batches with manual optimization.
+  /// Throws a ConfigError for a name that is not a placed submodule, for a device that was not chosen, for tensors of a
+  /// module placed by hand that are on other devices, and for micro-batches with manual optimization.
   void attach(LightningModule& module) override;
   void start_training(LightningModule& module, const std::vector<Optimizer*>& optimizers) override;
   void before_forward(LightningModule& module, GradSync sync) override;
   bool splits_batches() const override { return micro_batches_ > 1; }
   std::vector<MicroBatch> split(LightningModule& module, const Batch& batch, RunningStage stage) override;
-  /// In order. Throws an Error that names modules, parameters and devices if tensors of two devices meet.
+  /// Runs the parts in order. Throws an Error that names modules, parameters and devices if an operation gets tensors
+  /// of two devices.
   void run_parts(size_t parts, const std::function<void(size_t)>& work) override;
   void backward(LightningModule& module, const Tensor& loss, GradSync sync, const BackwardOptions& options) override;
   /// Fraction of the time since `start_training` during which each device computed.
@@ -47,7 +49,7 @@ class FULGUR_API PlacedStrategy : public SingleProcessStrategy {
   Placement placement_;
   int64_t micro_batches_;
   LightningModule* module_ = nullptr;
-  std::vector<std::unique_ptr<nn::ReplicaTensors>> groups_;  // of submodules on several devices
+  std::vector<std::unique_ptr<nn::ReplicaTensors>> groups_;  // the replicas of submodules on several devices
   std::unique_ptr<detail::DeviceUtilization> busy_;
 };
 
@@ -60,7 +62,7 @@ class FULGUR_API ModelParallelStrategy final : public PlacedStrategy {
     int64_t micro_batches = 1;
     void fields(Fields& f);
   };
-  /// Throws a ConfigError for a submodule on several devices, which is `hybrid`.
+  /// Throws a ConfigError for a submodule on several devices, which needs `hybrid`.
   explicit ModelParallelStrategy(Options options);
   std::string name() const override { return "model_parallel"; }
 };

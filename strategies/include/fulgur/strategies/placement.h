@@ -19,7 +19,7 @@ struct FULGUR_API DeviceGroup {
   DeviceGroup(int64_t index) : indices{index} {}
   DeviceGroup(std::vector<int64_t> list) : indices(std::move(list)) {}
 
-  /// The corresponding ones of `devices`; throws a ConfigError that starts with `where` for one that is not among them.
+  /// The members of the group among `devices`; throws a ConfigError that starts with `where` if one is missing.
   std::vector<at::Device> resolve(const std::vector<at::Device>& devices, const std::string& where) const;
 };
 

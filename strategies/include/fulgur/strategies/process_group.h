@@ -13,7 +13,7 @@ namespace fulgur {
 struct FULGUR_API ProcessGroupOptions {
   std::string backend = "gloo";  ///< for tensors on `device`: gloo or nccl; those on the host always use gloo
   at::Device device{at::kCPU};
-  double start_timeout_s = 300;  ///< for all to connect, and until the end of the first step
+  double start_timeout_s = 300;  ///< for all ranks to connect, and for each exchange until the end of the first step
   double timeout_s = 60;         ///< for each exchange from then on
 };
 
@@ -21,8 +21,8 @@ struct FULGUR_API ProcessGroupOptions {
 /// `collectives()`.
 class FULGUR_API ProcessGroup {
  public:
-  /// All ranks must call it. Throws a DistributedError that names address, port and rank if they cannot connect, and
-  /// which ranks are missing.
+  /// All ranks must call it. Throws a DistributedError that names address, port, rank and missing ranks if they cannot
+  /// connect.
   static std::shared_ptr<ProcessGroup> connect(const ProcessPlace& place, const ProcessGroupOptions& options);
   /// Aborts what `shut_down` has not ended, without waiting.
   ~ProcessGroup();
@@ -39,8 +39,8 @@ class FULGUR_API ProcessGroup {
   void shut_down() noexcept;
   /// Ends this rank alone: kernels that wait for other ranks return, and no more exchanges are allowed.
   void abort() noexcept;
-  /// For device work with exchanges that LibTorch's own thread does not watch; callable from any thread: kernels that
-  /// wait for other ranks return, and `check` throws.
+  /// Aborts device work whose exchanges LibTorch's own thread does not watch: kernels that wait for other ranks return,
+  /// and `check` throws. Callable from any thread.
   void abort_late_launch() noexcept;
   /// The current timeout of an exchange.
   std::chrono::milliseconds timeout() const;

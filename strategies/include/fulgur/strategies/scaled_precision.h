@@ -10,7 +10,7 @@ namespace fulgur {
 /// Base of the half precisions: requires a device that supports the format, and may scale the loss.
 class FULGUR_API ScaledPrecision : public Precision {
  public:
-  /// float16 on a CPU is emulated, 47 times slower than float32, which gives a warning.
+  /// Warns if float16 is used on a CPU: it is emulated there, 47 times slower than float32.
   void set_device(at::Device device) override;
   Tensor scale(const Tensor& loss) override;
   void unscale(Optimizer& optimizer) override;

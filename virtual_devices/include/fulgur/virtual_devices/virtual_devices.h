@@ -11,21 +11,22 @@ namespace fulgur {
 
 constexpr int64_t kMostVirtualDevices = 64;
 
-/// Creates `count` virtual devices, `virtual:0` to `virtual:count-1`: devices as seen by LibTorch, each with a
-/// generator, a counting allocator and one operation at a time, which compute with the CPU's kernels in the process's
-/// memory. So code for several GPUs can be run, and inspected, without any. They are the accelerator `virtual`, which
+/// Creates `count` virtual devices, `virtual:0` to `virtual:count-1`: LibTorch sees them as devices. Each has its own
+/// generator and a counting allocator, and runs one operation at a time with the CPU's kernels in the process's memory.
+/// Code for several GPUs can therefore be run and inspected without a GPU. They are the accelerator `virtual`, which
 /// has eight devices by default.
 ///
-/// For trials and tests: not in a process that computes on GPUs too, which LibTorch would then not take for its
-/// accelerator. Later calls may ask for no more than the first. Throws a ConfigError if the number is not 1 to 64 or
-/// above the first, and where another backend has taken the place (LibTorch has one for all that it does not know).
+/// For trials and tests. Do not use them in a process that also computes on GPUs: LibTorch would no longer take GPUs
+/// for its accelerator. Later calls must not request more than the first. Throws a ConfigError if the number is not 1
+/// to 64 or is above that of the first call, or if another backend occupies the slot (LibTorch has a single one for
+/// unknown backends).
 FULGUR_API void enable_virtual_devices(int64_t count);
 
 /// 0 before `enable_virtual_devices`.
 FULGUR_API int64_t virtual_device_count();
 FULGUR_API at::Device virtual_device(int64_t index);
 
-/// What was copied from one device to another; the CPU is one of them.
+/// The copies from one device to another; the CPU counts as a device.
 struct FULGUR_API DeviceCopies {
   at::Device from = at::kCPU, to = at::kCPU;
   int64_t copies = 0;
