@@ -232,17 +232,23 @@ void TrainingStep::manual_backward(const Tensor& loss, const BackwardOptions& op
 void TrainingStep::step_optimizer(Optimizer& optimizer, const Closure& closure) {
   RunState& run = run_;
   Services& services = services_;
-  services.checkpoints.before_writes();
   if (optimizer.needs_closure() && !closure)
     throw Error(
         cat("[trainer.optimizer_step] ", optimizer.name(), " evaluates its loss several times; call step(closure)."));
-  // In automatic optimization prepare_gradients has done this.
-  if (run.step.manual) unscale(optimizer);
+  // In automatic optimization this has been done.
+  if (run.step.manual) {
+    services.checkpoints.before_writes();
+    unscale(optimizer);
+  }
   run.step.stepped = true;
   if (run.step.manual &&
       !carry_out(run, services, services.finite.check_gradients(optimizer, GradientNorm::take(*run.model, optimizer))))
     return;
-  run.strategy->optimizer_step(optimizer, optimizer.needs_closure() ? closure : Closure{}, services.finite.found_inf());
+  apply_step(optimizer, optimizer.needs_closure() ? closure : Closure{});
+}
+
+void TrainingStep::apply_step(Optimizer& optimizer, const Closure& closure) {
+  run_.strategy->optimizer_step(optimizer, closure, services_.finite.found_inf());
   if (debug_) debug_->check_parameters();
 }
 
@@ -354,6 +360,7 @@ StepOutput TrainingStep::closure_step(const Batch& batch, int64_t batch_idx) {
     return run.collectives().all_reduce(output.loss, ReduceOp::mean);
   };
   left_out_ = false;
+  services_.checkpoints.before_writes();
   try {
     step_and_zero(closure);
   } catch (const LeftOut&) {
@@ -388,7 +395,6 @@ void TrainingStep::step_and_zero(const Closure& closure) {
   if (closure) makes_step_ = true;  // the gradients are computed inside it
   LightningModule& module = *run.model;
   Optimizer& optimizer = handle_->optimizer();
-  services.checkpoints.before_writes();
   if (makes_step_) {
     run.step.in_training_step = true;
     module.optimizer_step(run.counters.epoch, run.position.batch_idx, *handle_, closure);
@@ -431,17 +437,17 @@ void TrainingStep::start_capturing() {
     return log::warn("trainer.not_captured", cat("cuda_graph: the steps are not captured: ", *reason,
                                                  ". Training continues without CUDA graphs"));
   }
-  captured_ = std::make_unique<CapturedStep>(
-      run, services, std::move(graph), [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
-        StepOutput output = forward_backward(batch, batch_idx, last_of_window);
-        if (!output.loss.defined() || !last_of_window) return output;
-        Optimizer& optimizer = handle_->optimizer();
-        prepare_gradients();
-        run_.strategy->optimizer_step(optimizer, {}, services_.finite.found_inf());
-        run_.strategy->precision().update();
-        optimizer.zero_grad();
-        return output;
-      });
+  captured_ = std::make_unique<CapturedStep>(run, services, std::move(graph),
+                                             [this](const Batch& batch, int64_t batch_idx, bool last_of_window) {
+                                               StepOutput output = forward_backward(batch, batch_idx, last_of_window);
+                                               if (!output.loss.defined() || !last_of_window) return output;
+                                               Optimizer& optimizer = handle_->optimizer();
+                                               prepare_gradients();
+                                               apply_step(optimizer, {});
+                                               run_.strategy->precision().update();
+                                               optimizer.zero_grad();
+                                               return output;
+                                             });
   captured_->set_prefetcher(prefetcher_);
 }
 

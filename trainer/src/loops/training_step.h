@@ -50,6 +50,9 @@ class TrainingStep final : public StepActions {
   void start_capturing();
   void count_step();
   void prepare_gradients();
+  /// The step of eager, manual and captured steps alike. Before it, and before the hooks that come with it, the
+  /// checkpoints' `before_writes` was called, outside of any recording.
+  void apply_step(Optimizer& optimizer, const Closure& closure);
   void step_and_zero(const Closure& closure);
 
   RunState& run_;

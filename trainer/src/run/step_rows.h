@@ -8,6 +8,7 @@
 #include "fulgur/core/stage.h"
 #include "logging/log_store.h"
 #include "run/metric_rows.h"
+#include "services/nonfinite_policy.h"
 
 namespace fulgur::detail {
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <exception>
+
+#include "run/run_state.h"
+
+namespace fulgur::detail {
+
+/// Logs where the run failed, and what may help.
+void report_failure(const RunState& run, const std::exception& error);
+
+/// Logs what a user needs to know when memory runs out, in addition to LibTorch's message.
+void explain_out_of_memory(const RunState& run);
+
+}  // namespace fulgur::detail

@@ -1,0 +1,49 @@
+#include "setup/hardware.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/memory_stats.h"
+#include "fulgur/core/rng.h"
+#include "fulgur/core/text.h"
+#include "setup/allocator.h"
+
+namespace fulgur::detail {
+
+Hardware choose_hardware(RunState& run) {
+  Hardware hardware;
+  hardware.threads = decide_threads(run.options.num_threads);
+  set_threads(hardware.threads);
+  auto precision = run.components.precision ? run.components.precision : run.options.precision.create();
+  run.strategy = run.components.strategy ? run.components.strategy : run.options.strategy.create();
+  check_allocator(run.options.allocator);
+  hardware.devices = choose_devices(run.options, run.strategy->device_use());
+  set_allocator(run.options.allocator, hardware.devices.accelerator->name());
+  run.strategy->configure({.devices = hardware.devices.devices,
+                           .devices_are_auto = hardware.devices.is_auto,
+                           .num_nodes = run.options.num_nodes,
+                           .sync_batchnorm = run.options.sync_batchnorm,
+                           .precision = std::move(precision)});
+  // From here on `at::kCUDA` without an index means this device, as in Lightning. Some kinds of device have no current
+  // one (a strategy's own stand-ins).
+  if (const at::Device device = run.strategy->device();
+      !device.is_cpu() && c10::impl::hasDeviceGuardImpl(device.type()))
+    hardware.current_device = std::make_unique<c10::DeviceGuard>(device);
+  if (run.fn == TrainerFn::fit)
+    for (const at::Device& device : run.strategy->devices()) reset_peak_memory(device);
+  // The seed drawn by each process: samplers of all ranks need the same one.
+  if (run.components.config) {
+    const std::string own = run.seed ? std::to_string(*run.seed) : std::string();
+    if (const std::string first = run.collectives().broadcast_text(own, 0); !first.empty())
+      run.seed = std::stoull(first);
+  }
+  // Each rank draws its own numbers; weights are rank 0's.
+  if (run.seed) {
+    seed_everything(rank_seed(*run.seed, run.rank()));
+    seed_devices(rank_seed(*run.seed, run.rank()), run.strategy->devices());
+  }
+  if (!run.is_global_zero()) log::leave_console(cat("rank ", run.rank()));
+  return hardware;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,69 @@
+#include "setup/make_callbacks.h"
+
+#include <algorithm>
+#include <set>
+#include <typeinfo>
+
+#include "fulgur/core/text.h"
+
+namespace fulgur::detail {
+
+void make_callbacks(RunState& run, LogStore& logs) {
+  std::vector<std::shared_ptr<Callback>> list;
+  for (const auto& spec : run.options.callbacks) list.push_back(spec.create());
+  for (const auto& callback : run.components.callbacks) list.push_back(callback);
+  for (auto& own : run.model->configure_callbacks()) {
+    // A callback of the module replaces a configured one of the same class.
+    const Callback& replacing = *own;
+    std::erase_if(list, [&](const auto& item) {
+      const Callback& other = *item;
+      return typeid(other) == typeid(replacing);
+    });
+    list.push_back(std::move(own));
+  }
+  const auto has_phase = [&](Phase phase) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& c) { return c->phase() == phase; });
+  };
+  if (!run.options.enable_checkpointing && has_phase(Phase::checkpoint))
+    throw ConfigError(
+        "[trainer.callbacks] enable_checkpointing is false, but a checkpoint callback is configured. Remove one of the "
+        "two.");
+  const auto add_default = [&](const char* name) {
+    if (std::none_of(list.begin(), list.end(), [&](const auto& c) { return c->state_key() == name; }))
+      list.push_back(Spec<Callback>(name).create());
+  };
+  const bool checkpoints = std::any_of(list.begin(), list.end(),
+                                       [](const auto& c) { return c->state_key().starts_with("ModelCheckpoint"); });
+  if (run.fn == TrainerFn::fit && run.options.enable_checkpointing && !checkpoints) add_default("ModelCheckpoint");
+  if (run.fn == TrainerFn::fit && run.options.enable_model_summary) add_default("ModelSummary");
+  if (run.options.enable_progress_bar && run.is_global_zero()) add_default("ProgressBar");
+  for (const auto& callback : list) {
+    logs.monitor(callback->monitored_metrics());
+    run.remembers_batches |=
+        ComponentAccess::overridden(*callback).has(Hook::on_exception) && callback->saves_on_exception();
+  }
+  run.callbacks.set(std::move(list));
+}
+
+void make_loggers(RunState& run) {
+  if (run.fast_dev_run() || run.options.barebones || !run.is_global_zero()) return;
+  if (run.options.logger.enabled) {
+    if (run.options.logger.loggers.empty() && run.components.loggers.empty())
+      for (const char* name : {"CsvLogger", "JsonlLogger"}) run.active_loggers.push_back(Spec<Logger>(name).create());
+    for (const auto& spec : run.options.logger.loggers) run.active_loggers.push_back(spec.create());
+  }
+  for (const auto& logger : run.components.loggers) run.active_loggers.push_back(logger);
+}
+
+void check_state_keys(RunState& run) {
+  std::set<std::string> keys;
+  run.each_callback(LogScope::forbidden, [&](Callback& callback) {
+    const bool stateful = !callback.state().as_map().empty();
+    if (stateful && !keys.insert(callback.state_key()).second)
+      throw ConfigError(cat("[trainer.callbacks] two callbacks keep state under the key '", callback.state_key(),
+                            "'. The key has the options that tell them apart: let one of those differ, or override "
+                            "state_key()."));
+  });
+}
+
+}  // namespace fulgur::detail

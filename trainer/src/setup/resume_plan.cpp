@@ -1,0 +1,87 @@
+#include "setup/resume_plan.h"
+
+#include "checkpointing/resume.h"
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "process/run_folder.h"
+
+namespace fulgur::detail {
+namespace fs = std::filesystem;
+
+namespace {
+
+// The checkpoint of rank 0, and the run folder that it has been read from or begins again in.
+void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest, ResumePlan& plan) {
+  if (!choice) {
+    if (run.fn != TrainerFn::fit) return;
+    for (const auto& callback : run.callbacks)
+      if (!plan.checkpoint) plan.checkpoint = callback->resume_candidate();
+  } else if (*choice == "last" && latest.last) {
+    plan.checkpoint = latest.last;
+  } else if (*choice == "best" && latest.best) {
+    plan.checkpoint = latest.best;
+  } else if (*choice == "auto") {
+    if (run.fn != TrainerFn::fit) throw ConfigError("[trainer.ckpt_path] auto is for fit; give last, best or a path.");
+    const auto to_resume = find_run_to_resume(run.options, run.components);
+    if (to_resume) plan.lock.emplace(to_resume->folder);
+    if (auto found = to_resume ? find_resume_point(to_resume->folder) : std::nullopt) {
+      if (!to_resume->passed_over.empty())
+        run.print(cat("resume: ", to_resume->folder.filename().string(),
+                      "; newer folders have no checkpoint of a fit: ", join(to_resume->passed_over)));
+      plan.checkpoint = std::move(found->path);
+      plan.content = std::move(found->content);
+    } else {
+      if (to_resume && run_name(run.options, run.components).version) plan.restarted_run_dir = to_resume->folder;
+      run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
+    }
+  } else {
+    plan.checkpoint = detail::find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.components),
+                                  run.components.config_folder);
+  }
+  if (!plan.checkpoint) return;
+  plan.checkpoint_run_dir = run_folder_of(*plan.checkpoint);
+  // A link is followed once, so that the report names the checkpoint itself.
+  if (auto target = link_target(*plan.checkpoint)) plan.checkpoint = std::move(target);
+}
+
+}  // namespace
+
+Restoring ResumePlan::restoring(RunState& run, Services& services) {
+  resumed = {.path = *checkpoint, .same_run = run_dir && !run.run_dir.empty(), .unfinished = unfinished};
+  return {.run = run, .services = services, .content = *content, .load = run.load, .checkpoint = &resumed};
+}
+
+void ResumePlan::load(LoadPhase phase, RunState& run, Services& services) {
+  if (!content) return;
+  Restoring now = restoring(run, services);
+  load_entries(phase, now, content->state);
+}
+
+ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& choice,
+                       const LatestCheckpoints& latest) {
+  ResumePlan plan;
+  if (run.is_global_zero()) find_checkpoint(run, choice, latest, plan);
+  if (run.world_size() > 1) {
+    const auto follow = [&](std::optional<fs::path>& own) {
+      const std::string path = run.collectives().broadcast_text(own ? own->string() : std::string(), 0);
+      own = path.empty() ? std::nullopt : std::optional<fs::path>(path);
+    };
+    follow(plan.checkpoint);
+    follow(plan.checkpoint_run_dir);
+  }
+  if (run.fn != TrainerFn::fit || !run.load.loads_loops()) plan.checkpoint_run_dir.reset();
+  // Lock before reading: an active run there may remove it.
+  if (plan.checkpoint_run_dir && !plan.lock && run.is_global_zero()) plan.lock.emplace(*plan.checkpoint_run_dir);
+  const bool all = run.fn == TrainerFn::fit && run.load.loads_optimizer();
+  if (plan.checkpoint && !plan.content)
+    plan.content = read_checkpoint(
+        *plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state, run.load.verify);
+  // Imported weights start a new run, wherever they are.
+  if (plan.content && plan.content->state.contains("imported")) run.load.weights_only = true;
+  if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;
+  plan.unfinished = plan.run_dir && run.is_global_zero() && !is_marked_finished(*plan.run_dir);
+  if (!plan.run_dir || run.fast_dev_run() || run.options.barebones) plan.lock.reset();
+  return plan;
+}
+
+}  // namespace fulgur::detail

@@ -1,0 +1,204 @@
+#include "setup/stage_loaders.h"
+
+#include <algorithm>
+
+#include "fulgur/core/log.h"
+#include "fulgur/core/text.h"
+#include "fulgur/data/combined_loader.h"
+#include "fulgur/data/device_prefetcher.h"
+#include "loops/evaluation_loop.h"
+#include "loops/fit_loop.h"
+#include "setup/shared_data.h"
+
+namespace fulgur::detail {
+
+namespace {
+
+Loaders own_dataloaders(LightningModule& module, RunningStage stage) {
+  switch (stage) {
+    case RunningStage::train:
+      return module.train_dataloader();
+    case RunningStage::validate:
+      return module.val_dataloader();
+    case RunningStage::test:
+      return module.test_dataloader();
+    case RunningStage::predict:
+      return module.predict_dataloader();
+  }
+  return {};
+}
+
+const char* dataloader_hook(RunningStage stage) {
+  return stage == RunningStage::train      ? "train_dataloader"
+         : stage == RunningStage::validate ? "val_dataloader"
+         : stage == RunningStage::test     ? "test_dataloader"
+                                           : "predict_dataloader";
+}
+
+// A batch may be moved to the device ahead of time only if nothing inspects or moves it first.
+bool reads_ahead(const RunState& run) {
+  const auto moves = [](const HookMask& mask) {
+    return mask.has(Hook::on_before_batch_transfer) || mask.has(Hook::transfer_batch_to_device);
+  };
+  return !run.device().is_cpu() && !moves(ComponentAccess::overridden(*run.model)) &&
+         (!run.data.module || !moves(ComponentAccess::overridden(*run.data.module)));
+}
+
+// With ranks that train in lockstep, the fewest batches of any; for an evaluation, in which each rank ends
+// independently, the most. Unknown if one rank does not know.
+std::vector<std::optional<int64_t>> agreed_lengths(Collectives& collectives, RunningStage stage,
+                                                             std::vector<std::optional<int64_t>> lengths,
+                                                             const std::vector<SharedData>& shared) {
+  if (collectives.world_size() == 1) return lengths;
+  const auto count = static_cast<int64_t>(lengths.size());
+  const std::vector<int64_t> counts = collectives.start_max({count, -count})->take();
+  if (counts[0] != -counts[1])
+    throw ConfigError(cat("[trainer.data] all ranks must have the same number of ", name_of(stage),
+                          " loaders; some have ", -counts[1], ", others ", counts[0], "."));
+  // The minimum is the maximum of the negated numbers.
+  std::vector<int64_t> numbers;
+  for (const auto& length : lengths)
+    numbers.insert(numbers.end(),
+                   {length ? 0 : 1, stage == RunningStage::train ? -length.value_or(0) : length.value_or(0)});
+  // Ranks that share data must have the same data set: maximum equals minimum, and unknown only for all.
+  for (const SharedData& data : shared)
+    for (const int64_t number : data.numbers()) numbers.insert(numbers.end(), {number, ~number});
+  const std::vector<int64_t> agreed = collectives.start_max(std::move(numbers))->take();
+  for (size_t i = 2 * lengths.size(); i < agreed.size(); i += 2)
+    if (agreed[i] != ~agreed[i + 1]) throw_other_data(collectives, stage, shared);
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = agreed[2 * i] != 0 ? std::nullopt : std::optional(std::abs(agreed[2 * i + 1]));
+  return lengths;
+}
+
+void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, std::string_view option) {
+  const Loaders& given = stage == RunningStage::train      ? run.data.train
+                         : stage == RunningStage::validate ? run.data.validation
+                         : stage == RunningStage::test     ? run.data.test
+                                                           : run.data.predict;
+  Loaders loaders = run.data.module  ? run.data.module->loaders(stage)
+                    : !given.empty() ? given
+                                     : own_dataloaders(*run.model, stage);
+  std::erase(loaders, nullptr);
+  if (stage == RunningStage::train && loaders.size() > 1) {
+    std::vector<CombinedLoader::Named> named;
+    for (auto& loader : loaders) named.emplace_back(std::to_string(named.size()), std::move(loader));
+    loaders = {std::make_shared<CombinedLoader>(std::move(named))};
+  }
+  if (stage == RunningStage::train) {
+    Progress now = run.counters;
+    now.fit_time_s = 0;
+    run.loaders_created_at = now.state();
+  }
+  StageLoaders target;
+  std::vector<std::optional<int64_t>> lengths;
+  std::vector<SharedData> shared;
+  for (auto& loader : loaders) {
+    if (stage == RunningStage::train && run.world_size() > 1) loader->share_evenly(run.options.uneven_shares);
+    const bool shares = run.options.use_distributed_sampler;
+    const uint64_t seed = run.seed.value_or(0);
+    try {
+      if (shares && run.world_size() > 1) shared.push_back(SharedData::of(*loader, seed));
+      loader->configure(seed, shares ? run.rank() : 0, shares ? run.world_size() : 1);
+    } catch (const DataError& error) {
+      // Several loaders may have the same name, or none.
+      throw DataError(cat(error.what(), " This is the ", name_of(stage), " loader",
+                          loaders.size() > 1 ? cat(" at index ", target.loaders.size()) : "", "."));
+    }
+    if (stage == RunningStage::train && !run.options.overfit_batches.is_zero() && loader->shuffles()) {
+      if (!loader->keep_order())
+        throw ConfigError(
+            "[trainer.overfit_batches] the training loader shuffles and cannot keep the dataset's order, so the "
+            "batches would differ from epoch to "
+            "epoch. Use a loader without shuffling.");
+      log::warn("trainer.overfit_unshuffled", "overfit_batches: the training loader does not shuffle in this run");
+    }
+    if (stage != RunningStage::train && loader->shuffles())
+      log::warn("data.evaluation_shuffled",
+                cat("the ", name_of(stage), " loader shuffles; evaluation needs no random order"));
+    lengths.push_back(loader->size());
+    if (reads_ahead(run)) loader = std::make_shared<DevicePrefetcher>(std::move(loader), run.device());
+    target.loaders.push_back(std::move(loader));
+  }
+  // A fraction is of all ranks' common length, so that no rank refuses what others accept; a rank may have fewer.
+  const auto agreed = agreed_lengths(run.collectives(), stage, lengths, shared);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    auto batches = limit.resolve(agreed[i], option);
+    if (stage != RunningStage::train && batches && lengths[i]) batches = std::min(*batches, *lengths[i]);
+    target.batches.push_back(batches);
+    target.sized.push_back(agreed[i].has_value());
+  }
+  run.stages[stage] = std::move(target);
+}
+
+// Before a run folder is created. A fit only warns about a missing validation_step.
+void require_step(const RunState& run) {
+  const HookMask& overridden = ComponentAccess::overridden(*run.model);
+  if (run.fn == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
+  if (run.fn == TrainerFn::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
+  if (run.fn == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
+}
+
+}  // namespace
+
+void set_up_data(RunState& run) {
+  const TrainerOptions& o = run.options;
+  const RunningStage first_stage = run.fn == TrainerFn::fit        ? RunningStage::train
+                                   : run.fn == TrainerFn::validate ? RunningStage::validate
+                                   : run.fn == TrainerFn::test     ? RunningStage::test
+                                                                : RunningStage::predict;
+  const bool loaders_given =
+      !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
+  if (run.data.module && loaders_given)
+    throw ConfigError("[trainer.data] both a data module and loaders are given. Use one of the two.");
+  if ((run.data.module || loaders_given) && !own_dataloaders(*run.model, first_stage).empty())
+    throw ConfigError(cat("[trainer.data] both ", run.data.module ? "a data module" : "loaders",
+                          " and the module's own ", dataloader_hook(first_stage),
+                          "() are given. Omit the data, or do not override ", dataloader_hook(first_stage), "()."));
+  // overfit_batches stands for two options.
+  const auto limit_name = [overfits = !o.overfit_batches.is_zero()](const char* option) {
+    return overfits ? "overfit_batches" : option;
+  };
+  run.reload_loaders = [&run, limit_name](RunningStage stage) {
+    if (stage == RunningStage::train)
+      set_up_stage(run, stage, run.options.limit_train_batches, limit_name("limit_train_batches"));
+    else
+      set_up_stage(run, stage, run.options.limit_val_batches, limit_name("limit_val_batches"));
+  };
+  switch (run.fn) {
+    case TrainerFn::fit:
+      set_up_stage(run, RunningStage::train, o.limit_train_batches, limit_name("limit_train_batches"));
+      if (run.stages[RunningStage::train].loaders.empty())
+        throw ConfigError(
+            "[trainer.fit] there is no training data. Give a data module (data: in the config) or a loader.");
+      if (!o.limit_val_batches.is_zero())
+        set_up_stage(run, RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      run.validation.runs = !run.stages[RunningStage::validate].loaders.empty();
+      if (run.validation.runs && !ComponentAccess::overridden(*run.model).has(Hook::validation_step)) {
+        warn_no_validation_step();
+        run.validation.runs = false;
+      }
+      if (run.stages[RunningStage::train].batches.front() == 0 && !o.limit_train_batches.is_zero())
+        throw DataError(
+            "[trainer.fit] the training loader has no batch. Is the data set empty, or smaller than one batch with "
+            "drop_last?");
+      // Throws now, not after an epoch, if the interval is invalid.
+      if (run.validation.runs) validation_interval(o, run.stages[RunningStage::train].batches.front());
+      break;
+    case TrainerFn::validate:
+      set_up_stage(run, RunningStage::validate, o.limit_val_batches, limit_name("limit_val_batches"));
+      break;
+    case TrainerFn::test:
+      set_up_stage(run, RunningStage::test, o.limit_test_batches, "limit_test_batches");
+      break;
+    case TrainerFn::predict:
+      set_up_stage(run, RunningStage::predict, o.limit_predict_batches, "limit_predict_batches");
+      break;
+  }
+  require_step(run);
+  if (run.fn != TrainerFn::fit && run.stages.begin()->second.loaders.empty())
+    throw ConfigError(cat("[trainer.", name_of(run.fn), "] there is no ", name_of(run.fn),
+                          " data. Does the data module have such a loader?"));
+}
+
+}  // namespace fulgur::detail
