@@ -82,6 +82,7 @@ PreparedRun prepare(Config config, TrainerFn fn) {
   fill_links(config, data.get(), fn);
   // Before the module is created: the trainer seeds the generators that initialise it.
   Trainer trainer = Trainer::from_config(config);
+  trainer.prepare_process();
   std::shared_ptr<LightningModule> module = make_module(config.model);
   return {std::move(trainer), std::move(module), data ? DataSource(std::move(data)) : DataSource()};
 }

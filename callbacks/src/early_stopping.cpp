@@ -58,7 +58,7 @@ void EarlyStopping::load_state(const StateTree& state) {
 
 bool EarlyStopping::checks_at_train_epoch_end(RunContext& run) const {
   if (options_.check_on_train_epoch_end) return *options_.check_on_train_epoch_end;
-  return !run.has_validation() || run.validates_each_epoch_end();
+  return !run.has_validation() || run.extent().validates_each_epoch_end();
 }
 
 bool EarlyStopping::enabled(RunContext& run) const {

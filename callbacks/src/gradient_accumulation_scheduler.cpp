@@ -79,7 +79,7 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
     case Interval::Unit::samples:
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.has_token_counts())
+      if (!run.meters().has_token_counts())
         throw wrong("scheduling counts tokens, but the module does not count them. Override num_tokens(batch).");
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
@@ -89,12 +89,12 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
   }
   // Not `progress_fraction()` if epochs are the limit: its estimate of all steps depends on the factor decided here.
   std::optional<double> part;
-  if (run.max_epochs() && *run.max_epochs() > 0 && run.num_batches(RunningStage::train))
-    part = epochs() / static_cast<double>(*run.max_epochs());
-  if (run.max_steps() && *run.max_steps() > 0)
-    part =
-        std::max(part.value_or(0), static_cast<double>(progress.global_step) / static_cast<double>(*run.max_steps()));
-  if (!part) part = run.progress_fraction();
+  if (run.extent().max_epochs() && *run.extent().max_epochs() > 0 && run.num_batches(RunningStage::train))
+    part = epochs() / static_cast<double>(*run.extent().max_epochs());
+  if (run.extent().max_steps() && *run.extent().max_steps() > 0)
+    part = std::max(part.value_or(0),
+                    static_cast<double>(progress.global_step) / static_cast<double>(*run.extent().max_steps()));
+  if (!part) part = run.extent().progress_fraction();
   if (!part)
     throw wrong(
         "scheduling uses fractions of the run, whose length is not known. Set max_epochs with a loader of known "
@@ -103,7 +103,7 @@ double GradientAccumulationScheduler::position(RunContext& run) const {
 }
 
 void GradientAccumulationScheduler::on_train_start(RunContext& run) {
-  if (unit_ == Interval::Unit::samples || unit_ == Interval::Unit::tokens) run.count_each_batch();
+  if (unit_ == Interval::Unit::samples || unit_ == Interval::Unit::tokens) run.meters().count_each_batch();
   const bool fresh = run.progress().batches_total.completed == 0;
   // In a resumed fit, this callback has set it before.
   if (fresh && run.accumulation() != 1)

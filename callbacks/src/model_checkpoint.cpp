@@ -128,7 +128,7 @@ bool ModelCheckpoint::enabled(RunContext& run) const {
 bool ModelCheckpoint::saves_at_train_epoch_end(RunContext& run) const {
   if (options_.save_on_train_epoch_end) return *options_.save_on_train_epoch_end;
   // If validation does not run at epoch ends, a checkpoint is saved right after a validation.
-  return !run.has_validation() || run.validates_each_epoch_end();
+  return !run.has_validation() || run.extent().validates_each_epoch_end();
 }
 
 bool ModelCheckpoint::epoch_due(RunContext& run) const {
@@ -182,7 +182,8 @@ void ModelCheckpoint::on_train_batch_end(RunContext& run, const StepOutput&, con
 void ModelCheckpoint::interval_passed(RunContext& run) {
   if (!enabled(run)) return;
   // Ranking by a validation metric waits for a fresh value.
-  if (options_.monitor && run.has_validation() && run.metric_stage(*options_.monitor) != RunningStage::train) {
+  if (options_.monitor && run.has_validation() &&
+      run.logged_metrics().metric_stage(*options_.monitor) != RunningStage::train) {
     waits_for_validation_ = true;
     if (!std::exchange(said_that_it_waits_, true) && run.is_global_zero())
       log::info(cat("ModelCheckpoint: a save is due at step ", run.progress().global_step,

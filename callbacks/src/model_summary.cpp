@@ -138,7 +138,7 @@ class Summary {
 // Training memory per trainable parameter; empty if there are no such parameters, or an optimizer does not report its
 // state.
 std::string bytes_per_parameter(RunContext& run) {
-  double count = 0, weights = 0, copies = static_cast<double>(run.master_weight_bytes());
+  double count = 0, weights = 0, copies = static_cast<double>(run.meters().master_weight_bytes());
   for (const auto& [name, value] : unique_parameters(run.module())) {
     if (!value.requires_grad()) continue;
     count += static_cast<double>(value.numel());

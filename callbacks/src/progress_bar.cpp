@@ -165,7 +165,7 @@ std::string ProgressBar::line(RunContext& run, int64_t columns) const {
   tail += cat(", ", format_fixed(rate, rate < 10 ? 2 : 1), " it/s]");
   std::string metrics;
   if (!run.sanity_checking())
-    for (const auto& [name, value] : run.progress_metrics())
+    for (const auto& [name, value] : run.logged_metrics().progress_metrics())
       metrics += cat(" ", escape_controls(name), "=", metric_text(value));
   if (columns == 0) return cat(bar_.title, ":", tail, metrics);
   std::string bar;
@@ -195,7 +195,7 @@ double ProgressBar::seconds_left(RunContext& run, double rate) const {
 
 int64_t ProgressBar::validations_left(RunContext& run) const {
   if (!run.has_validation()) return 0;
-  if (run.validates_each_epoch_end()) return validated_in_epoch_ ? 0 : 1;
+  if (run.extent().validates_each_epoch_end()) return validated_in_epoch_ ? 0 : 1;
   // Otherwise, validations are expected to be as far apart as the last two.
   if (!validation_spacing_ || *validation_spacing_ <= 0) return 0;
   const int64_t epoch_ends_at = epoch_began_at_ + *bar_.total;

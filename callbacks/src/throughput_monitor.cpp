@@ -31,7 +31,7 @@ struct ThroughputMonitor::Measuring {
     batches = progress.batches_total.processed;
     samples = progress.own_samples;
     tokens = progress.own_tokens;
-    data_wait_s = run.data_wait_s();
+    data_wait_s = run.meters().data_wait_s();
     span_began = clock.now();
     open = true;
   }
@@ -47,7 +47,7 @@ struct ThroughputMonitor::Measuring {
     window.batches = progress.batches_total.processed - batches;
     window.samples = progress.own_samples - samples;
     window.tokens = progress.own_tokens - tokens;
-    window.data_wait_s = run.data_wait_s() - data_wait_s;
+    window.data_wait_s = run.meters().data_wait_s() - data_wait_s;
     return std::move(window);
   }
 
@@ -87,10 +87,11 @@ void ThroughputMonitor::find_peak(RunContext& run) {
   const std::string name = accelerator != nullptr ? accelerator->device_name(device.index()) : "cpu";
   const bool tf32 = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
                     at::Float32Precision::TF32;
-  if (const auto kind = detail::matmul_kind(run.precision_name(), tf32)) peak_ = detail::peak_flops(name, *kind);
+  if (const auto kind = detail::matmul_kind(run.meters().precision_name(), tf32))
+    peak_ = detail::peak_flops(name, *kind);
   if (!peak_)
     log::warn("throughput_monitor.peak_unknown",
-              cat("[callbacks.ThroughputMonitor] the peak FLOP/s of '", name, "' in ", run.precision_name(),
+              cat("[callbacks.ThroughputMonitor] the peak FLOP/s of '", name, "' in ", run.meters().precision_name(),
                   " are not known, so mfu is not logged. Set peak_flops."));
 }
 
@@ -140,7 +141,7 @@ void ThroughputMonitor::log(RunContext& run, const Window& window) const {
   };
   rate("batches_per_sec", static_cast<double>(window.batches) / seconds, ranks);
   rate("samples_per_sec", static_cast<double>(window.samples) / seconds, ranks);
-  if (run.has_token_counts()) rate("tokens_per_sec", static_cast<double>(window.tokens) / seconds, ranks);
+  if (run.meters().has_token_counts()) rate("tokens_per_sec", static_cast<double>(window.tokens) / seconds, ranks);
   if (options_.flops_per_sample) {
     const double flops = static_cast<double>(window.samples) * *options_.flops_per_sample / seconds;
     rate("flops_per_sec", flops, ranks);

@@ -29,14 +29,14 @@ double IntervalTrigger::position(RunContext& run) const {
     case Interval::Unit::samples:
       return static_cast<double>(progress.samples_seen);
     case Interval::Unit::tokens:
-      if (!run.has_token_counts())
+      if (!run.meters().has_token_counts())
         throw ConfigError(cat("[core.interval] ", every_.text(),
                               " counts tokens, but the module does not count them. Override num_tokens(batch)."));
       return static_cast<double>(progress.tokens_seen);
     case Interval::Unit::seconds:
       return run.fit_time_s();
     case Interval::Unit::run: {
-      const auto part = run.progress_fraction();
+      const auto part = run.extent().progress_fraction();
       if (!part)
         throw ConfigError(cat("[core.interval] ", every_.text(),
                               " is a part of the run, whose length is not known. Set max_steps or max_time, or "
@@ -48,7 +48,7 @@ double IntervalTrigger::position(RunContext& run) const {
 }
 
 void IntervalTrigger::start(RunContext& run) {
-  if (every_.unit == Interval::Unit::samples || every_.unit == Interval::Unit::tokens) run.count_each_batch();
+  if (every_.unit == Interval::Unit::samples || every_.unit == Interval::Unit::tokens) run.meters().count_each_batch();
   last_ = position(run);
 }
 

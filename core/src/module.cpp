@@ -71,7 +71,7 @@ void LightningModule::configure_gradient_clipping(Optimizer& optimizer, std::opt
 }
 
 Tensor LightningModule::clip_gradients(Optimizer& optimizer, double clip_val, ClipAlgorithm algorithm) {
-  if (run_) run_->unscale_gradients(optimizer);
+  if (run_) run_->manual_optimization().unscale_gradients(optimizer);
   const std::vector<Tensor> gradients = optimizer.gradients();
   Tensor norm;
   if (algorithm == ClipAlgorithm::norm) {
@@ -169,24 +169,26 @@ LrScheduler& LightningModule::lr_schedulers(size_t index) const {
   return *all[index];
 }
 
-void LightningModule::sync_gradients(OptimizerHandle& optimizer) const { run().sync_gradients(optimizer.optimizer()); }
+void LightningModule::sync_gradients(OptimizerHandle& optimizer) const {
+  run().manual_optimization().sync_gradients(optimizer.optimizer());
+}
 
 void LightningModule::manual_backward(const Tensor& loss, const BackwardOptions& options) {
-  run().manual_backward(loss, options);
+  run().manual_optimization().manual_backward(loss, options);
 }
 
 void LightningModule::manual_backward(const Tensor& loss, OptimizerHandle& optimizer, BackwardOptions options) {
   for (Tensor& parameter : optimizer.parameters())
     if (parameter.requires_grad()) options.inputs.push_back(std::move(parameter));
-  run().manual_backward(loss, options);
+  run().manual_optimization().manual_backward(loss, options);
 }
 
 ToggledOptimizer LightningModule::toggled(OptimizerHandle& optimizer) const {
   return {optimizer, run().optimizer_handles()};
 }
 
-LightningModule::NoSync::NoSync(RunContext& run) : run_(run) { run_.set_manual_sync(false); }
-LightningModule::NoSync::~NoSync() { run_.set_manual_sync(true); }
+LightningModule::NoSync::NoSync(RunContext& run) : run_(run) { run_.manual_optimization().set_manual_sync(false); }
+LightningModule::NoSync::~NoSync() { run_.manual_optimization().set_manual_sync(true); }
 
 void LightningModule::freeze() {
   for (auto& parameter : parameters()) parameter.requires_grad_(false);

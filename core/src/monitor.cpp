@@ -32,7 +32,7 @@ std::string monitor_not_logged(std::string_view monitor, const std::vector<std::
 }
 
 std::string monitor_not_logged(std::string_view monitor, const RunContext& run) {
-  std::string text = monitor_not_logged(monitor, run.metric_names());
+  std::string text = monitor_not_logged(monitor, run.logged_metrics().metric_names());
   if (!run.has_validation())
     text +=
         " No validation runs in this fit: there is no validation data, no validation_step, or limit_val_batches is 0.";

@@ -9,8 +9,25 @@
 namespace fulgur {
 
 RunContext::~RunContext() = default;
+RunExtent::~RunExtent() = default;
+RunMeters::~RunMeters() = default;
+LoggedMetrics::~LoggedMetrics() = default;
+ManualOptimization::~ManualOptimization() = default;
 
-size_t RunContext::optimizer_index(const Optimizer& optimizer) {
+std::vector<Optimizer*> RunContext::optimizers() const {
+  std::vector<Optimizer*> all;
+  for (const PlannedOptimizer& planned : optimizer_plan().optimizers) all.push_back(planned.optimizer.get());
+  return all;
+}
+
+std::vector<LrScheduler*> RunContext::lr_schedulers() const {
+  std::vector<LrScheduler*> all;
+  for (const PlannedOptimizer& planned : optimizer_plan().optimizers)
+    if (planned.scheduler) all.push_back(planned.scheduler->scheduler.get());
+  return all;
+}
+
+size_t RunContext::optimizer_index(const Optimizer& optimizer) const {
   const std::vector<Optimizer*> all = optimizers();
   const auto found = std::ranges::find(all, &optimizer);
   if (found == all.end())

@@ -91,7 +91,7 @@ void DifferentialEvents::on_fit_end(RunContext& run) {
   for (const Optimizer* optimizer : run.optimizers()) optimizers.push_back(optimizer->state());
   content.optimizers = std::move(optimizers);
   StateTree::Map metrics, facts;
-  for (const std::string& name : run.metric_names())
+  for (const std::string& name : run.logged_metrics().metric_names())
     if (const auto value = run.metric(name)) metrics[name] = *value;
   const Progress& progress = run.progress();
   facts["global_step"] = progress.global_step;

@@ -108,6 +108,7 @@ struct TrainerComponents {
     config = config_from_node(parse_yaml(text, "plan", problems));
     data = config.data.create();
     trainer.emplace(Trainer::from_config(config));
+    trainer->prepare_process();
     module = config.model.create();
   }
   Config config;

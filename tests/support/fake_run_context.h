@@ -15,7 +15,11 @@ namespace fulgur::test {
 
 /// A run without loops, for tests of what asks a RunContext: a test sets the answers, and reads what was logged,
 /// requested and released. One rank unless `collectives_of_ranks` is set.
-class FakeRunContext : public RunContext {
+class FakeRunContext : public RunContext,
+                       public RunExtent,
+                       public RunMeters,
+                       public LoggedMetrics,
+                       public ManualOptimization {
  public:
   struct Logged {
     std::string name;
@@ -35,7 +39,6 @@ class FakeRunContext : public RunContext {
   std::map<std::string, RunningStage, std::less<>> metric_stages;  ///< of those that are not `running_stage`'s
   LightningModule* of_module = nullptr;
   OptimizerPlan plan;
-  ConfigNode options_of_module;
   std::vector<std::shared_ptr<Logger>> run_loggers;
   std::filesystem::path folder;
   std::optional<std::filesystem::path> last, best;
@@ -70,6 +73,10 @@ class FakeRunContext : public RunContext {
   void count_each_batch() override {}
   bool has_validation() const override { return validates; }
   bool validates_each_epoch_end() const override { return validates_at_epoch_ends; }
+  const RunExtent& extent() const override { return *this; }
+  RunMeters& meters() override { return *this; }
+  const LoggedMetrics& logged_metrics() const override { return *this; }
+  ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return collectives_of_ranks ? collectives_of_ranks->rank() : 0; }
   int64_t world_size() const override { return collectives_of_ranks ? collectives_of_ranks->world_size() : 1; }
   at::Device device() const override { return at::kCPU; }
@@ -79,23 +86,14 @@ class FakeRunContext : public RunContext {
     if (!of_module) throw Error("[test] FakeRunContext has no module: set of_module.");
     return *of_module;
   }
-  std::vector<Optimizer*> optimizers() override {
-    std::vector<Optimizer*> all;
-    for (const PlannedOptimizer& planned : plan.optimizers) all.push_back(planned.optimizer.get());
-    return all;
-  }
   std::vector<OptimizerHandle*> optimizer_handles() override { return {}; }
-  std::vector<LrScheduler*> lr_schedulers() override {
-    std::vector<LrScheduler*> all;
-    for (const PlannedOptimizer& planned : plan.optimizers)
-      if (planned.scheduler) all.push_back(planned.scheduler->scheduler.get());
-    return all;
-  }
   const OptimizerPlan& optimizer_plan() const override { return plan; }
   void manual_backward(const Tensor&, const BackwardOptions&) override {
     throw Error("[test] FakeRunContext has no training step.");
   }
   void set_manual_sync(bool) override {}
+  int64_t master_weight_bytes() const override { return 0; }
+  void unscale_gradients(Optimizer&) override {}
   std::optional<double> metric(std::string_view name) override {
     const auto found = metrics.find(name);
     return found == metrics.end() ? std::nullopt : std::optional(found->second);
@@ -109,7 +107,7 @@ class FakeRunContext : public RunContext {
     for (const auto& [name, value] : metrics) names.push_back(name);
     return names;
   }
-  Metrics progress_metrics() override { return {metrics.begin(), metrics.end()}; }
+  Metrics progress_metrics() const override { return {metrics.begin(), metrics.end()}; }
   void log(std::string_view name, const Tensor& value, const LogOptions&) override {
     logged.push_back({std::string(name), value.item<double>()});
   }
@@ -117,7 +115,6 @@ class FakeRunContext : public RunContext {
     logged.push_back({std::string(name), value});
   }
   void print(std::string_view line) override { printed.emplace_back(line); }
-  const ConfigNode& hparams() const override { return options_of_module; }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return run_loggers; }
   std::filesystem::path log_dir() const override { return folder; }
   std::filesystem::path checkpoint_dir() const override { return folder / "checkpoints"; }

@@ -106,12 +106,14 @@ Trainer Trainer::from_config(const Config& config) {
                                     .name = config.lr_scheduler_name.value_or("")};
   if (config.seed_everything.enabled)
     components.seed = config.seed_everything.seed ? *config.seed_everything.seed : random_seed();
-  log::silence(config.silence);
-  // The model is created before a run begins: threads are set before its first operation, and its weights depend on the
-  // seed.
-  detail::set_threads(detail::decide_threads(config.trainer.num_threads));
-  if (components.seed) seed_everything(*components.seed);
+  components.silence = config.silence;
   return Trainer(config.trainer, std::move(components));
+}
+
+void Trainer::prepare_process() const {
+  log::silence(impl_->components.silence);
+  detail::set_threads(detail::decide_threads(impl_->options.num_threads));
+  if (impl_->components.seed) seed_everything(*impl_->components.seed);
 }
 
 ConfigNode Trainer::resolved_config() const {

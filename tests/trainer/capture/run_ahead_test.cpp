@@ -43,7 +43,7 @@ TEST_CASE("on a GPU, the host is at most four steps ahead", "[gpu]") {
       StepOutput training_step(const Batch& batch, int64_t index) override {
         StepOutput output = Counting::training_step(batch, index);
         run().optimizer_handles().front()->zero_grad();
-        run().manual_backward(output.loss, {});
+        run().manual_optimization().manual_backward(output.loss, {});
         run().optimizer_handles().front()->step();
         return output;
       }

@@ -18,9 +18,9 @@ using Keys = std::set<std::string>;
 
 namespace {
 
-Keys keys_of(const std::function<bool(const detail::CheckpointEntry&)>& wanted) {
+Keys keys_of(const std::function<bool(const fulgur::detail::CheckpointEntry&)>& wanted) {
   Keys keys;
-  for (const detail::CheckpointEntry& entry : detail::checkpoint_entries())
+  for (const fulgur::detail::CheckpointEntry& entry : fulgur::detail::checkpoint_entries())
     if (wanted(entry)) keys.emplace(entry.key);
   return keys;
 }
@@ -34,12 +34,12 @@ Keys keys_of(const StateTree& state) {
 }  // namespace
 
 TEST_CASE("each key of a checkpoint is in the table once, and is loaded unless others read it") {
-  const auto entries = detail::checkpoint_entries();
+  const auto entries = fulgur::detail::checkpoint_entries();
   CHECK(keys_of([](const auto&) { return true; }).size() == entries.size());
-  for (const detail::CheckpointEntry& entry : entries) {
+  for (const fulgur::detail::CheckpointEntry& entry : entries) {
     CAPTURE(entry.key);
     CHECK(entry.save != nullptr);
-    CHECK((entry.load == nullptr) == (entry.phase == detail::LoadPhase::facts));
+    CHECK((entry.load == nullptr) == (entry.phase == fulgur::detail::LoadPhase::facts));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/rand.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -199,12 +200,32 @@ TEST_CASE("the same seed gives the same run, another seed another") {
     TemporaryFolder folder;
     config.trainer = quiet(folder);
     Trainer trainer = Trainer::from_config(config);
+    trainer.prepare_process();
     auto module = std::make_shared<SelfPlanned>(0.3);
     trainer.fit(module, regression_data());
     return weights(*module);
   };
   CHECK(same_weights(train(1), train(1)));
   CHECK_FALSE(same_weights(train(1), train(2)));
+}
+
+TEST_CASE("a trainer that is made from a config changes nothing in the process until it is asked to") {
+  Config config;
+  config.seed_everything = {.enabled = true, .seed = 7};
+  config.trainer.num_threads = 1;
+  at::manual_seed(1);
+  const Tensor expected = at::rand({1});
+  at::manual_seed(1);
+  const int threads = at::get_num_threads();
+  const Trainer trainer = Trainer::from_config(config);
+  CHECK(at::get_num_threads() == threads);
+  CHECK(at::rand({1}).equal(expected));
+  trainer.prepare_process();
+  const Tensor drawn = at::rand({1});
+  at::manual_seed(7);
+  CHECK(at::rand({1}).equal(drawn));
+  CHECK(at::get_num_threads() == 1);
+  at::set_num_threads(threads);
 }
 
 TEST_CASE("deterministic is on during the run and back afterwards") {

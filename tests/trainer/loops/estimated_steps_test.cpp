@@ -16,7 +16,7 @@ namespace {
 struct Asks : SelfPlanned {
   std::optional<int64_t> planned;
   OptimizerPlan configure_optimizers() override {
-    planned = run().estimated_steps();
+    planned = run().extent().estimated_steps();
     return SelfPlanned::configure_optimizers();
   }
 };

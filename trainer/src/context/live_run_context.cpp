@@ -79,13 +79,6 @@ void LiveRunContext::log(std::string_view name, double value, const LogOptions& 
   log_value(name, value, log_options);
 }
 
-std::vector<LrScheduler*> LiveRunContext::lr_schedulers() {
-  std::vector<LrScheduler*> all;
-  for (const auto& planned : state_.plan.optimizers)
-    if (planned.scheduler) all.push_back(planned.scheduler->scheduler.get());
-  return all;
-}
-
 void LiveRunContext::set_accumulation(int64_t count) {
   if (count < 1) throw ConfigError(cat("[trainer.set_accumulation] the count must be at least 1; got ", count, "."));
   state_.window.target = count;

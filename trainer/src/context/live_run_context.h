@@ -14,7 +14,11 @@
 namespace fulgur::detail {
 
 /// What modules and callbacks see of a run, and what they request of it.
-class LiveRunContext final : public RunContext {
+class LiveRunContext final : public RunContext,
+                             private RunExtent,
+                             private RunMeters,
+                             private LoggedMetrics,
+                             private ManualOptimization {
  public:
   LiveRunContext(RunState& state, Services& services) : state_(state), services_(services) {}
 
@@ -40,15 +44,17 @@ class LiveRunContext final : public RunContext {
   bool validates_each_epoch_end() const override {
     return state_.options.check_val_every_n_epoch == 1 && state_.options.val_check_interval.at_epoch_end();
   }
+  const RunExtent& extent() const override { return *this; }
+  RunMeters& meters() override { return *this; }
+  const LoggedMetrics& logged_metrics() const override { return *this; }
+  ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return state_.strategy->rank(); }
   int64_t world_size() const override { return state_.strategy->world_size(); }
   at::Device device() const override { return state_.strategy->device(); }
   std::vector<at::Device> devices() const override { return state_.strategy->devices(); }
   Collectives& collectives() override { return state_.strategy->collectives(); }
   LightningModule& module() override { return *state_.model; }
-  std::vector<Optimizer*> optimizers() override { return state_.optimizers(); }
   std::vector<OptimizerHandle*> optimizer_handles() override { return state_.optimizer_handles(); }
-  std::vector<LrScheduler*> lr_schedulers() override;
   const OptimizerPlan& optimizer_plan() const override { return state_.plan; }
   void sync_gradients(Optimizer& optimizer) override { state_.strategy->sync_gradients(optimizer); }
   void manual_backward(const Tensor& loss, const BackwardOptions& options) override {
@@ -64,11 +70,10 @@ class LiveRunContext final : public RunContext {
     return services_.logs.stage_of(name);
   }
   std::vector<std::string> metric_names() const override { return services_.logs.names(); }
-  Metrics progress_metrics() override { return services_.logs.progress_values(); }
+  Metrics progress_metrics() const override { return services_.logs.progress_values(); }
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
   void print(std::string_view line) override { state_.print(line); }
-  const ConfigNode& hparams() const override { return state_.model->hparams(); }
   const std::vector<std::shared_ptr<Logger>>& loggers() const override { return state_.active_loggers; }
   std::filesystem::path log_dir() const override { return state_.run_dir; }
   std::filesystem::path checkpoint_dir() const override { return checkpoint_folder_of(state_.run_dir); }

@@ -60,7 +60,7 @@ TrainingStep::TrainingStep(RunState& run, Services& services)
       services_(services),
       handle_(run.step.manual || run.handles.empty() ? nullptr : run.handles.front().get()),
       clip_algorithm_(run.options.gradient_clip_algorithm),
-      counts_tokens_(services.context.has_token_counts()),
+      counts_tokens_(services.context.meters().has_token_counts()),
       run_ahead_(run.device()) {
   GradientNorm::note_also_of_values(*run.model, services.finite.judges_gradients());
   if (run.options.debug) debug_.emplace(run);

@@ -26,6 +26,8 @@ void ReplicaContext::manual_backward(const Tensor&, const BackwardOptions&) {
 }
 
 std::optional<double> ReplicaContext::metric(std::string_view name) { return logs_.written(name); }
+std::optional<RunningStage> ReplicaContext::metric_stage(std::string_view name) const { return logs_.stage_of(name); }
+
 std::vector<std::string> ReplicaContext::metric_names() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : logs_.published()) names.push_back(name);

@@ -16,7 +16,10 @@ struct RunState;
 /// It reads what the run's module reads. What it logs is kept, and enters the run after the step, in the order of the
 /// parts. Requests for checkpoints, prints and changes of accumulation are ignored: the module, which computes the same
 /// step, makes them.
-class ReplicaContext final : public ForwardingRunContext {
+class ReplicaContext final : public ForwardingRunContext,
+                             private RunMeters,
+                             private LoggedMetrics,
+                             private ManualOptimization {
  public:
   /// `context` is the run's.
   ReplicaContext(RunState& run, RunContext& context, const LogStore& logs, at::Device device);
@@ -27,6 +30,9 @@ class ReplicaContext final : public ForwardingRunContext {
   /// Passes everything logged and requested since the last call to the run.
   void flush_to_run();
 
+  RunMeters& meters() override { return *this; }
+  const LoggedMetrics& logged_metrics() const override { return *this; }
+  ManualOptimization& manual_optimization() override { return *this; }
   int64_t rank() const override { return 0; }
   int64_t world_size() const override { return 1; }
   at::Device device() const override { return device_; }
@@ -34,13 +40,18 @@ class ReplicaContext final : public ForwardingRunContext {
   Collectives& collectives() override { return collectives_; }
   LightningModule& module() override { return *module_; }
   void manual_backward(const Tensor& loss, const BackwardOptions& options) override;
+  void sync_gradients(Optimizer& optimizer) override { context_.manual_optimization().sync_gradients(optimizer); }
   void unscale_gradients(Optimizer&) override {}
+  bool has_token_counts() const override { return context_.meters().has_token_counts(); }
+  void count_each_batch() override { context_.meters().count_each_batch(); }
+  std::string precision_name() const override { return context_.meters().precision_name(); }
   int64_t master_weight_bytes() const override { return 0; }
   void set_manual_sync(bool) override {}
   /// As last written.
   std::optional<double> metric(std::string_view name) override;
   std::vector<std::string> metric_names() const override;
-  Metrics progress_metrics() override { return {}; }
+  Metrics progress_metrics() const override { return {}; }
+  std::optional<RunningStage> metric_stage(std::string_view name) const override;
   void log(std::string_view name, const Tensor& value, const LogOptions& options) override;
   void log(std::string_view name, double value, const LogOptions& options) override;
   void print(std::string_view) override {}

@@ -29,10 +29,10 @@ void check_closure(const RunState& run, const Optimizer& optimizer) {
 
 RunLength run_length(RunState& run, Services& services) {
   RunLength length{.epochs = run.options.epoch_limit,
-                   .steps = services.context.estimated_steps(),
+                   .steps = services.context.extent().estimated_steps(),
                    .steps_per_epoch = {},
                    .samples_per_step = {},
-                   .max_steps = services.context.max_steps()};
+                   .max_steps = services.context.extent().max_steps()};
   const StageLoaders& train = run.stages[RunningStage::train];
   if (const auto batches = train.total())
     length.steps_per_epoch = static_cast<double>((*batches + run.window.target - 1) / run.window.target);

@@ -11,7 +11,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // The checkpoint of rank 0, and the run folder that it has been read from or begins again in.
-void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest, ResumePlan& plan) {
+void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const LatestCheckpoints& latest,
+                     ResumePlan& plan) {
   if (!choice) {
     if (run.fn != TrainerFn::fit) return;
     for (const auto& callback : run.callbacks)
@@ -35,8 +36,8 @@ void find_checkpoint(const RunState& run, const CheckpointChoice& choice, const 
       run.print("resume: there is no checkpoint to resume from; the run starts from its first step");
     }
   } else {
-    plan.checkpoint = detail::find_checkpoint(*choice, run.options.default_root_dir, run_name(run.options, run.components),
-                                  run.components.config_folder);
+    plan.checkpoint = detail::find_checkpoint(*choice, run.options.default_root_dir,
+                                              run_name(run.options, run.components), run.components.config_folder);
   }
   if (!plan.checkpoint) return;
   plan.checkpoint_run_dir = run_folder_of(*plan.checkpoint);
@@ -74,8 +75,8 @@ ResumePlan plan_resume(RunState& run, const Hardware&, const CheckpointChoice& c
   if (plan.checkpoint_run_dir && !plan.lock && run.is_global_zero()) plan.lock.emplace(*plan.checkpoint_run_dir);
   const bool all = run.fn == TrainerFn::fit && run.load.loads_optimizer();
   if (plan.checkpoint && !plan.content)
-    plan.content = read_checkpoint(
-        *plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state, run.load.verify);
+    plan.content = read_checkpoint(*plan.checkpoint, all ? CheckpointParts::all : CheckpointParts::weights_and_state,
+                                   run.load.verify);
   // Imported weights start a new run, wherever they are.
   if (plan.content && plan.content->state.contains("imported")) run.load.weights_only = true;
   if (run.load.loads_loops()) plan.run_dir = plan.content ? plan.checkpoint_run_dir : plan.restarted_run_dir;

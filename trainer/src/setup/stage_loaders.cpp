@@ -47,8 +47,8 @@ bool reads_ahead(const RunState& run) {
 // With ranks that train in lockstep, the fewest batches of any; for an evaluation, in which each rank ends
 // independently, the most. Unknown if one rank does not know.
 std::vector<std::optional<int64_t>> agreed_lengths(Collectives& collectives, RunningStage stage,
-                                                             std::vector<std::optional<int64_t>> lengths,
-                                                             const std::vector<SharedData>& shared) {
+                                                   std::vector<std::optional<int64_t>> lengths,
+                                                   const std::vector<SharedData>& shared) {
   if (collectives.world_size() == 1) return lengths;
   const auto count = static_cast<int64_t>(lengths.size());
   const std::vector<int64_t> counts = collectives.start_max({count, -count})->take();
@@ -134,7 +134,8 @@ void set_up_stage(RunState& run, RunningStage stage, const BatchLimit& limit, st
 // Before a run folder is created. A fit only warns about a missing validation_step.
 void require_step(const RunState& run) {
   const HookMask& overridden = ComponentAccess::overridden(*run.model);
-  if (run.fn == TrainerFn::validate && !overridden.has(Hook::validation_step)) throw StepNotOverridden("validation_step");
+  if (run.fn == TrainerFn::validate && !overridden.has(Hook::validation_step))
+    throw StepNotOverridden("validation_step");
   if (run.fn == TrainerFn::test && !overridden.has(Hook::test_step)) throw StepNotOverridden("test_step");
   if (run.fn == TrainerFn::predict && !overridden.has(Hook::predict_step)) throw StepNotOverridden("predict_step");
 }
@@ -146,7 +147,7 @@ void set_up_data(RunState& run) {
   const RunningStage first_stage = run.fn == TrainerFn::fit        ? RunningStage::train
                                    : run.fn == TrainerFn::validate ? RunningStage::validate
                                    : run.fn == TrainerFn::test     ? RunningStage::test
-                                                                : RunningStage::predict;
+                                                                   : RunningStage::predict;
   const bool loaders_given =
       !run.data.train.empty() || !run.data.validation.empty() || !run.data.test.empty() || !run.data.predict.empty();
   if (run.data.module && loaders_given)

@@ -10,15 +10,14 @@
 #include <vector>
 
 #include "fulgur/core/collectives.h"
-#include "fulgur/core/config_node.h"
 #include "fulgur/core/log_options.h"
 #include "fulgur/core/progress.h"
+#include "fulgur/core/run_views.h"
 #include "fulgur/core/stage.h"
 #include "fulgur/core/tensor.h"
 
 namespace fulgur {
 
-struct BackwardOptions;
 class LightningModule;
 class Logger;
 class LrScheduler;
@@ -62,24 +61,14 @@ class FULGUR_API RunContext {
   virtual bool fast_dev_run() const = 0;
   /// Batches that the stage runs (all loaders), after limits; nullopt if unknown.
   virtual std::optional<int64_t> num_batches(RunningStage stage) const = 0;
-  virtual int64_t num_loaders(RunningStage stage) const = 0;
-  /// Optimizer steps of the whole fit, including the part before a resume, with the current accumulation factor;
-  /// nullopt if unknown: a loader without a length and no `max_steps`, or no limit at all.
-  virtual std::optional<int64_t> estimated_steps() const = 0;
-  /// Epoch and step limits of the fit; nullopt if not limited.
-  virtual std::optional<int64_t> max_epochs() const = 0;
-  virtual std::optional<int64_t> max_steps() const = 0;
-  /// Fraction of the fit that is done, 0 to 1, by steps, else by time; nullopt if its length is unknown.
-  virtual std::optional<double> progress_fraction() const = 0;
-  /// True if the module counts the tokens of a batch (`num_tokens`).
-  virtual bool has_token_counts() const = 0;
-  /// From now on `progress().samples_seen` and `tokens_seen` are exact after each batch, so that all ranks make the
-  /// same decisions. All ranks must call it; with several ranks it costs a small exchange per batch.
-  virtual void count_each_batch() = 0;
   /// True if a validation loop runs in this fit.
   virtual bool has_validation() const = 0;
-  /// True if validation runs once per epoch, at its end.
-  virtual bool validates_each_epoch_end() const = 0;
+
+  // What few ask for, by subject; see run_views.h.
+  virtual const RunExtent& extent() const = 0;
+  virtual RunMeters& meters() = 0;
+  virtual const LoggedMetrics& logged_metrics() const = 0;
+  virtual ManualOptimization& manual_optimization() = 0;
 
   virtual int64_t rank() const = 0;
   virtual int64_t world_size() const = 0;
@@ -88,30 +77,20 @@ class FULGUR_API RunContext {
   /// All devices this process computes on, `device()` first.
   virtual std::vector<at::Device> devices() const { return {device()}; }
   virtual Collectives& collectives() = 0;
-  /// Averages the gradients of `optimizer` over all ranks; all ranks must call it. See Strategy::sync_gradients.
-  virtual void sync_gradients(Optimizer& optimizer) = 0;
 
   virtual LightningModule& module() = 0;
   /// The module as an M; throws std::bad_cast if it is not one.
   template <class M>
   M& module_as();
-  virtual std::vector<Optimizer*> optimizers() = 0;
+  /// Those of `optimizer_plan()`.
+  std::vector<Optimizer*> optimizers() const;
   virtual std::vector<OptimizerHandle*> optimizer_handles() = 0;
   /// Index of `optimizer` among those that were planned, so that a hook such as `on_before_optimizer_step` knows which
   /// one it was called for. Throws an Error if it is not one of the run's.
-  size_t optimizer_index(const Optimizer& optimizer);
-  virtual std::vector<LrScheduler*> lr_schedulers() = 0;
+  size_t optimizer_index(const Optimizer& optimizer) const;
+  std::vector<LrScheduler*> lr_schedulers() const;
   /// Optimizers with their schedules, as they were planned.
   virtual const OptimizerPlan& optimizer_plan() const = 0;
-  /// Backward through precision, hooks and strategy; manual optimization only.
-  virtual void manual_backward(const Tensor& loss, const BackwardOptions& options) = 0;
-  /// Unscales the gradients of an optimizer if the precision scales the loss; call once per step to read them in manual
-  /// optimization before `step`. `clip_gradients` calls it.
-  virtual void unscale_gradients(Optimizer& /*optimizer*/) {}
-  /// Bytes of float32 master weights that the precision keeps; 0 for most.
-  virtual int64_t master_weight_bytes() const { return 0; }
-  /// Whether manual backwards exchange gradients between ranks or accumulate them locally.
-  virtual void set_manual_sync(bool on) = 0;
 
   /// The newest value of a logged metric, by its final name; nullopt if it was never logged. May copy from the device
   /// and so wait for it.
@@ -121,12 +100,6 @@ class FULGUR_API RunContext {
   /// validation's. With several ranks it is the same on all of them (rank 0's, or that of all ranks with sync_dist),
   /// and all must call it at the same point. `Callback::monitored_metrics` must name it. Waits for the device.
   virtual std::optional<double> monitored_metric(std::string_view name) { return metric(name); }
-  /// The loop that logged the metric; nullopt if it was never logged.
-  virtual std::optional<RunningStage> metric_stage(std::string_view name) const = 0;
-  /// Names of all metrics that have a value.
-  virtual std::vector<std::string> metric_names() const = 0;
-  /// Newest values of the metrics logged with prog_bar. Reads the device: call it when a line is drawn, not each step.
-  virtual Metrics progress_metrics() = 0;
 
   /// Logs a scalar; see `LogOptions`. A tensor stays on its device until it is read.
   virtual void log(std::string_view name, const Tensor& value, const LogOptions& options = {}) = 0;
@@ -136,8 +109,6 @@ class FULGUR_API RunContext {
   /// Prints a line to the console, on rank 0 only.
   virtual void print(std::string_view line) = 0;
 
-  /// The module's resolved options.
-  virtual const ConfigNode& hparams() const = 0;
   virtual const std::vector<std::shared_ptr<Logger>>& loggers() const = 0;
   /// The run folder; empty if there is none.
   virtual std::filesystem::path log_dir() const = 0;
@@ -149,14 +120,9 @@ class FULGUR_API RunContext {
   virtual double elapsed_s() const = 0;
   /// Seconds that the fit has taken, including the parts before a resume; the same on all ranks.
   virtual double fit_time_s() const = 0;
-  /// Seconds that training has waited for its loader, counted from the first call on: use the difference of two
-  /// readings.
-  virtual double data_wait_s() const = 0;
   /// True at the end of a training batch after which a row of step metrics is written: for values that are expensive to
   /// read.
   virtual bool is_logging_step() const = 0;
-  /// `32-true`, `bf16-mixed`.
-  virtual std::string precision_name() const = 0;
 
   /// From the next window on, `count` batches make one optimizer step. All ranks must call it, at the same batch.
   virtual void set_accumulation(int64_t count) = 0;

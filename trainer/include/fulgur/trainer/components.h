@@ -43,6 +43,8 @@ struct FULGUR_API TrainerComponents {
   std::optional<Spec<LrScheduler>> lr_scheduler;
   /// When that schedule steps; its `scheduler` is created from `lr_scheduler`.
   SchedulerConfig lr_scheduler_config;
+  /// Ids of warnings that `Trainer::prepare_process` silences.
+  std::vector<std::string> silence;
   /// What is loaded from a checkpoint.
   CheckpointLoading load;
   /// Seed of loaders and generators; nullopt: the process's random state is used as is.

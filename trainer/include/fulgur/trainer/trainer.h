@@ -30,8 +30,13 @@ class FULGUR_API Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// A trainer configured by `config`.
+  /// A trainer configured by `config`. Call `prepare_process()` before you create the model.
   static Trainer from_config(const Config& config);
+
+  /// Sets what this trainer's options set for the whole process and the construction of a model depends on: the seed of
+  /// LibTorch's generators, the number of threads, and silenced warnings. A run sets seed and threads itself, but the
+  /// model's initial weights are drawn before it.
+  void prepare_process() const;
 
   /// Trains. A signal ends it cleanly: the report then has its exit code. Any other failure is thrown, and `last_fit()`
   /// reports what was reached.
