@@ -274,7 +274,8 @@ const std::vector<Difference> kDifferences{
        erase_all(calls, {"d.load_state"});
        insert(calls, find(calls, {"d.setup"}), {"d.load_state"});
      }},
-    {"a callback's state", [](Calls& calls, const Json&, const Json&, const Calls&) { erase_all(calls, {"c.state"}); }},
+    {"a callback's state",
+     [](Calls& calls, const Json&, const Json&, const Calls&) { insert(calls, find(calls, {"setup"}), {"c.state"}); }},
     {"`min_steps`",
      [](Calls& calls, const Json& of_case, const Json& run, const Calls&) {
        const Json& trainer = run.at("trainer");
@@ -375,12 +376,14 @@ TEST_CASE("hooks come in Lightning's order, except for the differences that the 
   for (const Json& of_case : recorded.at("cases")) {
     const std::string name = of_case.at("name");
     std::vector<Calls> here = run_case(of_case);
+    // A callback's state is also read before what a resume may repeat: no hook.
     for (Calls& calls : here) erase_all(calls, {"c.state"});
     Calls first_run;
     for (size_t r = 0; r < here.size(); ++r) {
       const Json& run = of_case.at("runs").at(r);
-      const Calls expected = ours(split(run.at("calls")), of_case, run, first_run, used);
+      Calls expected = ours(split(run.at("calls")), of_case, run, first_run, used);
       if (r == 0) first_run = expected;
+      erase_all(expected, {"c.state"});
       const auto place = std::mismatch(here[r].begin(), here[r].end(), expected.begin(), expected.end());
       const auto at = static_cast<size_t>(place.first - here[r].begin());
       INFO(name << ", run " << r << ", call " << at << "\nhere:      " << around(here[r], at)

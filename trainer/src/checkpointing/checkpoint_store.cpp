@@ -114,6 +114,8 @@ void CheckpointStore::act_on_requests() {
     if (host_.take_save_done()) wait_for_save();
   } else if (in_flight_) {
     for (auto& result : writer_->poll()) finish_save(without_torn(std::move(result)));
+    // As after a wait: which names the next save finds taken must not depend on when this one was written.
+    if (!in_flight_) prune();
   }
   if (requests_.empty() && !released_) return;
   released_ = false;
