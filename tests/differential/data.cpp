@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "events.h"
 #include "fulgur/core/text.h"
 #include "fulgur/data/combined_loader.h"
 #include "fulgur/data/data_loader.h"
@@ -20,8 +21,8 @@ namespace fulgur::test {
 
 namespace {
 
-Batch samples(int64_t first, int64_t count) {
-  const Tensor id = at::arange(first, first + count, at::kLong);
+Batch samples(int64_t first, int64_t count, int64_t shift) {
+  const Tensor id = (at::arange(count, at::kLong) + shift).remainder(count) + first;
   const Tensor x = at::sin((id.to(at::kDouble).unsqueeze(1) + 1) * (at::arange(3, at::kDouble) + 0.7) * 1.3);
   const Tensor y = at::tanh(x.slice(1, 0, 2) - 2 * x.slice(1, 1, 3));
   return Batch({Batch::Entry{"x", x.to(at::kFloat)}, Batch::Entry{"y", y.to(at::kFloat)}, Batch::Entry{"id", id}});
@@ -71,14 +72,17 @@ void DifferentialData::Options::fields(Fields& f) {
   f(val_loaders, "val_loaders", "Validation loaders.").at_least(1);
   f(num_workers, "num_workers", "Threads that read ahead.");
   f(drop_last, "drop_last", "Leaves out a last batch that is not full.");
+  f(by_epoch, "by_epoch", "Training loaders depend on the epoch in which they are created.");
   f(batches, "batches", "Training batches come from a batch sampler.");
 }
 
 std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, bool train,
                                                  const std::string& name) const {
+  const int64_t shift = train && options_.by_epoch && run_of_process ? 3 * run_of_process->progress().epoch : 0;
+  const Batch all = samples(first, count, shift);
   if (train && options_.kind == "stream")
     return std::make_shared<IterableLoader>(
-        std::make_shared<Stream>(samples(first, count)),
+        std::make_shared<Stream>(all),
         IterableLoaderOptions{.batch_size = options_.batch_size,
                               .drop_last = options_.drop_last,
                               .name = name,
@@ -102,7 +106,7 @@ std::shared_ptr<Loader> DifferentialData::loader(int64_t first, int64_t count, b
     options.shuffle = options.drop_last = false;
     options.batch_size = 1;
   }
-  return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(samples(first, count)), options);
+  return std::make_shared<DataLoader>(std::make_shared<TensorDataset>(all), options);
 }
 
 Loaders DifferentialData::loaders(RunningStage stage) {

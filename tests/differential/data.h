@@ -18,7 +18,8 @@ class DifferentialData : public DataModule {
     int64_t val_loaders = 1;
     int64_t num_workers = 0;
     bool drop_last = false;
-    bool batches = false;  ///< whole batches, from a batch sampler
+    bool by_epoch = false;  ///< training loaders hold the samples in an order of the epoch in which they are created
+    bool batches = false;   ///< whole batches, from a batch sampler
     void fields(Fields& f);
   };
   explicit DifferentialData(const Options& options) : options_(options) {}

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <stdexcept>
 #include <utility>
@@ -21,30 +22,50 @@ void DifferentialEvents::Options::fields(Fields& f) {
   f(stop_at, "stop_at", "Asks for a stop after these batches of the run.");
   f(kill_at, "kill_at", "The process ends itself at that batch of the run; -1: never.");
   f(kill_place, "kill_place", "Where in the step, or the next such place.")
-      .one_of({"batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end", "validation_end",
-               "epoch_end", "save", "published"});
+      .one_of({"batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end", "validation_batch",
+               "validation_end", "epoch_start", "epoch_end", "save", "published"});
   f(kill_by, "kill_by", "By what the process ends.").one_of({"SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1", "exception"});
+  f(save_failed, "save_failed", "Asks for a checkpoint after an exception.");
   f(clock, "clock", "Each batch takes a second of the run's clock.");
   f(full, "full", "The disk is full between these batches of the process.");
   f(kill_rank, "kill_rank", "The rank that ends itself; -1: each.");
   f(folder, "folder", "Where notes are kept.");
 }
 
-StateTree DifferentialEvents::state() const { return StateTree::map({{"life", life_}, {"batches", batches_}}); }
-
-void DifferentialEvents::load_state(const StateTree& state) {
-  life_ = state.at("life").as_int() + 1;
-  batches_ = state.at("batches").as_int();
+StateTree DifferentialEvents::state() const {
+  return StateTree::map({{"life", life_},
+                         {"batches", batches_},
+                         {"epochs_begun", epochs_begun_},
+                         {"epochs_ended", epochs_ended_},
+                         {"validation_batches", validation_batches_}});
 }
 
-void DifferentialEvents::setup(RunContext&, TrainerFn) {
+void DifferentialEvents::load_state(const StateTree& state) {
+  // In training, what a batch or a hook that failed has changed is taken back.
+  if (!trains_) life_ = state.at("life").as_int() + 1;
+  batches_ = state.at("batches").as_int();
+  epochs_begun_ = state.at("epochs_begun").as_int();
+  epochs_ended_ = state.at("epochs_ended").as_int();
+  validation_batches_ = state.at("validation_batches").as_int();
+}
+
+void DifferentialEvents::setup(RunContext& run, TrainerFn) {
+  run_of_process = &run;
   fs::create_directories(fs::path(options_.folder) / "seen");
   fs::create_directories(fs::path(options_.folder) / "from");
 }
 
+void DifferentialEvents::teardown(RunContext&, TrainerFn) { run_of_process = nullptr; }
+
 void DifferentialEvents::on_train_start(RunContext& run) {
+  trains_ = true;
   // After an exception the batch that failed does not count.
-  batches_ = run.progress().batches_total.completed;
+  batches_ = batches_at_start_ = run.progress().batches_total.completed;
+  int64_t published = 0;
+  std::ifstream(fs::path(options_.folder) / "published") >> published;
+  if (run.progress().global_step < published)
+    throw std::logic_error(cat("training begins at step ", run.progress().global_step, ", though a checkpoint of step ",
+                               published, " was published"));
   // A process that was ended before its first checkpoint has left notes under the same number.
   constexpr int64_t kMostRanks = 8;
   std::error_code error;
@@ -55,20 +76,39 @@ void DifferentialEvents::on_train_start(RunContext& run) {
   std::ofstream(fs::path(options_.folder) / "from" / std::to_string(life_)) << batches_ << '\n';
 }
 
-void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch&, int64_t) {
+void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch& batch, int64_t) {
   note_rate(run);
+  // Also a batch that fails after its step counts, and on_train_batch_end is not called for it.
+  note(run, batch);
   at(run, "batch_start");
 }
-void DifferentialEvents::on_after_backward(RunContext& run) { at(run, "after_backward"); }
-void DifferentialEvents::on_before_optimizer_step(RunContext& run, Optimizer&) { at(run, "before_step"); }
-void DifferentialEvents::on_before_zero_grad(RunContext& run, Optimizer&) { at(run, "before_zero_grad"); }
-void DifferentialEvents::on_validation_end(RunContext& run) { at(run, "validation_end"); }
-void DifferentialEvents::on_train_epoch_end(RunContext& run) { at(run, "epoch_end"); }
+void DifferentialEvents::on_train_epoch_start(RunContext& run) {
+  ++epochs_begun_;
+  at(run, "epoch_start");
+}
+void DifferentialEvents::on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) {
+  ++validation_batches_;
+  at(run, "validation_batch");
+}
+void DifferentialEvents::on_validation_end(RunContext& run) {
+  // Of a name that both stages log, decisions are made by validation's value.
+  const auto both = run.monitored_metric("loss"), own = run.monitored_metric("val_loss");
+  if (both && own && std::abs(*both - *own - 1) > 1e-6 * (1 + std::abs(*own)))
+    throw std::logic_error(cat("loss is ", *both, " after a validation that logged ", *own + 1));
+  at(run, "validation_end");
+}
+void DifferentialEvents::on_train_epoch_end(RunContext& run) {
+  ++epochs_ended_;
+  at(run, "epoch_end");
+}
 void DifferentialEvents::on_save_checkpoint(RunContext& run, StateTree&) { at(run, "save"); }
-void DifferentialEvents::on_checkpoint_published(RunContext& run, const CheckpointInfo&) { at(run, "published"); }
+void DifferentialEvents::on_checkpoint_published(RunContext& run, const CheckpointInfo& info) {
+  if (run.rank() == 0 && !info.request.weights_only)
+    std::ofstream(fs::path(options_.folder) / "published") << info.global_step << '\n';
+  at(run, "published");
+}
 
-void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, const Batch& batch, int64_t) {
-  note(run, batch);
+void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
   ++batches_;
   ++batches_of_process;
   const auto has = [&](const std::vector<int64_t>& all) { return std::ranges::find(all, batches_) != all.end(); };
@@ -81,6 +121,16 @@ void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, 
   }
   if (has(options_.stop_at)) run.request_stop("the plan");
   at(run, "batch_end");
+}
+
+void DifferentialEvents::on_exception(RunContext& run, const std::exception& error) {
+  const bool trained = trains_ && run.progress().batches_total.completed > batches_at_start_;
+  if (!options_.save_failed || !trained || dynamic_cast<const Interrupted*>(&error) != nullptr) return;
+  CheckpointRequest request;
+  request.name = cat("failed-", batches_);
+  request.reason = error.what();
+  request.owner = state_key();
+  run.request_checkpoint(request);
 }
 
 void DifferentialEvents::on_fit_end(RunContext& run) {
@@ -104,7 +154,10 @@ void DifferentialEvents::on_fit_end(RunContext& run) {
   for (const Optimizer* optimizer : run.optimizers())
     for (const ParamGroup& group : optimizer->groups()) rates.push_back(group.lr);
   facts["rates"] = std::move(rates);
-  content.state = StateTree::map({{"metrics", std::move(metrics)}, {"facts", std::move(facts)}});
+  StateTree::Map counted{
+      {"epochs_begun", epochs_begun_}, {"epochs_ended", epochs_ended_}, {"validation_batches", validation_batches_}};
+  content.state =
+      StateTree::map({{"metrics", std::move(metrics)}, {"facts", std::move(facts)}, {"counted", std::move(counted)}});
   batches_of_process = -1;  // a full disk is not the result's
   write_checkpoint(fs::path(options_.folder) / cat("result.", run.rank(), ".ckpt"), content);
 }

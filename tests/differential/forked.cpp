@@ -173,6 +173,8 @@ Ended evaluate(const Plan& config, const fs::path& folder, int64_t ranks) {
   return in_processes(ranks, folder / "log", [&](int64_t rank) {
     TrainerComponents components(text, rank, ranks, port);
     const EvalReport tested = components.trainer->test(components.module, DataSource(components.data), "last");
+    if (tested.checkpoint)
+      std::printf("tested %s\n", tested.checkpoint->parent_path().parent_path().filename().c_str());
     const PredictReport predicted = components.trainer->predict(components.module, DataSource(components.data), "last");
     const auto metric =
         std::ranges::find(tested.loaders.at(0), "test_loss", [](const auto& each) { return each.first; })->second;

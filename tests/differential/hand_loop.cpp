@@ -181,7 +181,7 @@ bool can_train_by_hand(const Plan& config) {
   for (const Plan& callback : config.at("trainer").at("callbacks")) {
     const std::string name = callback.at("class_path");
     if (name == "EarlyStopping") return false;
-    if (name == "DifferentialEvents" && callback.at("init_args").contains("stop_at")) return false;
+    if (name == "DifferentialStepEvents" && callback.at("init_args").contains("stop_at")) return false;
     if (name == "GradientAccumulationScheduler")
       for (const auto& [key, factor] : callback.at("init_args").at("scheduling").items())
         if (key.find_first_not_of("0123456789") != std::string::npos) return false;

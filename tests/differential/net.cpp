@@ -132,7 +132,7 @@ void DifferentialNet::on_train_epoch_end() { log("epochs_done", static_cast<doub
 Outputs DifferentialNet::validation_step(const Batch& batch, int64_t, int64_t) {
   const Tensor loss = error(batch);
   log("val_loss", loss);
-  if (options_.same_names) log("loss", loss + 1);
+  if (options_.same_names) log("loss", loss.to(at::kDouble) + 1);
   if (options_.sums) {
     const auto samples = static_cast<double>(batch.size());
     const Tensor sum = loss.detach().to(at::kDouble) * samples;

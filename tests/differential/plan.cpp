@@ -32,6 +32,11 @@ class Maker {
     times();
     if (!plan_["data"].contains("kind") && one_in(4)) plan_["data"]["batches"] = true;
     if (one_in(4)) plan_["model"]["sums"] = true;
+    if (plan_["trainer"].contains("reload_dataloaders_every_n_epochs")) plan_["data"]["by_epoch"] = true;
+    short_streams();
+    for (Plan& each : plan_["callbacks"])
+      if (each["class_path"] == "ModelCheckpoint" && one_in(20))
+        each["init_args"]["filename"] = one_of({"last", "best"});
     return plan_;
   }
 
@@ -302,6 +307,15 @@ class Maker {
     }
   }
 
+  // A limit above the length of a stream, and an interval between validations that follows from it.
+  void short_streams() {
+    if (!plan_["data"].contains("kind") || plan_["data"]["num_val"] == 0 || !one_in(3)) return;
+    Plan& t = plan_["trainer"];
+    t.erase("check_val_every_n_epoch");
+    t["limit_train_batches"] = number(30, 60);
+    t["val_check_interval"] = one_of({0.5, 0.9, 25});
+  }
+
   void events() {
     Plan& e = plan_["events"] = Plan::object();
     if (one_in(3)) e["save_at"] = Plan::array({number(1, 20), number(1, 20)});
@@ -346,6 +360,15 @@ void leave_out(const Plan& plan, const Plan& node, const Plan::json_pointer& poi
 
 Plan make_plan(uint64_t seed) { return Maker(seed).make(); }
 
+bool names_a_link(const Plan& plan) {
+  const Plan callbacks = plan.value("callbacks", Plan::array());
+  return std::any_of(callbacks.begin(), callbacks.end(), [](const Plan& each) {
+    const Plan options = each.value("init_args", Plan::object());
+    const std::string name = options.value("filename", "");
+    return !options.contains("dirpath") && (name == "last" || name == "best");
+  });
+}
+
 std::vector<Plan> simpler(const Plan& plan) {
   std::vector<Plan> all;
   leave_out(plan, plan, Plan::json_pointer(), all);
@@ -373,7 +396,7 @@ Plan config_of(const Plan& plan, const std::filesystem::path& folder, int64_t ra
   }
   Plan noting = events;
   noting["folder"] = folder.string();
-  t["callbacks"] = Plan::array({Plan{{"class_path", "DifferentialEvents"}, {"init_args", noting}}});
+  t["callbacks"] = Plan::array({Plan{{"class_path", "DifferentialStepEvents"}, {"init_args", noting}}});
   for (Plan each : callbacks) {
     if (each.contains("init_args") && each["init_args"].contains("dirpath"))
       each["init_args"]["dirpath"] = (folder / each["init_args"]["dirpath"].get<std::string>()).string();

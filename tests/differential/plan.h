@@ -15,6 +15,9 @@ using Plan = nlohmann::ordered_json;
 /// The same plan for the same seed, on every machine.
 Plan make_plan(uint64_t seed);
 
+/// Whether a ModelCheckpoint has the name of a link in the run folder, which is refused.
+bool names_a_link(const Plan& plan);
+
 /// The plan with one key or one entry of a list left out, in turn; then with smaller numbers.
 std::vector<Plan> simpler(const Plan& plan);
 

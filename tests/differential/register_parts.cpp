@@ -7,7 +7,9 @@
 using fulgur::test::DifferentialData;
 using fulgur::test::DifferentialEvents;
 using fulgur::test::DifferentialNet;
+using fulgur::test::DifferentialStepEvents;
 
 FULGUR_REGISTER(fulgur::LightningModule, DifferentialNet, "A small net for runs that a seed makes up.");
 FULGUR_REGISTER(fulgur::DataModule, DifferentialData, "Made samples that have a number, in all kinds of loaders.");
-FULGUR_REGISTER(fulgur::Callback, DifferentialEvents, "Stops, saves and kills by a plan.");
+FULGUR_REGISTER(fulgur::Callback, DifferentialEvents, "Stops, saves and kills by a plan, between steps.");
+FULGUR_REGISTER(fulgur::Callback, DifferentialStepEvents, "Stops, saves and kills by a plan.");

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <csignal>
 #include <initializer_list>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "forked.h"
+#include "fulgur/checkpoint/checkpoint_folder.h"
 #include "fulgur/core/errors.h"
 #include "fulgur/core/split_mix.h"
 #include "fulgur/core/text.h"
@@ -91,12 +94,26 @@ std::string list(const std::set<std::string>& names) {
   return out;
 }
 
+// The version that the first logger asks for; -1: none.
+int64_t version_of(const Plan& plan) { return value_at<int64_t>(plan, "/trainer/logger/0/init_args/version", -1); }
+
 // What the loggers of the fit that ended in `folder` have written.
-std::string rows_in(const fs::path& folder) {
+std::string rows_in(const fs::path& folder, int64_t version) {
   for (const auto& run : fs::directory_iterator(folder / "fulgur_logs"))
-    if (fs::exists(run.path() / "finished.json"))
+    if (fs::exists(run.path() / "finished.json") && (version < 0 || run.path().filename() == cat("version_", version)))
       return read_text(run.path() / "metrics.csv") + read_text(run.path() / "metrics.jsonl");
   return "";
+}
+
+// The step of the last checkpoint of the fit that ended in `folder`; -1: it has none.
+int64_t last_saved_step(const fs::path& folder, int64_t version) {
+  for (const auto& run : fs::directory_iterator(folder / "fulgur_logs")) {
+    const fs::path last = run.path() / "checkpoints" / "last.ckpt";
+    if (!fs::exists(run.path() / "finished.json") || !fs::exists(last)) continue;
+    if (version < 0 || run.path().filename() == cat("version_", version))
+      return read_checkpoint(last).state.at("progress").at("global_step").as_int();
+  }
+  return -1;
 }
 
 // The first line in which they differ.
@@ -123,6 +140,12 @@ void without_times(Plan& plan) {
     each["init_args"].erase("train_time_interval");
     if (is_time(value_at(each, "/init_args/every", Plan()))) each["init_args"].erase("every");
   }
+}
+
+// No limit of batches, nor an interval that follows from one.
+void without_limit(Plan& plan) {
+  plan["trainer"].erase("limit_train_batches");
+  if (plan["data"].contains("kind")) plan["trainer"].erase("val_check_interval");
 }
 
 // What several ranks cannot do left out; `even`: training samples such that each step of `ranks` ranks has the samples
@@ -185,6 +208,36 @@ bool belongs_to_end(const Plan& config, int code) {
   return code == -SIGKILL;
 }
 
+// Names of the checkpoints of a run, without the suffix of a name that was taken; or those that links point to.
+std::multiset<std::string> plain_names_in(const fs::path& folder, bool of_links = false) {
+  constexpr std::string_view kArrow = " -> ";
+  std::multiset<std::string> names;
+  for (const std::string& name : checkpoints_in(folder)) {
+    const size_t arrow = name.find(kArrow);
+    if ((arrow != std::string::npos) != of_links) continue;
+    const std::string plain = of_links ? name.substr(arrow + kArrow.size()) : name;
+    names.insert(plain.substr(0, std::min(plain.find("-v"), plain.rfind(".ckpt"))));
+  }
+  return names;
+}
+
+// Whether each epoch that comes to its end is validated.
+bool validates_each_epoch(const Plan& plan) {
+  return value_at<int64_t>(plan, "/data/num_val", 4) > 0 && !plan["trainer"].contains("check_val_every_n_epoch") &&
+         !plan["model"].contains("skip_epoch");
+}
+
+// A fit of the next version in the same folder, which a run of its own version never takes for itself.
+Ended fit_beside(const Plan& plan, const fs::path& folder) {
+  Plan other = plan;
+  other["callbacks"] = Plan::array();
+  other["seed_everything"] = value_at<uint64_t>(plan, "/seed_everything", 0) + 1;
+  other["trainer"]["logger"][0]["init_args"]["version"] = version_of(plan) + 1;
+  Plan config = config_of(other, folder);
+  config["trainer"]["callbacks"][0]["init_args"]["folder"] = (folder / "beside").string();
+  return fit(config, folder);
+}
+
 // Several ends at places that the plan's seed says, then a run to the end.
 Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   const Plan& plan = given;
@@ -196,31 +249,45 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   SplitMix64 random = random_of(plan, static_cast<uint64_t>(ranks));
   const auto whole = result_in(undisturbed);
   if (!whole) return {Kind::failed, "no result of the quiet run"};
+  if (validates_each_epoch(plan) && whole->numbers.at("facts.validations") < whole->numbers.at("facts.epochs"))
+    return {Kind::differs, cat("validations in ", whole->numbers.at("facts.epochs"),
+                               " epochs: ", whole->numbers.at("facts.validations"))};
   const auto batches = static_cast<uint64_t>(whole->numbers.at("facts.batches"));
   std::string story;
+  const bool beside = ranks == 1 && version_of(plan) >= 0 && random_of(plan, 16).below(2) == 0;
+  bool ends_by_signals = !beside;
+  if (beside) {
+    story = cat("beside a fit of version ", version_of(plan) + 1, "\n");
+    if (auto bad = trouble("the fit of another version", fit_beside(plan, disturbed))) return *bad;
+  }
   const uint64_t kills = 1 + random.below(3);
   for (uint64_t i = 0; i <= kills; ++i) {
     Plan config = config_of(plan, disturbed, ranks);
     config["ckpt_path"] = "auto";
     if (i < kills) {
       Plan& events = config["trainer"]["callbacks"][0]["init_args"];
-      static constexpr const char* kPlaces[] = {"batch_start", "after_backward", "before_step", "before_zero_grad",
-                                                "batch_end",   "epoch_end",      "save",        "validation_end",
-                                                "published"};
+      static constexpr const char* kPlaces[] = {
+          "batch_start", "after_backward", "before_step", "before_zero_grad", "batch_end",       "epoch_end",
+          "save",        "validation_end", "published",   "epoch_start",      "validation_batch"};
       events["kill_at"] = random.below(batches + 1);
       events["kill_place"] = kPlaces[random.below(std::size(kPlaces))];
       events["kill_rank"] = ranks > 1 ? static_cast<int64_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1 : -1;
-      static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",  "SIGTERM",
-                                              "SIGINT",  "SIGUSR1", "exception"};
+      static constexpr const char* kWays[] = {"SIGKILL", "SIGKILL", "SIGTERM",   "SIGTERM",
+                                              "SIGINT",  "SIGUSR1", "exception", "exception"};
       events["kill_by"] = kWays[random.below(rolls_back ? 2 : std::size(kWays))];
+      // What of a batch's end comes after an exception is not made up for, and the batch counts.
+      const bool after_step = events["kill_place"] == "before_zero_grad" || events["kill_place"] == "batch_end";
+      events["save_failed"] = random.below(2) == 0 && !after_step;
+      ends_by_signals = ends_by_signals && events["kill_by"] != "exception";
       story += cat(events["kill_by"].get<std::string>(), " at batch ", events["kill_at"].get<int64_t>(), ", ",
                    events["kill_place"].get<std::string>(), ", rank ", events["kill_rank"].get<int64_t>(), "\n");
       // A rollback goes to what could be written.
       if (ranks == 1 && random.below(5) == 0 && !rolls_back) {
         const auto from = static_cast<int64_t>(random.below(batches + 1));
         events["full"] = Plan::array({from, from + 1 + static_cast<int64_t>(random.below(batches + 1))});
-        config["trainer"]["on_save_error"] = "continue";
         story += cat("the disk is full in batches ", events["full"].dump(), " of the process\n");
+        ends_by_signals = false;
+        config["trainer"]["on_save_error"] = "continue";  // moves what `events` refers to
       }
     }
     if (i > 0 && random.below(3) == 0) {
@@ -229,7 +296,10 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
       Plan test = config_of(plan, disturbed);
       test["trainer"]["callbacks"] = Plan::array();
       test["trainer"].erase("limit_val_batches");
-      if (evaluate(test, disturbed, 1).hung) return {Kind::hung, story + "the test hung"};
+      const Ended tested = evaluate(test, disturbed, 1);
+      if (tested.hung) return {Kind::hung, story + "the test hung"};
+      if (beside && tested.text.find(cat("tested version_", version_of(plan) + 1)) != std::string::npos)
+        return {Kind::differs, story + "the last checkpoint of another version was tested"};
     }
     const Ended ended = fit(config, disturbed, ranks);
     if (ended.hung) return {Kind::hung, cat(story, "the run hung\n", tail(ended.text))};
@@ -252,15 +322,34 @@ Verdict killed(const Plan& given, const fs::path& folder, int64_t ranks) {
   if (!verdict.bad() && seen_in(undisturbed) != seen_in(disturbed))
     verdict = {Kind::differs, "samples were seen at other times than in the quiet run"};
   if (!verdict.bad())
-    if (const std::string rows = first_difference(rows_in(undisturbed), rows_in(disturbed)); !rows.empty())
+    if (const std::string rows =
+            first_difference(rows_in(undisturbed, version_of(plan)), rows_in(disturbed, version_of(plan)));
+        !rows.empty())
       verdict = {Kind::differs, "metrics of the quiet and the killed run differ in " + rows};
+  const auto steps = static_cast<int64_t>(whole->numbers.at("facts.global_step"));
+  if (const int64_t saved = last_saved_step(disturbed, version_of(plan)); !verdict.bad() && steps > 0 && saved != steps)
+    verdict = {Kind::differs, cat("the last checkpoint is of step ", saved, ", the run finished at ", steps)};
+  if (!verdict.bad() && ends_by_signals) {
+    const auto quiet = plain_names_in(undisturbed), now = plain_names_in(disturbed);
+    std::vector<std::string> left, lost;
+    std::ranges::set_difference(now, quiet, std::back_inserter(left));
+    std::ranges::set_difference(quiet, now, std::back_inserter(lost));
+    // The checkpoint of a signal is there for the next process, and then nobody keeps it.
+    const auto linked = plain_names_in(disturbed, /*of_links=*/true);
+    std::erase_if(left, [&](const std::string& name) { return !name.starts_with("epoch=") || linked.contains(name); });
+    if (!left.empty() || !lost.empty())
+      verdict = {Kind::differs,
+                 cat("checkpoints that are left of ends of processes: ", join(left), "\nthat are lost: ", join(lost))};
+  }
   if (verdict.bad()) verdict.text = story + verdict.text;
   return verdict;
 }
 
 }  // namespace
 
-Verdict equals_loop_by_hand(const Plan& plan, const fs::path& folder) {
+Verdict equals_loop_by_hand(const Plan& given, const fs::path& folder) {
+  Plan plan = given;
+  plan["data"].erase("by_epoch");  // the loop keeps its loaders
   const fs::path trained = folder / "trainer", by_hand = folder / "by_hand";
   const Plan config = config_of(plan, trained);
   if (!can_train_by_hand(config)) return kNoMatter;
@@ -269,7 +358,7 @@ Verdict equals_loop_by_hand(const Plan& plan, const fs::path& folder) {
   const Ended ended = in_processes(1, by_hand / "log", [&](int64_t) { return train_by_hand(config, by_hand); });
   if (auto bad = trouble("the loop by hand", ended)) return *bad;
   return compared("the Trainer and a loop by hand", trained, by_hand, 0,
-                  {"metrics.", "facts.samples_seen", "facts.tokens_seen", "facts.validations"});
+                  {"metrics.", "counted.", "facts.samples_seen", "facts.tokens_seen", "facts.validations"});
 }
 
 Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
@@ -287,7 +376,8 @@ Verdict ranks_equal_one(const Plan& given, const fs::path& folder) {
   if (auto bad = trouble("one rank", fit(config_of(with_batches_of(plan, ranks), one), one))) return allowed(*bad);
   if (auto bad = trouble(cat(ranks, " ranks"), fit(config_of(plan, several, ranks), several, ranks)))
     return allowed(*bad);
-  const Verdict verdict = compared(cat("one rank and ", ranks), one, several, rounding_of(plan), {"metrics.rank_mean"});
+  const Verdict verdict =
+      compared(cat("one rank and ", ranks), one, several, rounding_of(plan), {"metrics.rank_mean", "counted."});
   if (verdict.bad()) return verdict;
   // A value of each rank, logged when the epoch of validation has ended: no rank counts for more than another.
   const auto result = result_in(several);
@@ -309,12 +399,12 @@ Verdict killed_ranks_equal_quiet(const Plan& plan, const fs::path& folder) {
 Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& folder) {
   Plan plan = given;
   // What has other samples, or other numbers of them, by design.
-  for (const char* key : {"max_steps", "limit_train_batches", "min_steps", "min_epochs", "on_nonfinite", "check_every"})
+  without_limit(plan);
+  for (const char* key : {"max_steps", "min_steps", "min_epochs", "on_nonfinite", "check_every"})
     plan["trainer"].erase(key);
   for (const char* key : {"skip_epoch", "nan_every", "no_loss_every", "norm"}) plan["model"].erase(key);
   without_times(plan);
-  // The batches of a batch sampler are of one number of ranks.
-  for (const char* key : {"kind", "drop_last", "batches"}) plan["data"].erase(key);
+  for (const char* key : {"kind", "drop_last"}) plan["data"].erase(key);
   plan["events"].erase("stop_at");
   if (value_at<std::string>(plan, "/data/order", "") == "weighted") plan["data"]["order"] = "shuffled";
   const bool second = value_at<int64_t>(plan, "/data/second", 0) > 0;
@@ -324,7 +414,9 @@ Verdict other_ranks_see_each_sample_once(const Plan& given, const fs::path& fold
                 [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
   SplitMix64 random = random_of(plan, 9);
   const auto from = 1 + static_cast<int64_t>(random.below(3));
-  const int64_t to = 1 + (from + static_cast<int64_t>(random.below(2))) % 3;
+  // The batches of a batch sampler are of one number of ranks.
+  const int64_t other = 1 + (from + static_cast<int64_t>(random.below(2))) % 3,
+                to = value_at(plan, "/data/batches", false) ? from : other;
   const auto epochs = value_at<int64_t>(plan, "/trainer/max_epochs", 2);
   plan["trainer"]["max_epochs"] = epochs;
   Plan before = config_of(plan, folder, from);
@@ -452,8 +544,8 @@ Verdict rollback_gives_up(const Plan& given, const fs::path& folder) {
   if (ranks > 1) plan = shared_out(plan, ranks, false);
   for (const char* key : {"manual", "manual_steps", "no_loss_every", "nan_every", "skip_epoch"})
     plan["model"].erase(key);
-  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches"})
-    plan["trainer"].erase(key);
+  without_limit(plan);
+  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps"}) plan["trainer"].erase(key);
   for (const char* key : {"save_at", "stop_at"}) plan["events"].erase(key);
   std::erase_if(plan["callbacks"].get_ref<Plan::array_t&>(),
                 [](const Plan& each) { return each.value("class_path", "") == "EarlyStopping"; });
@@ -503,7 +595,8 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   };
   for (const char* key : {"skip_epoch", "no_loss_every", "nan_every", "manual", "manual_steps"})
     plan["model"].erase(key);
-  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "limit_train_batches", "on_nonfinite"})
+  without_limit(plan);
+  for (const char* key : {"max_steps", "max_time", "min_epochs", "min_steps", "on_nonfinite"})
     plan["trainer"].erase(key);
   for (const char* key : {"kind", "second", "mode", "drop_last"}) plan["data"].erase(key);
   plan["events"] = Plan::object();
@@ -526,13 +619,19 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
   plan["lr_scheduler_interval"] = "step";
   const auto before = static_cast<int64_t>(1 + random.below(4)),
              after = 1 + (before + static_cast<int64_t>(random.below(3))) % 4;
+  // With scale_lr, rates also follow the samples of a step.
+  const bool scales = random.below(3) == 0;
+  if (scales) {
+    plan["trainer"]["scale_lr"] = "linear";
+    plan["trainer"]["base_batch_size"] = 4 * batch;
+  }
   const fs::path whole = folder / "whole", changed = folder / "changed";
   plan["trainer"]["accumulate_grad_batches"] = before;
   if (auto bad = trouble("the whole run", fit(config_of(plan, whole), whole))) return *bad;
-  // At the end of an epoch both have whole windows.
+  // At the end of an epoch both have whole windows. The last one before it may be open, and ends as it began.
   Plan first = config_of(plan, changed), second = first;
   Plan& events = first["trainer"]["callbacks"][0]["init_args"];
-  events["kill_at"] = 12;
+  events["kill_at"] = 12 - static_cast<int64_t>(random.below(static_cast<uint64_t>(before)));
   events["kill_by"] = "SIGTERM";
   const Ended cut = fit(first, changed);
   if (!ended_by(first, cut)) return {Kind::failed, "the first part was not cut\n" + tail(cut.text)};
@@ -546,9 +645,12 @@ Verdict schedules_follow_samples(const Plan& given, const fs::path& folder) {
     if (samples % (batch * before) != 0 || (samples > 12 * batch && samples % (batch * after) != 0)) continue;
     if (!expected.contains(samples)) continue;
     ++compared_rates;
-    if (std::abs(rate - expected.at(samples)) > 1e-9)
-      return {Kind::differs, cat("accumulation ", before, ", then ", after, ": after ", samples,
-                                 " samples the rate is ", rate, ", without a change ", expected.at(samples))};
+    const double scaled =
+        scales && samples >= 12 * batch ? static_cast<double>(after) / static_cast<double>(before) : 1;
+    if (std::abs(rate - scaled * expected.at(samples)) > 1e-9)
+      return {Kind::differs,
+              cat("accumulation ", before, ", then ", after, ": after ", samples, " samples the rate is ", rate,
+                  ", without a change ", expected.at(samples), scales ? cat(" × ", scaled) : "")};
   }
   if (compared_rates < 2) return {Kind::failed, "no rates to compare"};
   return {};
@@ -560,7 +662,8 @@ Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
   const auto of = [&](std::initializer_list<Plan> choices) {
     return *(choices.begin() + static_cast<int64_t>(random.below(choices.size())));
   };
-  for (const char* key : {"no_loss_every", "manual", "manual_steps"}) plan["model"].erase(key);
+  // Which batch has no loss, or one that is NaN, is decided on the host, and a recording has what was decided then.
+  for (const char* key : {"no_loss_every", "nan_every", "manual", "manual_steps"}) plan["model"].erase(key);
   const std::string optimizer = value_at<std::string>(plan, "/optimizer/class_path", "");
   // Captured, Muon rounds once more.
   if (optimizer == "LBFGS" || optimizer == "Muon")
@@ -588,11 +691,20 @@ Verdict captured_equals_eager(const Plan& given, const fs::path& folder) {
     config["trainer"]["accelerator"] = "cuda";
     config["trainer"]["devices"] = 1;
     config["trainer"]["cuda_graph"] = captures;
-    if (auto bad = trouble(captures ? "captured" : "eager", fit(config, where))) return *bad;
+    config["trainer"]["callbacks"][0]["class_path"] = "DifferentialEvents";
+    const Ended ended = fit(config, where);
+    if (auto bad = trouble(captures ? "captured" : "eager", ended)) return *bad;
+    if (ended.text.find(" overrides ") != std::string::npos)
+      return {Kind::failed, "a hook keeps each plan's steps from being captured\n" + tail(ended.text)};
   }
   // Rates are float32 on the device, and small differences become signs.
   const double tolerance = plan["optimizer"]["class_path"] == "Lion" ? 0.05 : 2e-3;
-  return compared("eager and captured steps", eager, captured, plan.contains("lr_scheduler") ? tolerance : 1e-5);
+  // The gradient of a bias before a batch norm is rounding, of which Adam makes steps.
+  std::set<std::string> without;
+  if (value_at(plan, "/model/norm", false))
+    without = {"weights.first.bias", "weights.norm.running_mean", "optimizers.0.state.first.bias"};
+  return compared("eager and captured steps", eager, captured, plan.contains("lr_scheduler") ? tolerance : 1e-5,
+                  without);
 }
 
 }  // namespace fulgur::test

@@ -199,6 +199,9 @@ TEST_CASE("hooks and validations that an exception or a signal ends leave nothin
         throw Killed();
     }
     void on_train_epoch_start(RunContext& run) override { at(run, "epoch start"); }
+    void on_train_batch_start(RunContext& run, const Batch&, int64_t batch_idx) override {
+      if (batch_idx == 0) at(run, "first batch");
+    }
     void on_train_epoch_end(RunContext& run) override { at(run, "epoch end"); }
     void on_validation_batch_end(RunContext& run, const Outputs&, const Batch&, int64_t, int64_t) override {
       at(run, "validation batch");
@@ -242,7 +245,7 @@ TEST_CASE("hooks and validations that an exception or a signal ends leave nothin
   const FitReport whole =
       fit(quiet_folder, {.saving = saving, .change = with(counted, waited, nullptr), .module = module()});
   REQUIRE(waited->wait_count() > 2);
-  for (const std::string_view place : {"epoch start", "epoch end", "validation batch", "validation end"})
+  for (const std::string_view place : {"epoch start", "first batch", "epoch end", "validation batch", "validation end"})
     for (const bool by_signal : {false, true}) {
       if (by_signal && place != "validation batch") continue;
       CAPTURE(place, by_signal);

@@ -11,6 +11,7 @@
 #include "fulgur/core/text.h"
 #include "loops/evaluation_loop.h"
 #include "loops/monitor_check.h"
+#include "loops/rewind.h"
 #include "loops/training_step.h"
 #include "process/signals.h"
 #include "process/slurm.h"
@@ -257,16 +258,20 @@ class FitLoop {
     const int64_t steps_before = progress.global_step;
     bool at_end = false, skipped = false;
     while (!batches || batch_idx < *batches) {
-      if (run.remembers_batches) run.rewind_point.take(run, services);
+      // What fails in the first batch of an epoch is taken back to before the epoch's hooks, which a resume repeats.
+      if (run.remembers_batches && (batch_idx > 0 || continue_epoch)) run.rewind_point.take(run, services);
       if (!next_batch(loader, batch_idx)) {
         at_end = true;
         break;
       }
-      if (!step_.run_batch(batch_idx, batches)) {
-        skipped = true;
-        break;
-      }
       const bool last_batch = batches && batch_idx + 1 == *batches;
+      try {
+        skipped = !step_.run_batch(batch_idx, batches);
+      } catch (...) {
+        note_missed_validation(batch_idx, last_batch);
+        throw;
+      }
+      if (skipped) break;
       // After a resume with a lower limit or less data, a window may be longer than the rest of the epoch.
       if (last_batch) step_.close_window();
       monitors_.after_batch();
@@ -308,6 +313,13 @@ class FitLoop {
     }
     if (progress.global_step == steps_before && !continue_epoch && !skipped) warn_of_no_step(batch_idx);
     end_epoch();
+  }
+
+  // A batch that fails after its step counts, and the run that resumes makes up for the validation that follows it.
+  void note_missed_validation(int64_t batch_idx, bool last_batch) {
+    if (!run_.step.stepped) return;
+    count_stepped_batch(run_.counters);
+    run_.validation.pending = validation_due(batch_idx, last_batch);
   }
 
   void warn_of_no_step(int64_t batches) const {
@@ -404,10 +416,7 @@ class FitLoop {
   void repeatable(Hooks hooks) {
     RunState& run = run_;
     Services& services = services_;
-    if (run.remembers_batches) {
-      run.rewind_point.take(run, services);
-      run.loggers_before = logger_states(run);
-    }
+    if (run.remembers_batches) run.rewind_point.take(run, services, logger_states(run));
     const uint64_t first_ticket = services.checkpoints.next_ticket();
     try {
       hooks();
@@ -421,7 +430,6 @@ class FitLoop {
       }
       throw;
     }
-    run.loggers_before.reset();
   }
 
   RunState& run_;

@@ -5,6 +5,11 @@
 
 namespace fulgur::detail {
 
+void count_stepped_batch(Progress& counters) {
+  counters.batches.processed = counters.batches.completed = counters.batches.started;
+  counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
+}
+
 void rewind_to_batch_start(RunState& run, Services& services) {
   if (!run.position.in_batch) return;
   run.position.in_batch = false;
@@ -12,9 +17,7 @@ void rewind_to_batch_start(RunState& run, Services& services) {
   run.step.in_training_step = false;
   Progress& counters = run.counters;
   if (run.step.stepped) {
-    // The batch has changed the weights: it counts.
-    counters.batches.processed = counters.batches.completed = counters.batches.started;
-    counters.batches_total.processed = counters.batches_total.completed = counters.batches_total.started;
+    count_stepped_batch(counters);
     if (!run.failed_alone) services.rows.end_batch(RunningStage::train, false);
   } else if (run.rewind_point.there()) {
     run.rewind_point.restore(run, services);

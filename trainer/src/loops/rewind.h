@@ -4,6 +4,9 @@
 
 namespace fulgur::detail {
 
+/// The batch under way has changed the weights: it counts, although it has failed.
+void count_stepped_batch(Progress& counters);
+
 /// Resets counters, loaders and gradients to between two training batches, after an exception in the middle of one.
 void rewind_to_batch_start(RunState& run, Services& services);
 

@@ -7,7 +7,7 @@
 
 namespace fulgur::detail {
 
-void RewindPoint::take(RunState& run, const Services& services) {
+void RewindPoint::take(RunState& run, const Services& services, std::optional<StateTree> loggers) {
   const at::NoGradGuard no_grad;
   Taken now{.counters = run.counters,
             .seen = services.seen.mark(),
@@ -15,6 +15,7 @@ void RewindPoint::take(RunState& run, const Services& services) {
             .rng = rng_state(run.strategy->devices()),
             .loaders = {},
             .callbacks = CallbackStates(run.callbacks),
+            .loggers = std::move(loggers),
             .buffers = {},
             .gradients = {},
             .window_length = run.window.length,
@@ -40,6 +41,7 @@ void RewindPoint::restore(RunState& run, Services& services) {
   services.logs.restore(then.logs);
   load_rng_state(run.strategy->devices(), then.rng);
   then.callbacks.restore();
+  if (then.loggers) run.loggers_before = then.loggers;
   for (const auto& [buffer, values] : then.buffers) buffer.copy_(values);
   for (const auto& [parameter, gradient] : then.gradients) parameter.mutable_grad() = gradient;
   run.window.length = then.window_length;

@@ -21,8 +21,9 @@ struct Services;
 /// callbacks and, inside an accumulation window, gradients. On the run's thread.
 class RewindPoint {
  public:
-  /// Remembers the run, which is between two batches.
-  void take(RunState& run, const Services& services);
+  /// Remembers the run, which is between two batches. `loggers`: what they have written, if the hooks that follow may
+  /// write.
+  void take(RunState& run, const Services& services, std::optional<StateTree> loggers = {});
   bool there() const { return taken_.has_value(); }
   /// The run has been taken back further, by a rollback.
   void drop() { taken_.reset(); }
@@ -38,6 +39,7 @@ class RewindPoint {
     StateTree rng;
     StateTree::List loaders;
     CallbackStates callbacks;
+    std::optional<StateTree> loggers;
     std::vector<std::pair<Tensor, Tensor>> buffers, gradients;  // with their values, by parameter
     int64_t window_length, window_done, window_losses;
     int64_t logged_step;
