@@ -272,6 +272,34 @@ TEST_CASE("hooks and validations that an exception or a signal ends leave nothin
     }
 }
 
+TEST_CASE("a validation that follows a batch which fails after its step is made up for") {
+  struct Validations : Callback {
+    int64_t count = 0;
+    StateTree state() const override { return StateTree::map({{"count", count}}); }
+    void load_state(const StateTree& state) override { count = state.at("count").as_int(); }
+    void on_validation_end(RunContext& run) override { count += run.sanity_checking() ? 0 : 1; }
+  };
+  struct Failing : Callback {
+    void on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) override {
+      if (run.progress().global_step == 20) throw Killed();  // the last of the second epoch
+    }
+  };
+  ModelCheckpoint::Options saving;
+  saving.save_on_exception = true;
+  const TemporaryFolder folder;
+  const auto with = [](std::shared_ptr<Callback> first, std::shared_ptr<Callback> second) {
+    return [=](TrainerOptions&, TrainerComponents& components) {
+      components.callbacks.push_back(first);
+      if (second) components.callbacks.push_back(second);
+    };
+  };
+  fit(folder, {.saving = saving, .change = with(std::make_shared<Validations>(), std::make_shared<Failing>())});
+  const auto validations = std::make_shared<Validations>();
+  const FitReport report = fit(folder, {.from = "auto", .saving = saving, .change = with(validations, nullptr)});
+  CHECK(report.global_step == 60);
+  CHECK(validations->count == 6);
+}
+
 TEST_CASE("--resume and last of a version that the logger names are those of that version") {
   const TemporaryFolder folder;
   fit(folder, {.ends_at = 14, .change = as_version(1)});
