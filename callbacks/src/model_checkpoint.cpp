@@ -114,10 +114,11 @@ void ModelCheckpoint::load_state(const StateTree& state) {
         item.at("score").is_null() ? std::nullopt : std::optional(item.at("score").as_double());
   if (!state.at("best_score").is_null()) ranked.best_score = state.at("best_score").as_double();
   const int64_t step = state.at("saved_step").as_int();
-  waits_for_validation_ = state.contains("waits_for_validation") && state.at("waits_for_validation").as_bool();
+  const bool waits = state.at("waits_for_validation").as_bool();
   folder_ = folder;
   ranking_->restore(std::move(ranked));
   saved_step_ = step;
+  waits_for_validation_ = waits;
 }
 
 bool ModelCheckpoint::enabled(RunContext& run) const {

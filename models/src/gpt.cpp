@@ -180,8 +180,6 @@ Outputs GPT::predict_step(const Batch& batch, int64_t, int64_t) {
   return {{"prediction", prediction}, {"probability", probability}};
 }
 
-// Configs of earlier versions say `Gpt`.
-[[maybe_unused]] static const bool gpt_alias = Registry<LightningModule>::alias("Gpt", "GPT");
 [[maybe_unused]] static const bool registered_gpt = Registry<LightningModule>::add<GPT>(
     "GPT", "A decoder-only transformer with GPT-2's architecture for text, with activation checkpointing.");
 

@@ -107,9 +107,8 @@ TEST_CASE("F40 the old and other names of Lightning's options say what to write 
   CHECK(says(load_error("trainer: {resume_from_checkpoint: x}"), "ckpt_path"));
   CHECK(says(load_error("lr_scheduler: {class_path: ReduceLROnPlateau, init_args: {monitor: val_loss}}"),
              "write `lr_scheduler_monitor` at the top"));
-  for (const char* key :
-       {"tpu_cores", "num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
-        "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
+  for (const char* key : {"num_processes", "auto_select_gpus", "amp_backend", "checkpoint_callback", "weights_summary",
+                          "progress_bar_refresh_rate", "terminate_on_nan", "auto_lr_find", "auto_scale_batch_size"}) {
     INFO(key);
     CHECK(says(load_error(cat("trainer: {", key, ": 1}")), "unknown key; "));
   }

@@ -44,7 +44,8 @@ std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerO
   if (!text) return std::nullopt;
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("reason") || !json["reason"].is_string() || !json.contains("epochs") ||
-      !json["epochs"].is_number_integer() || !json.contains("global_step") || !json["global_step"].is_number_integer())
+      !json["epochs"].is_number_integer() || !json.contains("global_step") ||
+      !json["global_step"].is_number_integer() || !json.contains("fit_time_s") || !json["fit_time_s"].is_number())
     return std::nullopt;
   const FinishedRun finished{.run_dir = folder,
                              .reason = json["reason"],
@@ -52,9 +53,7 @@ std::optional<FinishedRun> finished_run_in(const fs::path& given, const TrainerO
                              .global_step = json["global_step"],
                              .last_checkpoint = link_target(checkpoint_folder_of(folder) / "last.ckpt"),
                              .best_checkpoint = link_target(checkpoint_folder_of(folder) / "best.ckpt")};
-  // Markers of earlier versions have no time: their runs go by the other limits.
-  const bool has_time = json.contains("fit_time_s") && json["fit_time_s"].is_number();
-  if (has_more_to_do(options, finished, has_time ? json["fit_time_s"].get<double>() : 0)) return std::nullopt;
+  if (has_more_to_do(options, finished, json["fit_time_s"])) return std::nullopt;
   return finished;
 }
 

@@ -18,8 +18,6 @@ constexpr Renamed kRenamed[] = {
     {"gpus", "write `accelerator: cuda` and `devices: N`"},
     {"num_gpus", "write `accelerator: cuda` and `devices: N`"},
     {"auto_select_gpus", "write `devices: auto`"},
-    {"tpu_cores", "there are no TPUs here; `accelerator` and `devices` choose the device"},
-    {"ipus", "there are no IPUs here; `accelerator` and `devices` choose the device"},
     {"num_processes", "write `devices: N`"},
     {"distributed_backend", "write `strategy: NAME`"},
     {"amp_level", "write `precision: NAME`"},
