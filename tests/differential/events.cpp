@@ -78,8 +78,7 @@ void DifferentialEvents::on_train_start(RunContext& run) {
 
 void DifferentialEvents::on_train_batch_start(RunContext& run, const Batch& batch, int64_t) {
   note_rate(run);
-  // Also a batch that fails after its step counts, and on_train_batch_end is not called for it.
-  note(run, batch);
+  note(batch);
   at(run, "batch_start");
 }
 void DifferentialEvents::on_train_epoch_start(RunContext& run) {
@@ -109,6 +108,7 @@ void DifferentialEvents::on_checkpoint_published(RunContext& run, const Checkpoi
 }
 
 void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, const Batch&, int64_t) {
+  write_note(run);
   ++batches_;
   ++batches_of_process;
   const auto has = [&](const std::vector<int64_t>& all) { return std::ranges::find(all, batches_) != all.end(); };
@@ -124,6 +124,8 @@ void DifferentialEvents::on_train_batch_end(RunContext& run, const StepOutput&, 
 }
 
 void DifferentialEvents::on_exception(RunContext& run, const std::exception& error) {
+  // A batch that fails after its step counts, and on_train_batch_end is not called for it.
+  if (trains_ && run.progress().batches_total.completed > batches_) write_note(run);
   const bool trained = trains_ && run.progress().batches_total.completed > batches_at_start_;
   if (!options_.save_failed || !trained || dynamic_cast<const Interrupted*>(&error) != nullptr) return;
   CheckpointRequest request;
@@ -178,15 +180,17 @@ void DifferentialEvents::note_rate(RunContext& run) {
        << cat(run.optimizers().front()->groups().front().lr) << '\n';
 }
 
-void DifferentialEvents::note(RunContext& run, const Batch& batch) {
-  std::ofstream file(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), std::ios::app);
-  file << batches_;
+void DifferentialEvents::note(const Batch& batch) {
+  note_ = cat(batches_);
   for (const auto& [name, value] : batch) {
     if (!name.ends_with("id")) continue;
     const Tensor ids = std::get<Tensor>(value).cpu();
-    for (int64_t i = 0; i < ids.numel(); ++i) file << ' ' << ids.const_data_ptr<int64_t>()[i];
+    for (int64_t i = 0; i < ids.numel(); ++i) note_ += cat(" ", ids.const_data_ptr<int64_t>()[i]);
   }
-  file << '\n';
+}
+
+void DifferentialEvents::write_note(RunContext& run) const {
+  std::ofstream(fs::path(options_.folder) / "seen" / cat(life_, ".", run.rank()), std::ios::app) << note_ << '\n';
 }
 
 }  // namespace fulgur::test

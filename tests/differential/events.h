@@ -60,11 +60,14 @@ class DifferentialEvents : public Callback {
   void at(RunContext& run, std::string_view place);
 
  private:
-  void note(RunContext& run, const Batch& batch);
+  /// The samples of a batch, to be written if it counts.
+  void note(const Batch& batch);
+  void write_note(RunContext& run) const;
   void note_rate(RunContext& run);
 
   Options options_;
   int64_t life_ = 0, batches_ = 0, batches_at_start_ = 0;
+  std::string note_;                                                      // of the batch under way
   int64_t epochs_begun_ = 0, epochs_ended_ = 0, validation_batches_ = 0;  // what a resume repeats counts once
   bool trains_ = false, ended_ = false;
 };
